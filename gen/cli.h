@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cli.h - what the files of the program `moegen` share: options, printing, commands. */
+#ifndef MOEGEN_CLI_H
+#define MOEGEN_CLI_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "moegen_runtime.h"
+#include "private.h"
+
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2, EXIT_NOT_HERE = 3, EXIT_BUG = 4 };
+
+/* ---- cli_options.c: one table for parser, help and completions ---- */
+
+struct words {
+    const char **at;
+    int count;
+};
+struct options {
+    const struct command *command;
+    struct words operands; /* the spec first, where a command takes one */
+    struct words set;      /* KEY=VALUE */
+    struct words vary;     /* KEY=V1,V2 */
+    const char *target, *spelling, *cc, *out, *in, *depfile, *json, *max, *routing, *stem, *plot,
+        *cflags;
+    int64_t threads, tokens, runs, seed;
+    double seconds;
+    bool quiet, help, latency, version;
+    int verbose;
+};
+struct command {
+    const char *name, *operands, *summary, *examples;
+    unsigned bit;
+    int (*run)(struct options *o);
+};
+extern const struct command commands[]; /* main.c; ends with a row without a name */
+enum {                                  /* bits of commands, for the option table */
+       GEN = 1,
+       RUN = 2,
+       CHECK = 4,
+       BENCH = 8,
+       EXPLAIN = 16,
+       LIST = 32,
+       CACHE = 64,
+       SCHEMA = 128,
+       COMPLETION = 256,
+       SPEC = GEN | RUN | CHECK | BENCH | EXPLAIN,
+       ANY = 511
+};
+/* Fills *o from the words after the command; complains on stderr and returns false. */
+bool options_parse(struct options *o, int count, char **words);
+void options_free(struct options *o);
+void help_command(const struct command *c, FILE *to);
+void help_all(FILE *to);
+int completion_print(const char *shell);
+
+/* ---- cli_print.c: what all commands say alike ---- */
+
+extern bool quiet;
+extern int verbose;
+/* Prints every complaint on stderr (in colour on a terminal), releases the error, gives the exit
+ * code. */
+int fail(moegen_status status, moegen_error *err);
+/* A complaint in printf form as bad input. */
+int bad(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void note(const char *format, ...) __attribute__((format(printf, 1, 2))); /* stderr, unless quiet */
+bool colours(FILE *to);
+void progress(const char *what, int done,
+              int total); /* a bar on stderr, on a terminal only; done == total clears it */
+void json_string(struct text *t, const char *s); /* quoted and escaped */
+void json_number(struct text *t, double value);  /* null when not finite */
+/* Rows of cells, aligned: text left, numbers right. The first row is the head. Cells are copied. */
+struct table {
+    int columns;
+    struct text *cell;
+    int cells;
+};
+void table_add(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void table_print(struct table *t, FILE *to); /* and frees it */
+void table_free(struct table *t);
+double seconds_now(void);
+/* "1.25 ms", "412 kB" */
+const char *show_seconds(char out[32], double seconds);
+const char *show_bytes(char out[32], double bytes);
+
+/* ---- cli_spec.c: the spec operand ---- */
+
+/* A spec file and the kernels of it that were asked for. */
+struct job {
+    struct text text;  /* the file */
+    const char *label; /* its path */
+    char *path;        /* owned */
+    char **kernel;     /* chosen names; "" for a one-kernel spec; owned */
+    int kernels;
+    moegen_override *set; /* --set, --target, --spelling; room for `extra` more at set[sets] */
+    int sets, own_sets;   /* all; those from --set, whose keys are owned */
+    char tokens[24];      /* value of an override of T */
+    moegen_engine *engine;
+};
+enum { EXTRA_SETS = 16 };
+/* Reads the file, opens an engine, finds the kernels. Complains and returns an exit code. */
+int job_open(struct job *j, const struct options *o);
+void job_close(struct job *j);
+/* The request for kernel k with `extra` overrides filled in by the caller at set[sets]. */
+moegen_spec job_spec(const struct job *j, int k, int extra);
+/* That kernel. tokens > 0: where the spec fixes T, this many instead. cc: see kernel_get. */
+moegen_status job_kernel(struct job *j, int k, int extra, int64_t tokens, const char *cc,
+                         moegen_kernel **kernel, moegen_error **err);
+int read_file(const char *path,
+              struct text *out); /* complains and returns an exit code; "-" is stdin */
+/* Writes through a temporary file beside `path`; leaves it alone if it has these bytes already.
+ * *changed may be NULL. */
+int write_file(const char *path, const char *bytes, size_t len, bool *changed);
+/* The next item of a comma-separated list (commas in brackets do not count): copies it to `out`,
+ * moves *at; false at the end. */
+bool next_item(const char **at, char out[64]);
+
+/* ---- cli_tensors.c: the tensors of one call ---- */
+
+/* A call whose outputs and workspace are this program's: poisoned with NaN before a run, and
+ * surrounded by guard bytes that a correct kernel leaves alone. Inputs come from a problem that
+ * outlives the bench. */
+struct stand {
+    const moegen_kernel *kernel;
+    moegen_kernel_facts facts;
+    moegen_call *call;
+    moegen_rt_problem *out; /* outputs, lent from `memory` */
+    struct guarded {
+        unsigned char *at; /* the allocation */
+        size_t bytes;      /* between the guards */
+    } memory[MAX_ARGS], workspace;
+};
+/* Binds every argument: inputs from `in` (f32 is rounded where bf16 or f16 is expected: the rounded
+ * copy replaces the tensor), outputs to new memory. All complaints at once, labelled with `label`.
+ */
+moegen_status stand_open(struct stand *s, const moegen_kernel *kernel, moegen_rt_problem *in,
+                         int threads, const char *label, moegen_error **err);
+void stand_close(struct stand *s);
+/* Size the workspace for so many threads. */
+moegen_status stand_threads(struct stand *s, int threads, moegen_error **err);
+/* NaN everywhere but in what the kernel reads: `in` gives the start of accumulated outputs. */
+void stand_poison(struct stand *s, const moegen_rt_problem *in);
+/* Name of the tensor whose guard was overwritten, or NULL. */
+const char *stand_damage(const struct stand *s);
+/* All params of the kernel, for the references. False: out of memory. */
+bool problem_params(moegen_rt_problem *p, const moegen_kernel *kernel);
+
+/* ---- cli_case.c: inputs and expected outputs ---- */
+
+/* One way to fill a kernel's inputs. */
+struct trial {
+    moegen_rt_fill how;
+    bool heavy; /* too many tokens for the scalar spelling */
+    char text[96];
+};
+enum { MAX_TRIALS = 32 };
+/* The edge cases of this kernel, or the one that the options ask for. Returns their number. */
+int trials_plan(const moegen_kernel *kernel, const struct options *o, struct trial *out);
+/* Floating-point operations of `tokens` tokens. */
+double kernel_flops(const moegen_kernel *kernel, int64_t tokens);
+/* Inputs for a kernel, filled by its family's reference. MOEGEN_UNSUPPORTED when the family has
+ * none. */
+moegen_status inputs_fill(const moegen_kernel *kernel, const struct trial *t,
+                          moegen_rt_problem **out, moegen_error **err);
+/* Outputs that float64 arithmetic makes of them (`in` holds the kernel's params), NaN where not
+ * computed: about `budget` operations are spent, of larger trials only some tokens are computed. */
+moegen_status outputs_expect(const moegen_kernel *kernel, const moegen_rt_problem *in,
+                             const struct trial *t, double budget, moegen_rt_problem **out,
+                             moegen_error **err);
+/* Both, and a watch over the inputs. */
+struct fixture {
+    moegen_rt_problem *in, *want;
+    uint64_t digest; /* of the inputs, 0 when they are too large to watch */
+};
+moegen_status fixture_open(struct fixture *f, const moegen_kernel *kernel, const struct trial *t,
+                           double budget, moegen_error **err);
+void fixture_close(struct fixture *f);
+bool fixture_touched(const struct fixture *f); /* did somebody write to the inputs? */
+
+int cmd_gen(struct options *o);
+int cmd_run(struct options *o);
+int cmd_check(struct options *o);
+int cmd_bench(struct options *o);
+int cmd_explain(struct options *o);
+int cmd_list(struct options *o);
+int cmd_cache(struct options *o);
+int cmd_schema(struct options *o);
+int cmd_completion(struct options *o);
+
+#endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cli_options.c - the options of all commands: one table that the parser, --help and completions
+ * read. */
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+enum kind { FLAG, COUNT, TEXT, INTEGER, REAL, LIST_OF, JSON };
+
+#define AT(field) offsetof(struct options, field)
+static const struct option {
+    const char *name, *brief, *value;
+    unsigned commands;
+    enum kind kind;
+    size_t at;
+    const char *help;
+} table[] = {
+    /* name, short, value, commands, kind, field, help */
+    {"--set", NULL, "KEY=VALUE", ANY, LIST_OF, AT(set),
+     "override a key of the spec (repeatable): --set tile.rows=12"},
+    {"--target", NULL, "T", SPEC, TEXT, AT(target),
+     "instruction set (see `moegen list targets`); check: a list, or all"},
+    {"--spelling", NULL, "S", SPEC, TEXT, AT(spelling),
+     "bytes, intrinsics or scalar; check: a list, or all"},
+    {"--out", "-o", "PATH", GEN | RUN, TEXT, AT(out),
+     "gen: directory for name.c and name.h (.), or - to print the C; run: the tensor file to "
+     "write"},
+    {"--stem", NULL, "NAME", GEN, TEXT, AT(stem), "file name without suffix, for one kernel"},
+    {"--cflags", NULL, "F", GEN, TEXT, AT(cflags),
+     "write the options that a compiler needs for the C: cc @F"},
+    {"--depfile", NULL, "F", GEN, TEXT, AT(depfile), "write a dependency file for build systems"},
+    {"--in", "-i", "F", RUN, TEXT, AT(in), "tensor file with the inputs (safetensors)"},
+    {"--cc", NULL, "A,B", CHECK, TEXT, AT(cc),
+     "also compile the C with these compilers: --cc gcc,clang"},
+    {"--T", NULL, "N", CHECK | BENCH, INTEGER, AT(tokens), "number of tokens"},
+    {"--routing", NULL, "KIND", CHECK | BENCH, TEXT, AT(routing),
+     "how tokens choose experts: uniform, skewed, one, ..."},
+    {"--seed", NULL, "N", CHECK | BENCH, INTEGER, AT(seed), "seed of the random inputs (1)"},
+    {"--vary", NULL, "KEY=A,B", BENCH, LIST_OF, AT(vary),
+     "compare variants side by side (repeatable: all combinations)"},
+    {"--runs", NULL, "N", BENCH, INTEGER, AT(runs), "timed runs of each variant"},
+    {"--seconds", NULL, "S", BENCH, REAL, AT(seconds), "time to spend on each variant (1)"},
+    {"--plot", NULL, "F.svg", BENCH, TEXT, AT(plot), "draw the results as bars"},
+    {"--latency", NULL, NULL, BENCH, FLAG, AT(latency),
+     "only measure spec text to callable kernel: cold, disk hit, memory hit"},
+    {"--max", NULL, "SIZE", CACHE, TEXT, AT(max), "prune: keep at most this much: 256M"},
+    {"--threads", NULL, "N", ANY, INTEGER, AT(threads),
+     "threads that run a kernel (default: all CPUs)"},
+    {"--json", NULL, "[F]", ANY, JSON, AT(json),
+     "results as JSON on stdout; bench: or into file F"},
+    {"--quiet", "-q", NULL, ANY, FLAG, AT(quiet), "print no notes, only results and errors"},
+    {"--verbose", "-v", NULL, ANY, COUNT, AT(verbose), "say more; twice: everything"},
+    {"--help", "-h", NULL, ANY, FLAG, AT(help), "this text"},
+};
+enum { OPTIONS = sizeof table / sizeof *table };
+
+static const struct option *option_find(const char *word, size_t len, unsigned command)
+{
+    for (int i = 0; i < OPTIONS; i++) {
+        const struct option *x = &table[i];
+        bool named = strlen(x->name) == len && memcmp(x->name, word, len) == 0;
+        bool brief = x->brief && strlen(x->brief) == len && memcmp(x->brief, word, len) == 0;
+        if ((named || brief) && (x->commands & command))
+            return x;
+    }
+    return NULL;
+}
+
+static bool words_add(struct words *w, const char *word)
+{
+    const char **more = realloc(w->at, (size_t)(w->count + 1) * sizeof *more);
+    if (!more)
+        return false;
+    w->at = more;
+    w->at[w->count++] = word;
+    return true;
+}
+
+/* bench takes a file after --json when the next word looks like one. */
+static bool json_file_follows(unsigned command, const char *next)
+{
+    size_t n = next ? strlen(next) : 0;
+    return n && (command & BENCH) && (next[0] != '-' || n == 1) && !strstr(next, ".yaml") &&
+           !strstr(next, ".yml");
+}
+
+static bool store(struct options *o, const struct option *x, const char *value)
+{
+    char *at = (char *)o + x->at, *end = NULL;
+    errno = 0;
+    switch (x->kind) {
+    case FLAG:
+        *(bool *)at = true;
+        return true;
+    case COUNT:
+        ++*(int *)at;
+        return true;
+    case JSON:
+    case TEXT:
+        *(const char **)at = value;
+        return true;
+    case LIST_OF:
+        return words_add((struct words *)at, value);
+    case INTEGER:
+        *(int64_t *)at = strtoll(value, &end, 10);
+        break;
+    case REAL:
+        *(double *)at = strtod(value, &end);
+        break;
+    }
+    if (end != value && !*end && !errno && *value != '-')
+        return true;
+    bad("%s: '%s' is not a number >= 0", x->name, value);
+    return false;
+}
+
+static bool unknown(const struct options *o, const char *word)
+{
+    const char *near = NULL;
+    for (int i = 0; i < OPTIONS && strlen(word) > 3; i++)
+        if ((table[i].commands & o->command->bit) && strncmp(table[i].name, word, 4) == 0)
+            near = table[i].name;
+    bad("%s has no option '%s'%s%s; `moegen %s --help` lists them", o->command->name, word,
+        near ? ", did you mean " : "", near ? near : "", o->command->name);
+    return false;
+}
+
+bool options_parse(struct options *o, int count, char **words)
+{
+    unsigned command = o->command->bit;
+    bool plain = false; /* after `--` */
+    for (int i = 0; i < count; i++) {
+        const char *word = words[i];
+        if (plain || word[0] != '-' || !word[1]) {
+            if (!words_add(&o->operands, word))
+                return false;
+            continue;
+        }
+        if (strcmp(word, "--") == 0) {
+            plain = true;
+            continue;
+        }
+        size_t len = strcspn(word, "=");
+        const struct option *x = option_find(word, len, command);
+        if (!x)
+            return unknown(o, word);
+        const char *value = word[len] ? word + len + 1 : NULL;
+        const char *next = i + 1 < count ? words[i + 1] : NULL;
+        if (x->kind == JSON && !value)
+            value = json_file_follows(command, next) ? words[++i] : "-";
+        else if (x->value && !value && next)
+            value = words[++i];
+        if (x->value ? !value : value != NULL) {
+            bad("%s takes %s%s", x->name, x->value ? "a value: " : "no value",
+                x->value ? x->value : "");
+            return false;
+        }
+        if (!store(o, x, value))
+            return false;
+    }
+    return true;
+}
+
+void options_free(struct options *o)
+{
+    free(o->operands.at);
+    free(o->set.at);
+    free(o->vary.at);
+}
+
+void help_command(const struct command *c, FILE *to)
+{
+    fprintf(to, "usage: moegen %s %s [options]\n\n%s\n\noptions:\n", c->name, c->operands,
+            c->summary);
+    for (int i = 0; i < OPTIONS; i++) {
+        const struct option *x = &table[i];
+        char left[64];
+        if (!(x->commands & c->bit))
+            continue;
+        snprintf(left, sizeof left, "%s%s%s%s%s", x->brief ? x->brief : "",
+                 x->brief ? ", " : "    ", x->name, x->value ? " " : "", x->value ? x->value : "");
+        fprintf(to, "  %-22s %s\n", left, x->help);
+    }
+    fprintf(to, "\nexamples:\n%s\n", c->examples);
+    fprintf(to,
+            "\nexit status: 0 ok, 1 check failed, 2 bad input, 3 not supported on this machine, "
+            "4 a bug of moegen\n");
+}
+
+void help_all(FILE *to)
+{
+    fprintf(to,
+            "moegen %d.%d.%d - generator of mixture-of-experts kernels\n\n"
+            "usage: moegen COMMAND ... (`moegen COMMAND --help` has examples)\n\ncommands:\n",
+            MOEGEN_VERSION_MAJOR, MOEGEN_VERSION_MINOR, MOEGEN_VERSION_PATCH);
+    for (const struct command *c = commands; c->name; c++)
+        fprintf(to, "  %-11s %s\n", c->name, c->summary);
+    fprintf(to, "\nSPEC is a YAML file, or FILE:KERNEL for one kernel of a model file.\n"
+                "Start here:\n"
+                "  moegen list kernels\n"
+                "  moegen check specs/olmoe-1b-7b.yaml:forward --T 256\n");
+}
+
+int completion_print(const char *shell)
+{
+    if (strcmp(shell, "bash") != 0 && strcmp(shell, "zsh") != 0)
+        return bad("completion: '%s' is not one of bash, zsh", shell);
+    if (strcmp(shell, "zsh") == 0)
+        printf("autoload -U +X bashcompinit && bashcompinit\n");
+    printf("_moegen() {\n    local cur=${COMP_WORDS[COMP_CWORD]} words\n"
+           "    case ${COMP_WORDS[1]} in\n");
+    for (const struct command *c = commands; c->name; c++) {
+        printf("    %s) words='", c->name);
+        for (int i = 0; i < OPTIONS; i++)
+            if (table[i].commands & c->bit)
+                printf("%s ", table[i].name);
+        printf("' ;;\n");
+    }
+    printf("    esac\n    [ \"$COMP_CWORD\" = 1 ] && words='");
+    for (const struct command *c = commands; c->name; c++)
+        printf("%s ", c->name);
+    printf("'\n    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+           "    [ \"${cur#-}\" = \"$cur\" ] && [ \"$COMP_CWORD\" != 1 ] && "
+           "COMPREPLY+=($(compgen -f -- \"$cur\"))\n}\n"
+           "complete -F _moegen moegen\n");
+    return EXIT_OK;
+}

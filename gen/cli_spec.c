@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cli_spec.c - the spec operand FILE[:KERNEL], its overrides, and files read and written whole. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+/* ---- files ---- */
+
+int read_file(const char *path, struct text *out)
+{
+    FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+    if (!f)
+        return bad("cannot read %s: %s", path, strerror(errno));
+    char block[65536];
+    size_t n;
+    text_add(out, "", 0);
+    while ((n = fread(block, 1, sizeof block, f)) > 0)
+        text_add(out, block, n);
+    bool broken = ferror(f);
+    int why = errno;
+    if (f != stdin)
+        fclose(f);
+    if (broken || out->lost)
+        return bad("cannot read %s: %s", path, out->lost ? "out of memory" : strerror(why));
+    return EXIT_OK;
+}
+
+static bool same_bytes(const char *path, const char *bytes, size_t len)
+{
+    struct stat info;
+    struct text old = {0};
+    if (stat(path, &info) || (size_t)info.st_size != len)
+        return false;
+    FILE *f = fopen(path, "rb");
+    char block[65536];
+    size_t n;
+    while (f && (n = fread(block, 1, sizeof block, f)) > 0)
+        text_add(&old, block, n);
+    if (f)
+        fclose(f);
+    bool same = f && old.len == len && (!len || memcmp(old.at, bytes, len) == 0);
+    text_free(&old);
+    return same;
+}
+
+int write_file(const char *path, const char *bytes, size_t len, bool *changed)
+{
+    bool same = same_bytes(path, bytes, len);
+    if (changed)
+        *changed = !same;
+    if (same)
+        return EXIT_OK;
+    struct text temporary = {0};
+    text_fmt(&temporary, "%s.%ld.tmp", path, (long)getpid());
+    FILE *f = temporary.lost ? NULL : fopen(temporary.at, "wbx");
+    int why = errno;
+    bool written = f && fwrite(bytes, 1, len, f) == len;
+    why = f && !written ? errno : why;
+    if (f && fclose(f) && written) {
+        written = false;
+        why = errno;
+    }
+    if (written && rename(temporary.at, path)) {
+        written = false;
+        why = errno;
+    }
+    if (f && !written)
+        unlink(temporary.at);
+    text_free(&temporary);
+    return written ? EXIT_OK : bad("cannot write %s: %s", path, strerror(why));
+}
+
+bool next_item(const char **at, char out[64])
+{
+    if (!*at || !**at)
+        return false;
+    size_t len = 0;
+    for (int depth = 0; (*at)[len] && (depth || (*at)[len] != ','); len++)
+        depth += (strchr("[{", (*at)[len]) != NULL) - (strchr("]}", (*at)[len]) != NULL);
+    snprintf(out, 64, "%.*s", (int)len, *at);
+    *at += len + ((*at)[len] == ',');
+    return true;
+}
+
+/* ---- the job ---- */
+
+static void log_line(void *user, int level, const char *message)
+{
+    (void)user;
+    if (level <= verbose)
+        note("%s", message);
+}
+
+/* FILE:KERNEL, unless a file of that whole name exists. */
+static const char *split_kernel(char *path)
+{
+    char *colon = strrchr(path, ':');
+    if (!colon || access(path, F_OK) == 0)
+        return NULL;
+    *colon = '\0';
+    return colon + 1;
+}
+
+static int collect_sets(struct job *j, const struct options *o)
+{
+    const char *const fixed[][2] = {{"target", o->target}, {"spelling", o->spelling}};
+    j->set = calloc((size_t)o->set.count + 3 + EXTRA_SETS, sizeof *j->set);
+    if (!j->set)
+        return fail(MOEGEN_NO_MEMORY, NULL);
+    for (int i = 0; i < o->set.count; i++) {
+        const char *equals = strchr(o->set.at[i], '=');
+        if (!equals || equals == o->set.at[i])
+            return bad("--set takes KEY=VALUE, not '%s'", o->set.at[i]);
+        char *key = strndup(o->set.at[i], (size_t)(equals - o->set.at[i]));
+        if (!key)
+            return fail(MOEGEN_NO_MEMORY, NULL);
+        j->set[j->sets++] = (moegen_override){key, equals + 1};
+    }
+    j->own_sets = j->sets;
+    bool lists = o->command->bit & CHECK; /* there --target and --spelling are lists */
+    for (int i = 0; i < 2 && !lists; i++)
+        if (fixed[i][1])
+            j->set[j->sets++] = (moegen_override){fixed[i][0], fixed[i][1]};
+    return EXIT_OK;
+}
+
+static int find_kernels(struct job *j, const char *wanted)
+{
+    moegen_error *err = NULL;
+    struct listing names = {0};
+    moegen_spec spec = {.struct_size = sizeof spec,
+                        .text = j->text.at,
+                        .len = j->text.len,
+                        .label = j->label,
+                        .overrides = j->set,
+                        .override_count = (size_t)j->sets};
+    struct ask a;
+    moegen_status status = ask_open(&a, j->engine, &spec, "file", &err);
+    if (!status && !wanted)
+        status = host_kernels(&a.request, &names, &err);
+    ask_close(&a);
+    if (status)
+        return fail(status, err);
+    size_t count = wanted ? 1 : names.count;
+    j->kernel = calloc(count + 1, sizeof *j->kernel);
+    for (size_t i = 0; j->kernel && i < count; i++)
+        j->kernel[j->kernels++] = strdup(wanted ? wanted : names.item[i].name);
+    listing_free(&names);
+    return j->kernel ? EXIT_OK : fail(MOEGEN_NO_MEMORY, NULL);
+}
+
+int job_open(struct job *j, const struct options *o)
+{
+    *j = (struct job){0};
+    if (o->operands.count != 1)
+        return bad("%s takes one spec, got %d; `moegen %s --help` has examples", o->command->name,
+                   o->operands.count, o->command->name);
+    j->path = strdup(o->operands.at[0]);
+    if (!j->path)
+        return fail(MOEGEN_NO_MEMORY, NULL);
+    const char *kernel = split_kernel(j->path);
+    j->label = strcmp(j->path, "-") == 0 ? "<stdin>" : j->path;
+    int result = read_file(j->path, &j->text);
+    if (result || (result = collect_sets(j, o)))
+        return result;
+    moegen_engine_options e = {
+        .struct_size = sizeof e, .threads = (int)o->threads, .log = log_line};
+    if (o->command->bit & BENCH) /* it tells how long compiling takes */
+        e.cache_dir = "";
+    moegen_error *err = NULL;
+    moegen_status status = moegen_engine_create(&e, &j->engine, &err);
+    if (status)
+        return fail(status, err);
+    return find_kernels(j, kernel);
+}
+
+moegen_spec job_spec(const struct job *j, int k, int extra)
+{
+    return (moegen_spec){
+        .struct_size = sizeof(moegen_spec),
+        .text = j->text.at,
+        .len = j->text.len,
+        .label = j->label,
+        .kernel = *j->kernel[k] ? j->kernel[k] : NULL,
+        .overrides = j->set,
+        .override_count = (size_t)(j->sets + extra),
+    };
+}
+
+moegen_status job_kernel(struct job *j, int k, int extra, int64_t tokens, const char *cc,
+                         moegen_kernel **kernel, moegen_error **err)
+{
+    moegen_spec spec = job_spec(j, k, extra);
+    moegen_status status = kernel_get(j->engine, &spec, cc, kernel, err);
+    const char *fixed = status ? NULL : moegen_kernel_param(*kernel, "T");
+    if (!fixed || !tokens || strtoll(fixed, NULL, 10) == tokens)
+        return status;
+    moegen_kernel_release(*kernel);
+    *kernel = NULL;
+    snprintf(j->tokens, sizeof j->tokens, "%lld", (long long)tokens);
+    j->set[j->sets + extra] = (moegen_override){"T", j->tokens};
+    spec = job_spec(j, k, extra + 1);
+    return kernel_get(j->engine, &spec, cc, kernel, err);
+}
+
+void job_close(struct job *j)
+{
+    for (int i = 0; i < j->own_sets; i++)
+        free((char *)(uintptr_t)j->set[i].key);
+    for (int i = 0; i < j->kernels; i++)
+        free(j->kernel[i]);
+    free(j->kernel);
+    free(j->set);
+    free(j->path);
+    text_free(&j->text);
+    moegen_engine_release(j->engine);
+    *j = (struct job){0};
+}

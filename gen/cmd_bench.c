@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd_bench.c - `moegen bench`: the variants of a kernel, verified and then timed in turns (A B C,
+ * C B A, ...), with the machine's FMA peak and read bandwidth measured between them.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+
+enum { TOKENS = 1024, LEAST_ROUNDS = 3, MAX_VARY = EXTRA_SETS };
+
+/* Inputs that contenders of the same arguments share. */
+struct shared {
+    struct text signature;
+    moegen_rt_problem *in;
+};
+struct group {
+    struct bench *b;
+    int k; /* kernel of the job */
+    struct contender contender[MAX_CONTENDERS];
+    moegen_rt_problem *view[MAX_CONTENDERS];
+    struct shared shared[MAX_CONTENDERS];
+    int count, shares;
+};
+
+static int64_t param_int(const moegen_kernel *kernel, const char *key, int64_t otherwise)
+{
+    const char *value = moegen_kernel_param(kernel, key);
+    return value ? strtoll(value, NULL, 10) : otherwise;
+}
+
+/* ---- contenders ---- */
+
+/* Values of one --vary KEY=A,B. */
+struct axis {
+    char key[64], value[32][64];
+    int values, now;
+};
+
+static int parse_axis(struct axis *a, const char *text)
+{
+    const char *at = strchr(text, '=');
+    if (!at || at == text || (size_t)(at - text) >= sizeof a->key)
+        return bad("--vary takes KEY=VALUE,VALUE,..., not '%s'", text);
+    snprintf(a->key, sizeof a->key, "%.*s", (int)(at - text), text);
+    for (at++; a->values < 32 && next_item(&at, a->value[a->values]);)
+        a->values++;
+    return a->values ? EXIT_OK : bad("--vary %s: no values", text);
+}
+
+static bool next_combination(struct axis *axes, int count)
+{
+    for (int i = count - 1; i >= 0; i--) {
+        if (++axes[i].now < axes[i].values)
+            return true;
+        axes[i].now = 0;
+    }
+    return false;
+}
+
+/* The probe for a target, made at first use; NULL when there are too many. */
+static struct probe *probe_for(struct bench *b, const char *target)
+{
+    for (int i = 0; i < b->probes; i++)
+        if (strcmp(b->probe[i].target, target) == 0)
+            return &b->probe[i];
+    if (b->probes == MAX_PROBES)
+        return NULL;
+    probe_open(&b->probe[b->probes], b->job.engine, target);
+    return &b->probe[b->probes++];
+}
+
+static int add_contender(struct group *g, const struct axis *axes, int count)
+{
+    struct bench *b = g->b;
+    moegen_override *set = &b->job.set[b->job.sets];
+    int extra = 0;
+    if (g->count == MAX_CONTENDERS)
+        return bad("--vary: more than %d combinations", MAX_CONTENDERS);
+    struct contender *c = &g->contender[g->count++];
+    *c = (struct contender){.error = NAN, .batch = 1};
+    c->threads = b->o->threads ? (int)b->o->threads : moegen_rt_cpu_count();
+    for (int i = 0; i < count; i++) {
+        const char *key = axes[i].key, *value = axes[i].value[axes[i].now];
+        text_fmt(&c->variant, "%s%s=%s", i ? " " : "", key, value);
+        if (strcmp(key, "threads") == 0)
+            c->threads = atoi(value);
+        else
+            set[extra++] = (moegen_override){key, value};
+    }
+    if (c->threads < 1)
+        return bad("threads: '%s' is not a number of threads", c->variant.at);
+    moegen_error *err = NULL;
+    moegen_status status = job_kernel(&b->job, g->k, extra, b->o->tokens, NULL, &c->kernel, &err);
+    if (status)
+        return fail(status, err);
+    c->name = c->kernel->unit->facts.name;
+    c->probe = probe_for(b, c->kernel->unit->facts.target);
+    c->tokens = param_int(c->kernel, "T", b->o->tokens ? b->o->tokens : TOKENS);
+    return EXIT_OK;
+}
+
+static int add_contenders(struct group *g)
+{
+    const struct words *vary = &g->b->o->vary;
+    struct axis *axes = calloc((size_t)vary->count + 1, sizeof *axes);
+    int result = !axes                    ? fail(MOEGEN_NO_MEMORY, NULL)
+                 : vary->count > MAX_VARY ? bad("more than %d options --vary", MAX_VARY)
+                                          : EXIT_OK;
+    for (int i = 0; i < vary->count && !result; i++)
+        result = parse_axis(&axes[i], vary->at[i]);
+    if (!result)
+        do
+            result = add_contender(g, axes, vary->count);
+        while (!result && next_combination(axes, vary->count));
+    free(axes);
+    return result;
+}
+
+/* ---- inputs ---- */
+
+static void signature(struct text *t, const struct contender *c)
+{
+    static const char *const keys[] = {"top_k", "E", "block_size", "skip_token", "dropping"};
+    const moegen_kernel_facts *f = &c->kernel->unit->facts;
+    for (int i = 0; i < f->arg_count; i++) {
+        text_fmt(t, "%s %d", f->args[i].name, (int)f->args[i].dtype);
+        for (int d = 0; d < f->args[i].rank; d++)
+            text_fmt(t, " %s", f->args[i].extent[d]);
+    }
+    for (int i = 0; i < 5; i++) {
+        const char *value = moegen_kernel_param(c->kernel, keys[i]);
+        text_fmt(t, " %s", value ? value : "-");
+    }
+    text_fmt(t, " %lld", (long long)c->tokens);
+}
+
+static struct trial trial_of(const struct group *g, const struct contender *c)
+{
+    struct trial t = {.how = {.T = c->tokens, .seed = (uint64_t)g->b->o->seed}};
+    t.how.routing = g->b->o->routing;
+    snprintf(t.text, sizeof t.text, "T=%lld", (long long)c->tokens);
+    return t;
+}
+
+/* The shared tensors under this kernel's own params. */
+static moegen_status open_view(struct group *g, int i, moegen_error **err)
+{
+    struct contender *c = &g->contender[i];
+    struct text mine = {0};
+    struct shared *s = g->shared;
+    struct trial t = trial_of(g, c);
+    moegen_status status = MOEGEN_OK;
+    signature(&mine, c);
+    while (s < g->shared + g->shares && strcmp(s->signature.at, mine.at) != 0)
+        s++;
+    if (s == g->shared + g->shares) {
+        if ((status = inputs_fill(c->kernel, &t, &s->in, err))) {
+            text_free(&mine);
+            return status;
+        }
+        s->signature = mine;
+        mine = (struct text){0};
+        g->shares++;
+    }
+    text_free(&mine);
+    g->view[i] = moegen_rt_problem_create();
+    bool ok = g->view[i] && problem_params(g->view[i], c->kernel);
+    for (size_t n = 0; ok && moegen_rt_problem_at(s->in, n); n++) {
+        const moegen_rt_tensor *x = moegen_rt_problem_at(s->in, n);
+        ok = !moegen_rt_problem_lend(g->view[i], x->name, x->dtype, x->rank, x->shape, x->data,
+                                     NULL);
+    }
+    return ok ? MOEGEN_OK : error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+}
+
+/* Pairs that the kernel computes and experts that have one: from the blocks, else as many as can
+ * be. */
+static void count_work(struct contender *c, const moegen_rt_problem *in)
+{
+    const moegen_rt_tensor *ids = moegen_rt_problem_tensor(in, "token_position_to_id");
+    const moegen_rt_tensor *blocks = moegen_rt_problem_tensor(in, "block_to_expert");
+    int64_t experts = param_int(c->kernel, "E", 1), size = param_int(c->kernel, "block_size", 0);
+    c->rows = (double)c->tokens * (double)param_int(c->kernel, "top_k", 1);
+    c->experts = fmin((double)experts, c->rows);
+    char *hit = ids && blocks && size ? calloc((size_t)experts, 1) : NULL;
+    if (!hit)
+        return;
+    c->rows = c->experts = 0;
+    for (int64_t slot = 0; slot < moegen_rt_tensor_count(ids); slot++) {
+        int32_t id = ((const int32_t *)ids->data)[slot];
+        int32_t e = ((const int32_t *)blocks->data)[slot / size];
+        if (id < 0 || id >= c->tokens || e < 0 || e >= experts)
+            continue;
+        c->rows++;
+        c->experts += !hit[e];
+        hit[e] = 1;
+    }
+    free(hit);
+}
+
+/* ---- verifying and timing ---- */
+
+static moegen_status verify(struct group *g, int i, moegen_error **err)
+{
+    struct contender *c = &g->contender[i];
+    struct trial t = trial_of(g, c);
+    moegen_rt_problem *want = NULL;
+    moegen_status status = outputs_expect(c->kernel, g->view[i], &t, 0.6e9, &want, err);
+    stand_poison(&c->stand, g->view[i]);
+    if (!status)
+        status = moegen_call_run(c->stand.call, err);
+    c->error = status ? NAN : 0;
+    for (size_t n = 0; !status && moegen_rt_problem_at(c->stand.out, n); n++) {
+        const moegen_rt_tensor *got = moegen_rt_problem_at(c->stand.out, n);
+        const moegen_rt_tensor *expected = moegen_rt_problem_tensor(want, got->name);
+        moegen_rt_comparison r = {.ok = 1};
+        moegen_rt_error why;
+        if (!expected || moegen_rt_compare(got, expected, &r, &why) || !r.ok) {
+            bad("%s %s: wrong result, not timed: %s: %s", c->name,
+                c->variant.at ? c->variant.at : "", got->name, r.text);
+            g->b->wrong = true;
+            c->batch = 0;
+        }
+        c->error = fmax(c->error, r.l2);
+    }
+    moegen_rt_problem_destroy(want);
+    return status;
+}
+
+static int prepare(struct group *g)
+{
+    moegen_error *err = NULL;
+    moegen_status status = MOEGEN_OK;
+    for (int i = 0; i < g->count && !status; i++) {
+        struct contender *c = &g->contender[i];
+        progress("filling and verifying", i, g->count + 1);
+        if ((status = open_view(g, i, &err)) ||
+            (status = stand_open(&c->stand, c->kernel, g->view[i], c->threads, c->name, &err)) ||
+            (status = verify(g, i, &err)))
+            break;
+        count_work(c, g->view[i]);
+        if (!c->batch)
+            continue;
+        double start = seconds_now();
+        status = moegen_call_run(c->stand.call, &err);
+        double once = seconds_now() - start;
+        c->batch = once > 2e-4 ? 1 : (int)(2e-4 / fmax(once, 1e-8)) + 1;
+    }
+    progress("", g->count + 1, g->count + 1);
+    return status ? fail(status, err) : EXIT_OK;
+}
+
+static void sample(struct contender *c)
+{
+    double start = seconds_now();
+    for (int i = 0; i < c->batch; i++)
+        if (moegen_call_run(c->stand.call, NULL))
+            return;
+    if (c->batch)
+        samples_add(&c->seconds, (seconds_now() - start) / c->batch);
+}
+
+static void time_all(struct group *g)
+{
+    const struct options *o = g->b->o;
+    double budget = (o->seconds > 0 ? o->seconds : 1) * g->count, reads = 0;
+    double begin = seconds_now();
+    for (int round = 0; round < MAX_SAMPLES; round++) {
+        double spent = seconds_now() - begin;
+        if (o->runs ? round >= o->runs : round >= LEAST_ROUNDS && spent > budget)
+            break;
+        progress("timing", o->runs ? round : (int)(spent * 100),
+                 o->runs ? (int)o->runs : (int)(budget * 100) + 1);
+        bool bandwidth = round < LEAST_ROUNDS || reads < 0.1 * spent;
+        for (int i = 0; i < g->b->probes; i++) {
+            double start = seconds_now();
+            probe_measure(&g->b->probe[i], bandwidth);
+            reads += bandwidth ? seconds_now() - start : 0;
+        }
+        for (int i = 0; i < g->count; i++)
+            sample(&g->contender[round % 2 ? g->count - 1 - i : i]);
+    }
+    progress("", 100, 100);
+}
+
+double contender_gflops(const struct contender *c)
+{
+    double flops = (double)c->kernel->unit->facts.flops_per_row * c->rows;
+    return flops > 0 ? 1e-9 * flops / samples_at(&c->seconds, 0.5) : NAN;
+}
+
+double contender_gbps(const struct contender *c)
+{
+    double bytes = (double)c->kernel->unit->facts.weight_bytes_per_expert * c->experts;
+    return bytes > 0 ? 1e-9 * bytes / samples_at(&c->seconds, 0.5) : NAN;
+}
+
+double contender_share(const struct contender *c)
+{
+    return c->probe ? contender_gflops(c) / (probe_gflops(c->probe) * c->threads) : NAN;
+}
+
+/* ---- the command ---- */
+
+static void group_close(struct group *g)
+{
+    for (int i = 0; i < g->count; i++) {
+        struct contender *c = &g->contender[i];
+        stand_close(&c->stand);
+        moegen_kernel_release(c->kernel);
+        moegen_rt_problem_destroy(g->view[i]);
+        samples_free(&c->seconds);
+        text_free(&c->variant);
+    }
+    for (int i = 0; i < g->shares; i++) {
+        moegen_rt_problem_destroy(g->shared[i].in);
+        text_free(&g->shared[i].signature);
+    }
+    free(g);
+}
+
+static int bench_kernel(struct bench *b, int k)
+{
+    struct group *g = calloc(1, sizeof *g);
+    if (!g)
+        return fail(MOEGEN_NO_MEMORY, NULL);
+    g->b = b;
+    g->k = k;
+    int result = add_contenders(g);
+    if (!result && !b->o->latency && !(result = prepare(g))) {
+        time_all(g);
+        b->contender = g->contender;
+        b->contenders = g->count;
+        report_group(b);
+    }
+    moegen_error *err = NULL;
+    struct latency *l = &b->latency[b->latencies];
+    moegen_status status = result ? MOEGEN_OK : latency_measure(&b->job, k, l, &err);
+    if (status)
+        result = fail(status, err);
+    else if (!result)
+        l->name = *b->job.kernel[k] ? b->job.kernel[k] : strdup(g->contender[0].name);
+    b->latencies += !result;
+    group_close(g);
+    return result;
+}
+
+int cmd_bench(struct options *o)
+{
+    struct bench b = {.o = o};
+    int result = job_open(&b.job, o);
+    if (!result && !(b.latency = calloc((size_t)b.job.kernels + 1, sizeof *b.latency)))
+        result = fail(MOEGEN_NO_MEMORY, NULL);
+    for (int k = 0; k < b.job.kernels && !result; k++)
+        result = bench_kernel(&b, k);
+    if (!result)
+        result = report_end(&b);
+    if (!result && b.wrong)
+        result = EXIT_FAILED;
+    for (int i = 0; i < b.latencies; i++)
+        if (!*b.job.kernel[i])
+            free((char *)(uintptr_t)b.latency[i].name);
+    for (int i = 0; i < b.probes; i++)
+        probe_close(&b.probe[i]);
+    free(b.latency);
+    text_free(&b.results);
+    text_free(&b.bars);
+    job_close(&b.job);
+    return result;
+}

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd_check.c - `moegen check`: every kernel, target, spelling and compiler asked for, on edge
+ * cases, with 1, 2 and 3 threads, against the float64 reference. A target that this CPU lacks runs
+ * in the scalar spelling, which emulates it.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+enum { MAX_VARIANTS = 96, MAX_THREADS = 3 };
+
+/* What all trials together say of one output. */
+struct verdict {
+    double l2, limit, roundings;
+    int good, bad;
+};
+struct variant {
+    char target[64], spelling[64], cc[64]; /* "" where the option was not given */
+    moegen_kernel *kernel;                 /* NULL: not run, and `why` says why */
+    bool lacking, emulated; /* the CPU lacks the target; and the kernel runs all the same */
+    struct text why;
+    struct verdict verdict[MAX_ARGS]; /* by argument */
+};
+struct check {
+    const struct options *o;
+    struct job *job;
+    int k;            /* kernel of the job */
+    const char *name; /* of a one-kernel spec */
+    struct variant variant[MAX_VARIANTS];
+    int variants, ran, failed, idle;
+    struct table *table;
+    struct text *json;
+};
+
+/* ---- variants ---- */
+
+static moegen_status get(struct check *c, struct variant *v, const char *spelling,
+                         moegen_error **err)
+{
+    moegen_override *set = &c->job->set[c->job->sets];
+    int extra = 0;
+    if (*v->target)
+        set[extra++] = (moegen_override){"target", v->target};
+    if (*spelling)
+        set[extra++] = (moegen_override){"spelling", spelling};
+    return job_kernel(c->job, c->k, extra, c->o->tokens, *v->cc ? v->cc : NULL, &v->kernel, err);
+}
+
+/* One row of the matrix. A combination that cannot be is told, not dropped; when it is the only one
+ * asked for, it is an error. */
+static int add_variant(struct check *c, const char *target, const char *spelling, const char *cc,
+                       bool alone)
+{
+    moegen_error *err = NULL;
+    if (c->variants == MAX_VARIANTS)
+        return bad("more than %d combinations of target, spelling and compiler", MAX_VARIANTS);
+    struct variant *v = &c->variant[c->variants];
+    *v = (struct variant){0};
+    snprintf(v->target, sizeof v->target, "%s", target);
+    snprintf(v->spelling, sizeof v->spelling, "%s", spelling);
+    snprintf(v->cc, sizeof v->cc, "%s", cc);
+    moegen_status status = get(c, v, spelling, &err);
+    v->lacking = status == MOEGEN_UNSUPPORTED;
+    if (status == MOEGEN_UNSUPPORTED && (!*spelling || strcmp(spelling, "auto") == 0)) {
+        moegen_error_release(err);
+        err = NULL;
+        status = get(c, v, "scalar", &err);
+        v->emulated = !status;
+    }
+    bool fatal = status == MOEGEN_INTERNAL || status == MOEGEN_NO_MEMORY || status == MOEGEN_IO ||
+                 status == MOEGEN_BAD_ARGUMENT;
+    if (status && (alone || fatal))
+        return fail(status, err);
+    c->variants++;
+    if (status)
+        text_fmt(&v->why, "%s",
+                 err && err->count ? err->diag[0].message : moegen_status_name(status));
+    moegen_error_release(err);
+    return EXIT_OK;
+}
+
+/* A scalar program for a target whose other spellings this CPU cannot run emulates it. */
+static void mark_emulated(struct check *c)
+{
+    for (int i = 0; i < c->variants; i++)
+        for (int j = 0; j < c->variants; j++)
+            if (c->variant[i].kernel && c->variant[j].lacking && !*c->variant[j].cc &&
+                strcmp(c->variant[i].target, c->variant[j].target) == 0)
+                c->variant[i].emulated = true;
+}
+
+/* "all" as a list of the targets the generator knows. */
+static int target_list(const char *asked, struct text *out)
+{
+    struct listing l = {0};
+    moegen_error *err = NULL;
+    text_fmt(out, "%s", asked ? asked : "");
+    if (!asked || strcmp(asked, "all") != 0)
+        return EXIT_OK;
+    moegen_status status = host_list("targets", &l, &err);
+    if (status)
+        return fail(status, err);
+    out->len = 0;
+    for (size_t i = 0; i < l.count; i++)
+        if (strcmp(l.item[i].name, "auto") != 0)
+            text_fmt(out, "%s%s", out->len ? "," : "", l.item[i].name);
+    listing_free(&l);
+    return EXIT_OK;
+}
+
+/* The next item, or one empty item for an empty list. */
+static bool each(const char **at, char out[64], bool *first)
+{
+    bool empty = *first && (!*at || !**at);
+    *first = false;
+    *out = '\0';
+    return empty || next_item(at, out);
+}
+
+static int add_variants(struct check *c)
+{
+    static const char all[] = "bytes,intrinsics,scalar";
+    const struct options *o = c->o;
+    const char *spellings = o->spelling && strcmp(o->spelling, "all") == 0 ? all : o->spelling;
+    struct text targets = {0};
+    char target[64], spelling[64], cc[64];
+    int result = target_list(o->target, &targets);
+    bool alone = !strchr(targets.at, ',') && !(spellings && strchr(spellings, ',')) && !o->cc;
+    bool first = true;
+    for (const char *t = targets.at; !result && each(&t, target, &first);) {
+        bool first_spelling = true;
+        for (const char *s = spellings; !result && each(&s, spelling, &first_spelling);) {
+            result = add_variant(c, target, spelling, "", alone);
+            for (const char *g = o->cc; !result && next_item(&g, cc);)
+                result = add_variant(c, target, spelling, cc, false);
+        }
+    }
+    mark_emulated(c);
+    text_free(&targets);
+    return result;
+}
+
+/* ---- one run ---- */
+
+static void complain(const struct variant *v, const struct trial *t, int threads, const char *where,
+                     const char *what)
+{
+    const moegen_kernel_facts *f = &v->kernel->unit->facts;
+    fprintf(stderr, "FAIL %s --target %s --spelling %s%s%s --threads %d, %s: %s: %s\n", f->name,
+            f->target, f->spelling, *v->cc ? " --cc " : "", v->cc, threads, t->text, where, what);
+}
+
+/* Output `arg` against the reference, and against the bits of the first run (kept in *bits). */
+static void judge_output(struct variant *v, int arg, const struct trial *t, const struct fixture *f,
+                         const struct stand *s, int threads, struct text *bits)
+{
+    const char *name = s->facts.args[arg].name, *damage = stand_damage(s);
+    const moegen_rt_tensor *got = moegen_rt_problem_tensor(s->out, name);
+    const moegen_rt_tensor *want = moegen_rt_problem_tensor(f->want, name);
+    struct verdict *verdict = &v->verdict[arg];
+    moegen_rt_comparison r = {.ok = 0};
+    moegen_rt_error why = {{0}};
+    const char *what = NULL;
+    if (!want)
+        what = "the reference does not compute it";
+    else if (moegen_rt_compare(got, want, &r, &why))
+        what = why.text;
+    else if (!r.ok)
+        what = r.text;
+    else if (bits->at && memcmp(bits->at, got->data, got->bytes) != 0)
+        what = "its bits differ from those of the first run";
+    else if (damage && strcmp(damage, name) == 0)
+        what = "the kernel wrote outside of it";
+    if (!bits->at)
+        text_add(bits, got->data, got->bytes);
+    verdict->l2 = fmax(verdict->l2, r.l2);
+    verdict->roundings = fmax(verdict->roundings, r.roundings);
+    verdict->limit = r.l2_limit;
+    verdict->good += !what;
+    verdict->bad += what != NULL;
+    if (what)
+        complain(v, t, threads, name, what);
+}
+
+static int first_output(const moegen_kernel_facts *facts)
+{
+    int arg = 0;
+    while (arg < facts->arg_count - 1 && facts->args[arg].role == MOEGEN_IN)
+        arg++;
+    return arg;
+}
+
+static void judge_rest(struct variant *v, const struct trial *t, const struct fixture *f,
+                       const struct stand *s, int threads)
+{
+    const char *damage = stand_damage(s);
+    bool workspace = damage && strcmp(damage, "the workspace") == 0, touched = fixture_touched(f);
+    if (workspace)
+        complain(v, t, threads, "workspace", "the kernel wrote outside of it");
+    if (touched)
+        complain(v, t, threads, "inputs", "the kernel changed them");
+    v->verdict[first_output(&s->facts)].bad += workspace || touched;
+}
+
+/* One variant on one trial, with every number of threads: the same bits each time. */
+static int run_trial(struct check *c, struct variant *v, const struct trial *t,
+                     const struct fixture *f)
+{
+    int threads[] = {1, 2, 3}, runs = 3;
+    struct stand s = {0};
+    struct text bits[MAX_ARGS] = {{0}};
+    moegen_error *err = NULL;
+    if (c->o->threads) {
+        threads[1] = (int)c->o->threads;
+        runs = threads[1] > 1 ? 2 : 1;
+    }
+    moegen_status status = stand_open(&s, v->kernel, f->in, 1, t->text, &err);
+    for (int i = 0; i < runs && !status; i++) {
+        status = i ? stand_threads(&s, threads[i], &err) : MOEGEN_OK;
+        if (status)
+            break;
+        stand_poison(&s, f->in);
+        status = moegen_call_run(s.call, &err);
+        for (int a = 0; a < s.facts.arg_count && !status; a++)
+            if (s.facts.args[a].role != MOEGEN_IN)
+                judge_output(v, a, t, f, &s, threads[i], &bits[a]);
+        if (!status)
+            judge_rest(v, t, f, &s, threads[i]);
+    }
+    for (int a = 0; a < MAX_ARGS; a++)
+        text_free(&bits[a]);
+    stand_close(&s);
+    return status ? fail(status, err) : EXIT_OK;
+}
+
+/* ---- report ---- */
+
+static void report_row(struct check *c, const struct variant *v, const char *output,
+                       const struct verdict *r)
+{
+    const moegen_kernel_facts *f = v->kernel ? &v->kernel->unit->facts : NULL;
+    const char *name = *c->job->kernel[c->k] ? c->job->kernel[c->k] : c->name;
+    const char *target = f ? f->target : *v->target ? v->target : "auto";
+    const char *spelling = f ? f->spelling : *v->spelling ? v->spelling : "auto";
+    const char *compiler = *v->cc                                        ? v->cc
+                           : f && strcmp(f->spelling, "intrinsics") == 0 ? "cc"
+                                                                         : "tcc";
+    const char *state = !r ? "not run" : r->bad ? "FAIL" : v->emulated ? "ok (emulated)" : "ok";
+    const char *const cells[] = {name, target, spelling, compiler, output};
+    for (int i = 0; i < 5; i++)
+        table_add(c->table, "%s", cells[i]);
+    for (int i = 0; i < 4 && !r; i++)
+        table_add(c->table, "%s", "");
+    if (r) {
+        table_add(c->table, "%d", r->good + r->bad);
+        table_add(c->table, "%.1e", r->l2);
+        table_add(c->table, "%.0e", r->limit);
+        table_add(c->table, "%.1f", r->roundings);
+    }
+    table_add(c->table, "%s%s%s", state, v->why.len ? ": " : "", v->why.len ? v->why.at : "");
+    struct text *t = c->json;
+    static const char *const keys[] = {"kernel", "target", "spelling", "compiler", "output"};
+    text_add(t, t->len ? ",\n  {" : "\n  {", t->len ? 5 : 4);
+    for (int i = 0; i < 5; i++) {
+        text_fmt(t, "\"%s\": ", keys[i]);
+        json_string(t, cells[i]);
+        text_add(t, ", ", 2);
+    }
+    text_fmt(t, "\"cases\": %d, \"rel_error\": ", r ? r->good + r->bad : 0);
+    json_number(t, r ? r->l2 : NAN);
+    text_add(t, ", \"limit\": ", 11);
+    json_number(t, r ? r->limit : NAN);
+    text_add(t, ", \"roundings\": ", 15);
+    json_number(t, r ? r->roundings : NAN);
+    text_fmt(t, ", \"emulated\": %s, \"result\": \"%s\", \"why\": ", v->emulated ? "true" : "false",
+             !r       ? "not run"
+             : r->bad ? "fail"
+                      : "ok");
+    json_string(t, v->why.len ? v->why.at : "");
+    text_add(t, "}", 1);
+}
+
+static void report(struct check *c)
+{
+    c->name = c->job->label;
+    for (int i = 0; i < c->variants; i++)
+        if (c->variant[i].kernel)
+            c->name = c->variant[i].kernel->unit->facts.name;
+    for (int i = 0; i < c->variants; i++) {
+        struct variant *v = &c->variant[i];
+        const moegen_kernel_facts *f = v->kernel ? &v->kernel->unit->facts : NULL;
+        bool ok = true;
+        for (int a = 0; f && a < f->arg_count; a++)
+            if (f->args[a].role != MOEGEN_IN) {
+                report_row(c, v, f->args[a].name, &v->verdict[a]);
+                ok = ok && !v->verdict[a].bad;
+            }
+        if (!f)
+            report_row(c, v, "", NULL);
+        c->idle += !f;
+        c->ran += f && ok;
+        c->failed += f && !ok;
+    }
+    for (int i = 0; i < c->variants; i++) {
+        moegen_kernel_release(c->variant[i].kernel);
+        text_free(&c->variant[i].why);
+    }
+    c->variants = 0;
+}
+
+/* ---- the command ---- */
+
+static int check_trials(struct check *c)
+{
+    struct trial trials[MAX_TRIALS];
+    moegen_kernel *any = NULL;
+    int result = EXIT_OK;
+    for (int i = 0; i < c->variants && !any; i++)
+        any = c->variant[i].kernel;
+    int count = any ? trials_plan(any, c->o, trials) : 0;
+    for (int t = 0; t < count && !result; t++) {
+        struct fixture f;
+        moegen_error *err = NULL;
+        progress(trials[t].text, t, count);
+        moegen_status status = fixture_open(&f, any, &trials[t], 2e9, &err);
+        if (status)
+            result = fail(status, err);
+        for (int i = 0; i < c->variants && !result; i++) {
+            struct variant *v = &c->variant[i];
+            bool slow = v->kernel && strcmp(v->kernel->unit->facts.spelling, "scalar") == 0;
+            if (v->kernel && !(trials[t].heavy && slow && kernel_flops(any, trials[t].how.T) > 2e8))
+                result = run_trial(c, v, &trials[t], &f);
+        }
+        fixture_close(&f);
+    }
+    progress("", count, count);
+    return result;
+}
+
+int cmd_check(struct options *o)
+{
+    static const char *const head[] = {"kernel", "target", "spelling", "compiler", "output",
+                                       "runs",   "rel L2", "limit",    "ulp",      "result"};
+    struct job j;
+    struct table table = {.columns = 10};
+    struct text json = {0};
+    struct check *c = calloc(1, sizeof *c);
+    int result = c ? job_open(&j, o) : fail(MOEGEN_NO_MEMORY, NULL);
+    if (!c)
+        return result;
+    *c = (struct check){.o = o, .job = &j, .table = &table, .json = &json};
+    for (int i = 0; i < 10; i++)
+        table_add(&table, "%s", head[i]);
+    for (c->k = 0; c->k < j.kernels && !result; c->k++) {
+        if (!(result = add_variants(c)))
+            result = check_trials(c);
+        report(c);
+    }
+    if (o->json && !result)
+        printf("[%s\n]\n", json.at ? json.at : "");
+    else if (table.cells > 10 && !result)
+        table_print(&table, stdout);
+    if (!result && !o->json)
+        printf("%d ok, %d failed, %d not run\n", c->ran, c->failed, c->idle);
+    if (!result)
+        result = c->failed ? EXIT_FAILED : c->ran ? EXIT_OK : EXIT_NOT_HERE;
+    table_free(&table);
+    text_free(&json);
+    free(c);
+    job_close(&j);
+    return result;
+}

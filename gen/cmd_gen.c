@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_gen.c - `moegen gen`: writes NAME.c and NAME.h of every chosen kernel, once all of them could
+ * be generated. */
+#include <errno.h>
+#include <string.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "cli.h"
+
+/* The command that the banner of the output names: what makes these bytes again, from the source's
+ * directory. */
+static void add_command(struct text *t, const struct options *o, const struct job *j, int k)
+{
+    text_fmt(t, "moegen gen %s%s%s", j->path, *j->kernel[k] ? ":" : "", j->kernel[k]);
+    if (o->target)
+        text_fmt(t, " --target %s", o->target);
+    if (o->spelling)
+        text_fmt(t, " --spelling %s", o->spelling);
+    for (int i = 0; i < o->set.count; i++)
+        text_fmt(t, " --set %s", o->set.at[i]);
+    if (o->stem)
+        text_fmt(t, " --stem %s", o->stem);
+}
+
+static int make_directory(const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) == 0)
+        return S_ISDIR(info.st_mode) ? EXIT_OK : bad("%s is not a directory", path);
+    return mkdir(path, 0777) ? bad("cannot make directory %s: %s", path, strerror(errno)) : EXIT_OK;
+}
+
+/* Make escapes blanks and dollars so. */
+static void add_escaped(struct text *t, const char *path)
+{
+    for (; *path; path++)
+        text_fmt(t, "%s%c", *path == ' ' || *path == '#' ? "\\" : *path == '$' ? "$" : "", *path);
+}
+
+struct output {
+    const char *dir;
+    const struct options *o;
+    struct text json, targets; /* what was written; the same for the dependency file */
+};
+
+static int write_one(struct output *out, const char *stem, const char *suffix, const char *text)
+{
+    struct text path = {0};
+    bool changed;
+    char size[32];
+    bool here = strcmp(out->dir, ".") == 0;
+    text_fmt(&path, "%s%s%s%s", here ? "" : out->dir, here ? "" : "/", stem, suffix);
+    int result = write_file(path.at, text, strlen(text), &changed);
+    if (!result) {
+        text_fmt(&out->json, "%s\n  {\"file\": ", out->json.len ? "," : "");
+        json_string(&out->json, path.at);
+        text_fmt(&out->json, ", \"bytes\": %zu, \"changed\": %s}", strlen(text),
+                 changed ? "true" : "false");
+        text_add(&out->targets, " ", out->targets.len ? 1 : 0);
+        add_escaped(&out->targets, path.at);
+        if (!out->o->json && !quiet)
+            printf("%s %s (%s)\n", changed ? "wrote" : "unchanged", path.at,
+                   show_bytes(size, (double)strlen(text)));
+    }
+    text_free(&path);
+    return result;
+}
+
+static int write_depfile(const struct output *out, const struct job *j)
+{
+    struct text t = {0};
+    text_fmt(&t, "%s: ", out->targets.at);
+    add_escaped(&t, j->path);
+    text_add(&t, "\n", 1);
+    int result = write_file(out->o->depfile, t.at, t.len, NULL);
+    text_free(&t);
+    return result;
+}
+
+static int write_sources(const struct options *o, const struct job *j, moegen_source **source)
+{
+    struct output out = {.dir = o->out ? o->out : ".", .o = o};
+    int result = EXIT_OK;
+    if (strcmp(out.dir, "-") == 0) {
+        for (int k = 0; k < j->kernels; k++)
+            fputs(moegen_source_c(source[k]), stdout);
+        return EXIT_OK;
+    }
+    result = make_directory(out.dir);
+    for (int k = 0; k < j->kernels && !result; k++) {
+        const char *stem = o->stem ? o->stem : moegen_source_name(source[k]);
+        /* .c first: ninja wants a dependency file to name the first output first */
+        if (!(result = write_one(&out, stem, ".c", moegen_source_c(source[k]))))
+            result = write_one(&out, stem, ".h", moegen_source_h(source[k]));
+    }
+    if (!result && o->depfile)
+        result = write_depfile(&out, j);
+    if (!result && o->cflags) {
+        const char *flags = moegen_source_cflags(source[0]);
+        result = write_file(o->cflags, flags, strlen(flags), NULL);
+    }
+    if (!result && o->json)
+        printf("[%s\n]\n", out.json.at);
+    text_free(&out.json);
+    text_free(&out.targets);
+    return result;
+}
+
+int cmd_gen(struct options *o)
+{
+    struct job j;
+    moegen_source **source = NULL;
+    moegen_error *err = NULL;
+    int result = job_open(&j, o);
+    if (result)
+        goto out;
+    source = calloc((size_t)j.kernels + 1, sizeof *source);
+    if ((o->stem || o->cflags) && j.kernels != 1) {
+        result = bad("%s is for one kernel, the spec has %d: give %s:KERNEL",
+                     o->stem ? "--stem" : "--cflags", j.kernels, j.path);
+        goto out;
+    }
+    for (int k = 0; k < j.kernels; k++) {
+        struct text command = {0};
+        moegen_spec spec = job_spec(&j, k, 0);
+        add_command(&command, o, &j, k);
+        spec.command = command.at;
+        moegen_status status = moegen_generate(j.engine, &spec, &source[k], &err);
+        text_free(&command);
+        progress(j.kernel[k], k + 1, j.kernels);
+        if (status && (result = fail(status, err)))
+            goto out;
+    }
+    result = write_sources(o, &j, source);
+out:
+    for (int k = 0; source && k < j.kernels; k++)
+        moegen_source_release(source[k]);
+    free(source);
+    job_close(&j);
+    return result;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * crew.c - idle thread teams, shared by an engine and the calls of its kernels, so that a model
+ * with hundreds of calls has one set of threads. A run takes a team of its size and gives it back;
+ * concurrent runs get different ones.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "moegen_runtime.h"
+#include "private.h"
+
+enum { IDLE = 8 }; /* teams kept */
+
+struct crew {
+    _Atomic int refs;
+    int threads;
+    pthread_mutex_t lock;
+    moegen_rt_team *idle[IDLE]; /* most recently used last */
+    int count;
+};
+
+struct crew *crew_create(int threads)
+{
+    struct crew *c = calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    c->refs = 1;
+    c->threads = threads > 0 ? threads : moegen_rt_cpu_count();
+    if (c->threads > 1024)
+        c->threads = 1024;
+    pthread_mutex_init(&c->lock, NULL);
+    return c;
+}
+
+struct crew *crew_retain(struct crew *c)
+{
+    c->refs++;
+    return c;
+}
+
+void crew_release(struct crew *c)
+{
+    if (!c || --c->refs)
+        return;
+    while (c->count)
+        moegen_rt_team_destroy(c->idle[--c->count]);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+int crew_threads(const struct crew *c)
+{
+    return c->threads;
+}
+
+static moegen_rt_team *take(struct crew *c, int size)
+{
+    moegen_rt_team *team = NULL;
+    pthread_mutex_lock(&c->lock);
+    for (int i = c->count - 1; i >= 0 && !team; i--)
+        if (moegen_rt_team_size(c->idle[i]) == size) {
+            team = c->idle[i];
+            for (c->count--; i < c->count; i++)
+                c->idle[i] = c->idle[i + 1];
+        }
+    pthread_mutex_unlock(&c->lock);
+    if (!team && moegen_rt_team_create(size, &team, NULL))
+        return NULL;
+    return team;
+}
+
+static void give(struct crew *c, moegen_rt_team *team)
+{
+    moegen_rt_team *oldest = NULL;
+    pthread_mutex_lock(&c->lock);
+    if (c->count == IDLE) {
+        oldest = c->idle[0];
+        for (int i = 1; i < IDLE; i++)
+            c->idle[i - 1] = c->idle[i];
+        c->count--;
+    }
+    c->idle[c->count++] = team;
+    pthread_mutex_unlock(&c->lock);
+    moegen_rt_team_destroy(oldest);
+}
+
+moegen_status crew_run(struct crew *c, int size, moegen_entry entry, const void *args,
+                       int32_t *result)
+{
+    if (size == 1) {
+        *result = entry(args, NULL);
+        return MOEGEN_OK;
+    }
+    moegen_rt_team *team = take(c, size);
+    if (!team)
+        return MOEGEN_NO_MEMORY;
+    *result = moegen_rt_team_call(team, entry, args);
+    give(c, team);
+    return *result == -1 ? MOEGEN_NO_MEMORY : MOEGEN_OK;
+}

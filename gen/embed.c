@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* embed.c - build-time program: Lua modules (as bytecode) and templates (as text) to C arrays.
+ *
+ *     embed OUT.c ROOT FILE...      FILE: path relative to ROOT, gen/lua/.., templates/lib/.. or
+ * templates/NAME.c.in
+ *
+ * Bytecode keeps its line numbers, so that messages of the generator name file and line. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lauxlib.h>
+#include <lua.h>
+
+#include "private.h"
+
+struct source {
+    const char *path; /* relative */
+    char name[128];   /* "isa.avx512", "moe_forward" */
+    bool template;
+    char *text;
+    size_t len;
+};
+
+static const struct {
+    const char *folder, *suffix, *prefix;
+    bool template;
+} places[] = {
+    {"gen/lua/isa/", ".lua", "isa.", false},
+    {"gen/lua/", ".lua", "", false},
+    {"templates/lib/", ".lua", "lib.", false},
+    {"templates/", ".c.in", "", true},
+};
+
+static void die(const char *what, const char *which)
+{
+    fprintf(stderr, "embed: %s: %s\n", which, what);
+    exit(1);
+}
+
+static void name_source(struct source *s)
+{
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        size_t head = strlen(places[i].folder), tail = strlen(places[i].suffix),
+               n = strlen(s->path);
+        if (strncmp(s->path, places[i].folder, head) != 0 || n <= head + tail ||
+            strcmp(s->path + n - tail, places[i].suffix) != 0)
+            continue;
+        snprintf(s->name, sizeof s->name, "%s%.*s", places[i].prefix, (int)(n - head - tail),
+                 s->path + head);
+        s->template = places[i].template;
+        return;
+    }
+    die("neither a module nor a template", s->path);
+}
+
+static void read_source(struct source *s, const char *root)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", root, s->path);
+    FILE *f = fopen(path, "rb");
+    if (!f || fseek(f, 0, SEEK_END) != 0)
+        die("cannot be read", path);
+    long size = ftell(f);
+    rewind(f);
+    s->text = malloc((size_t)size + 1);
+    if (!s->text || fread(s->text, 1, (size_t)size, f) != (size_t)size)
+        die("cannot be read", path);
+    s->len = (size_t)size;
+    fclose(f);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct source *x = a, *y = b;
+    return x->template != y->template ? x->template - y->template : strcmp(x->name, y->name);
+}
+
+static void write_array(FILE *out, const char *kind, size_t index, const void *bytes, size_t len)
+{
+    const unsigned char *at = bytes;
+    fprintf(out, "static const unsigned char %s_%zu[] = {", kind, index);
+    for (size_t i = 0; i < len; i++)
+        fprintf(out, "%s%u,", i % 24 == 0 ? "\n" : "", at[i]);
+    fputs("0};\n", out);
+}
+
+static int collect(lua_State *L, const void *bytes, size_t len, void *user)
+{
+    (void)L;
+    text_add(user, bytes, len);
+    return 0;
+}
+
+static void write_module(FILE *out, size_t index, struct source *s)
+{
+    char label[160];
+    snprintf(label, sizeof label, "@%s", s->path);
+    lua_State *L = luaL_newstate();
+    if (!L)
+        die("out of memory", s->path);
+    if (luaL_loadbufferx(L, s->text, s->len, label, "t") != LUA_OK)
+        die(lua_tostring(L, -1), s->path);
+    struct text code = {0};
+    lua_dump(L, collect, &code, 0);
+    if (code.lost)
+        die("out of memory", s->path);
+    write_array(out, "module", index, code.at, code.len);
+    s->len = code.len;
+    text_free(&code);
+    lua_close(L);
+}
+
+/* Declares the sorted table of the modules or the templates among the sources. */
+static void write_table(FILE *out, const char *kind, const struct source *s, size_t count,
+                        bool template)
+{
+    size_t n = 0;
+    fprintf(out, "const struct embedded embedded_%ss[] = {\n", kind);
+    for (size_t i = 0; i < count; i++)
+        if (s[i].template == template) {
+            fprintf(out, "    {\"%s\", %s_%zu, %zu},\n", s[i].name, kind, i, s[i].len);
+            n++;
+        }
+    fprintf(out, "    {NULL, NULL, 0},\n};\nconst size_t embedded_%s_count = %zu;\n", kind, n);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3)
+        die("usage: embed OUT.c ROOT FILE...", "arguments");
+    size_t count = (size_t)argc - 3;
+    struct source *s = calloc(count + 1, sizeof *s);
+    if (!s)
+        die("out of memory", argv[1]);
+    struct sha256 sum;
+    sha256_start(&sum);
+    for (size_t i = 0; i < count; i++) {
+        s[i].path = argv[3 + i];
+        name_source(&s[i]);
+    }
+    qsort(s, count, sizeof *s, by_name);
+    FILE *out = fopen(argv[1], "wb");
+    if (!out)
+        die("cannot be written", argv[1]);
+    fputs("/* Made by embed.c from the Lua modules and templates. */\n#include \"private.h\"\n\n",
+          out);
+    for (size_t i = 0; i < count; i++) {
+        read_source(&s[i], argv[2]);
+        sha256_add(&sum, s[i].path, strlen(s[i].path) + 1);
+        sha256_add(&sum, &s[i].len, sizeof s[i].len);
+        sha256_add(&sum, s[i].text, s[i].len);
+        if (s[i].template)
+            write_array(out, "template", i, s[i].text, s[i].len);
+        else
+            write_module(out, i, &s[i]);
+        free(s[i].text);
+    }
+    write_table(out, "module", s, count, false);
+    write_table(out, "template", s, count, true);
+    unsigned char digest[32];
+    char hex[65] = "";
+    sha256_end(&sum, digest);
+    digest_hex(digest, sizeof digest, hex);
+    fprintf(out, "const char embedded_digest[65] = \"%.64s\";\n", hex);
+    if (fclose(out) != 0)
+        die("cannot be written", argv[1]);
+    free(s);
+    return 0;
+}

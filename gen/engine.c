@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * engine.c - from a request to callable code: memory, else disk, else generate and compile. The
+ * engine owns the registry, the disk cache and the crew of threads; its settings never change.
+ */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "moegen_runtime.h"
+#include "private.h"
+
+struct moegen_engine {
+    _Atomic int refs;
+    struct registry *registry;
+    struct cache *cache; /* NULL: none */
+    struct crew *crew;
+    pthread_mutex_t making; /* one thread at a time generates, so that none does another's work */
+    char *cc;               /* NULL: found by cc.c */
+    struct text features;   /* names, each NUL-terminated: part of every disk key */
+    const char **feature;   /* the same as a list */
+    size_t feature_count;
+    void (*log)(void *user, int level, const char *message);
+    void *log_user;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void say(const moegen_engine *e, int level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void say(const moegen_engine *e, int level, const char *format, ...)
+{
+    if (!e->log)
+        return;
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    e->log(e->log_user, level, line);
+}
+
+/* ---- making one ---- */
+
+/* The features that plans may use: those given, or those this CPU has. */
+static bool find_features(moegen_engine *e, const char *given)
+{
+    struct text *out = &e->features;
+    if (!given)
+        for (int i = 0; moegen_rt_cpu_feature(i); i++) {
+            const char *name = moegen_rt_cpu_feature(i);
+            if (moegen_rt_cpu_has(name))
+                text_add(out, name, strlen(name) + 1);
+        }
+    for (const char *at = given ? given : ""; *at;) {
+        size_t len = strcspn(at, " ,");
+        if (len) {
+            text_add(out, at, len);
+            text_add(out, "", 1);
+        }
+        at += len + (at[len] != '\0');
+    }
+    for (size_t i = 0; i < out->len; i++)
+        e->feature_count += !out->at[i];
+    e->feature = calloc(e->feature_count + 1, sizeof *e->feature);
+    const char *at = out->at;
+    for (size_t i = 0; e->feature && i < e->feature_count; i++, at += strlen(at) + 1)
+        e->feature[i] = at;
+    return e->feature && !out->lost;
+}
+
+static int threads_wanted(int asked)
+{
+    const char *set = getenv("MOEGEN_THREADS");
+    int n = asked > 0 ? asked : set ? atoi(set) : 0;
+    return n > 0 ? n : 0; /* 0: the crew counts the CPUs */
+}
+
+moegen_status moegen_engine_create(const moegen_engine_options *options, moegen_engine **engine,
+                                   moegen_error **err)
+{
+    moegen_engine_options o = {0};
+    if (options) {
+        if (options->struct_size < sizeof(size_t))
+            return error_set(err, MOEGEN_BAD_ARGUMENT, "options: struct_size is not set");
+        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    }
+    if (!engine)
+        return error_set(err, MOEGEN_BAD_ARGUMENT, "engine must not be NULL");
+    moegen_engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+    e->refs = 1;
+    e->log = o.log;
+    e->log_user = o.log_user;
+    pthread_mutex_init(&e->making, NULL);
+    e->registry = registry_create();
+    e->crew = crew_create(threads_wanted(o.threads));
+    e->cc = o.cc ? strdup(o.cc) : NULL;
+    if (!find_features(e, o.features) || !e->registry || !e->crew || (o.cc && !e->cc)) {
+        moegen_engine_release(e);
+        return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+    }
+    e->cache = cache_open(o.cache_dir, o.log, o.log_user);
+    *engine = e;
+    return MOEGEN_OK;
+}
+
+void moegen_engine_retain(moegen_engine *engine)
+{
+    if (engine)
+        engine->refs++;
+}
+
+static void drop_unit(void *value)
+{
+    unit_release(value);
+}
+
+void moegen_engine_release(moegen_engine *engine)
+{
+    if (!engine || --engine->refs)
+        return;
+    if (engine->registry)
+        registry_destroy(engine->registry, drop_unit);
+    cache_close(engine->cache);
+    crew_release(engine->crew);
+    pthread_mutex_destroy(&engine->making);
+    free(engine->cc);
+    free(engine->feature);
+    text_free(&engine->features);
+    free(engine);
+}
+
+const char *moegen_engine_cache_dir(const moegen_engine *engine)
+{
+    return cache_path(engine->cache);
+}
+
+struct cache *engine_cache(const moegen_engine *engine)
+{
+    return engine->cache;
+}
+
+void engine_features(const moegen_engine *engine, const char *const **names, size_t *count)
+{
+    *names = engine->feature;
+    *count = engine->feature_count;
+}
+
+/* ---- from request to kernel ---- */
+
+/* The request as bytes: every part preceded by its length, so that no two requests look alike.
+ * Small ones stay in `small`; the result is freed by request_free. */
+struct request {
+    unsigned char small[8192], *at;
+    size_t len, room;
+};
+
+static void put(struct request *r, const char *bytes, size_t len)
+{
+    if (r->at && r->len + sizeof len + len <= r->room) {
+        memcpy(r->at + r->len, &len, sizeof len);
+        if (len)
+            memcpy(r->at + r->len + sizeof len, bytes, len);
+    }
+    r->len += sizeof len + len;
+}
+
+static void put_all(struct request *r, const moegen_spec *s, const char *cc)
+{
+    r->len = 0;
+    put(r, s->text, s->len);
+    put(r, s->kernel ? s->kernel : "", s->kernel ? strlen(s->kernel) : 0);
+    put(r, cc ? cc : "", cc ? strlen(cc) : 0);
+    for (size_t i = 0; i < s->override_count; i++) {
+        put(r, s->overrides[i].key, strlen(s->overrides[i].key));
+        put(r, s->overrides[i].value, strlen(s->overrides[i].value));
+    }
+}
+
+static bool request_make(struct request *r, const moegen_spec *s, const char *cc)
+{
+    r->at = r->small;
+    r->room = sizeof r->small;
+    put_all(r, s, cc);
+    if (r->len <= r->room)
+        return true;
+    r->room = r->len;
+    r->at = malloc(r->room);
+    if (r->at)
+        put_all(r, s, cc);
+    return r->at != NULL;
+}
+
+static void request_free(struct request *r)
+{
+    if (r->at != r->small)
+        free(r->at);
+}
+
+/* Name of the request on disk, from all that its code depends on, this library and machine
+ * included. */
+static bool disk_key(const moegen_engine *e, const struct request *r, unsigned char key[32])
+{
+    char generator[65];
+    if (!host_digest(generator))
+        return false;
+    const char *parts[] = {"moegen abi 1", generator, jit_identity()};
+    struct sha256 s;
+    sha256_start(&s);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        sha256_add(&s, parts[i], strlen(parts[i]) + 1);
+    sha256_add(&s, &e->features.len, sizeof e->features.len);
+    sha256_add(&s, e->features.at, e->features.len);
+    sha256_add(&s, r->at, r->len);
+    sha256_end(&s, key);
+    return true;
+}
+
+/* Can this CPU run it? */
+static moegen_status check_cpu(const struct unit *u, moegen_error **err)
+{
+    struct text missing = {0};
+    for (const char *at = u->requires; *at;) {
+        char name[64];
+        size_t len = strcspn(at, " ");
+        snprintf(name, sizeof name, "%.*s", (int)len, at);
+        if (len && !moegen_rt_cpu_has(name))
+            text_fmt(&missing, "%s%s", missing.len ? ", " : "", name);
+        at += len + (at[len] != '\0');
+    }
+    if (!missing.len)
+        return MOEGEN_OK;
+    error_set(err, MOEGEN_UNSUPPORTED,
+              "kernel '%s' for target %s in spelling %s needs %s, which this CPU lacks",
+              u->facts.name, u->facts.target, u->facts.spelling, missing.at);
+    text_free(&missing);
+    return MOEGEN_UNSUPPORTED;
+}
+
+static moegen_status from_disk(moegen_engine *e, const unsigned char key[32], double start,
+                               struct unit **out)
+{
+    struct blob blob = {0};
+    struct text meta = {0};
+    struct code code = {0};
+    struct unit *u = NULL;
+    moegen_status status = MOEGEN_IO;
+    if (!cache_get(e->cache, key, &blob, &meta))
+        return status;
+    if (!(status = unit_create(meta.at, meta.len, e->crew, &u, NULL)) &&
+        !(status = check_cpu(u, NULL)) && !(status = code_map(&blob, &code, NULL))) {
+        unit_attach(u, &code, "disk", now() - start);
+        *out = u;
+        u = NULL;
+    }
+    unit_release(u);
+    text_free(&meta);
+    blob_free(&blob);
+    return status;
+}
+
+/* The words of "-mavx512f -mfma" as an argument list; *copy is freed by the caller. */
+enum { MAX_FLAGS = 32 };
+static const char *const *split_flags(const char *flags, char **copy, const char *list[MAX_FLAGS])
+{
+    int n = 0;
+    char *rest = NULL;
+    *copy = strdup(flags);
+    for (char *w = *copy ? strtok_r(*copy, " ", &rest) : NULL; w && n < MAX_FLAGS - 1;
+         w = strtok_r(NULL, " ", &rest))
+        list[n++] = w;
+    list[n] = NULL;
+    return list;
+}
+
+/* Generate and compile. cc: through that compiler; NULL: libtcc, or the engine's compiler for
+ * intrinsics. key: where to keep it on disk, or NULL. */
+static moegen_status from_spec(moegen_engine *e, const moegen_spec *spec, const char *cc,
+                               const unsigned char *key, double start, struct unit **out,
+                               moegen_error **err)
+{
+    struct ask a;
+    struct generated built = {0};
+    struct blob blob = {0};
+    struct code code = {0};
+    struct unit *u = NULL;
+    const char *list[MAX_FLAGS];
+    char *words = NULL;
+    moegen_status status = ask_open(&a, e, spec, cc ? "file" : "jit", err);
+    if (status || (status = host_build(&a.request, &built, err)))
+        goto out;
+    double generated = now();
+    if ((status = unit_create(built.meta.at, built.meta.len, e->crew, &u, err)) ||
+        (status = check_cpu(u, err)))
+        goto out;
+    const char *symbols[2] = {u->entry_name, u->workspace_name};
+    bool external = cc || strcmp(u->facts.spelling, "intrinsics") == 0;
+    if (external && !cc) { /* that compiler wants the text with its includes */
+        generated_free(&built);
+        a.request.purpose = "file";
+        if ((status = host_build(&a.request, &built, err)))
+            goto out;
+    }
+    if (external)
+        status = cc_compile(built.c.at, cc ? cc : e->cc, split_flags(u->cflags, &words, list),
+                            symbols, 2, &code, err);
+    else if (!(status = jit_compile(built.c.at, symbols, 2, &blob, err)))
+        status = code_map(&blob, &code, err);
+    if (status)
+        goto out;
+    unit_attach(u, &code, external ? "cc" : "jit", now() - start);
+    code_note(&u->code, u->facts.name);
+    if (blob.at && key)
+        cache_put(e->cache, key, &blob, built.meta.at, built.meta.len);
+    say(e, 2, "%s for %s (%s): generated in %.2f ms, compiled in %.2f ms", u->facts.name,
+        u->facts.target, u->facts.spelling, 1e3 * (generated - start), 1e3 * (now() - generated));
+    *out = u;
+    u = NULL;
+out:
+    unit_release(u);
+    code_unmap(&code);
+    blob_free(&blob);
+    free(words);
+    generated_free(&built);
+    ask_close(&a);
+    return status;
+}
+
+/* What is not in memory: one thread at a time, which looks again first. */
+static moegen_status make(moegen_engine *e, const moegen_spec *spec, const char *cc,
+                          const struct request *r, struct unit **out, bool *fresh,
+                          moegen_error **err)
+{
+    moegen_status status = MOEGEN_OK;
+    double start = now();
+    unsigned char key[32];
+    struct unit *u;
+    pthread_mutex_lock(&e->making);
+    u = registry_find(e->registry, r->at, r->len);
+    if (!u) {
+        *fresh = true;
+        bool disk = !cc && e->cache && disk_key(e, r, key);
+        if (!disk || from_disk(e, key, start, &u))
+            status = from_spec(e, spec, cc, disk ? key : NULL, start, &u, err);
+        if (!status && !registry_add(e->registry, r->at, r->len, u)) {
+            unit_release(u);
+            status = error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+        }
+    }
+    pthread_mutex_unlock(&e->making);
+    *out = u;
+    return status;
+}
+
+moegen_status kernel_get(moegen_engine *e, const moegen_spec *spec, const char *cc,
+                         moegen_kernel **kernel, moegen_error **err)
+{
+    if (!e || !kernel)
+        return error_set(err, MOEGEN_BAD_ARGUMENT, "engine and kernel must not be NULL");
+    moegen_status status = spec_check(spec, err);
+    struct request r;
+    if (status)
+        return status;
+    if (!request_make(&r, spec, cc))
+        return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+    bool fresh = false;
+    struct unit *u = registry_find(e->registry, r.at, r.len);
+    if (!u)
+        status = make(e, spec, cc, &r, &u, &fresh, err);
+    request_free(&r);
+    if (status)
+        return status;
+    unit_retain(u);
+    *kernel = fresh ? &u->made : &u->kept;
+    return MOEGEN_OK;
+}
+
+moegen_status moegen_kernel_get(moegen_engine *engine, const moegen_spec *spec,
+                                moegen_kernel **kernel, moegen_error **err)
+{
+    return kernel_get(engine, spec, NULL, kernel, err);
+}

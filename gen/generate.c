@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* generate.c - from a public moegen_spec to the generator's request, and C text as a product. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "private.h"
+
+struct moegen_source {
+    struct generated text;
+    char *cflags;
+};
+
+moegen_status spec_check(const moegen_spec *spec, moegen_error **err)
+{
+    if (!spec || spec->struct_size < sizeof(moegen_spec) || (!spec->text && spec->len))
+        return error_set(err, MOEGEN_BAD_ARGUMENT, "a spec with struct_size and text is needed");
+    for (size_t i = 0; i < spec->override_count; i++)
+        if (!spec->overrides || !spec->overrides[i].key || !spec->overrides[i].value)
+            return error_set(err, MOEGEN_BAD_ARGUMENT, "override %zu has no key or value", i);
+    return MOEGEN_OK;
+}
+
+moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_spec *spec,
+                       const char *purpose, moegen_error **err)
+{
+    *a = (struct ask){0};
+    moegen_status status = spec_check(spec, err);
+    if (status)
+        return status;
+    a->set = calloc(spec->override_count + 1, sizeof *a->set);
+    if (!a->set)
+        return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+    for (size_t i = 0; i < spec->override_count; i++) {
+        a->set[i].key = spec->overrides[i].key;
+        a->set[i].value = spec->overrides[i].value;
+    }
+    a->request = (struct host_request){
+        .file = spec->label ? spec->label : "<spec>",
+        .text = spec->text,
+        .len = spec->len,
+        .kernel = spec->kernel,
+        .set = a->set,
+        .set_count = spec->override_count,
+        .purpose = purpose,
+        .command = spec->command,
+    };
+    engine_features(engine, &a->request.feature, &a->request.feature_count);
+    return MOEGEN_OK;
+}
+
+void ask_close(struct ask *a)
+{
+    free(a->set);
+    a->set = NULL;
+}
+
+/* The value of the metadata's line `cflags`; "" without one. */
+static char *find_cflags(const struct text *meta)
+{
+    static const char key[] = "\ncflags ";
+    const char *at = meta->at ? strstr(meta->at, key) : NULL;
+    return at ? strndup(at + strlen(key), strcspn(at + strlen(key), "\n")) : strdup("");
+}
+
+moegen_status moegen_generate(moegen_engine *engine, const moegen_spec *spec,
+                              moegen_source **source, moegen_error **err)
+{
+    if (!engine || !source)
+        return error_set(err, MOEGEN_BAD_ARGUMENT, "engine and source must not be NULL");
+    struct ask a;
+    moegen_source *made = NULL;
+    moegen_status status = ask_open(&a, engine, spec, "file", err);
+    if (status)
+        goto out;
+    made = calloc(1, sizeof *made);
+    if (!made) {
+        status = error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+        goto out;
+    }
+    if ((status = host_build(&a.request, &made->text, err)))
+        goto out;
+    made->cflags = find_cflags(&made->text.meta);
+    *source = made;
+    made = NULL;
+out:
+    moegen_source_release(made);
+    ask_close(&a);
+    return status;
+}
+
+const char *moegen_source_name(const moegen_source *source)
+{
+    return source->text.name.at;
+}
+
+const char *moegen_source_c(const moegen_source *source)
+{
+    return source->text.c.at;
+}
+
+const char *moegen_source_h(const moegen_source *source)
+{
+    return source->text.h.at;
+}
+
+const char *moegen_source_cflags(const moegen_source *source)
+{
+    return source->cflags ? source->cflags : "";
+}
+
+void moegen_source_release(moegen_source *source)
+{
+    if (!source)
+        return;
+    generated_free(&source->text);
+    free(source->cflags);
+    free(source);
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernel.c - a kernel's metadata: the generator's `meta` lines, parsed once, and what the API tells
+ * of them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "private.h"
+
+/* Cut the next word off *at (words are separated by one space); NULL at the end of the line. */
+static char *word(char **at)
+{
+    char *start = *at;
+    if (!start || !*start)
+        return NULL;
+    char *space = strchr(start, ' ');
+    if (space)
+        *space = '\0';
+    *at = space ? space + 1 : NULL;
+    return start;
+}
+
+static bool add_pair(struct pair **list, size_t *count, const char *key, const char *value)
+{
+    if ((*count & (*count + 1)) == 0) { /* full at 0, 1, 3, 7, ...? */
+        struct pair *more = realloc(*list, 2 * (*count + 1) * sizeof *more);
+        if (!more)
+            return false;
+        *list = more;
+    }
+    (*list)[(*count)++] = (struct pair){key, value};
+    return true;
+}
+
+static bool parse_arg(struct unit *u, char *rest)
+{
+    static const char *const roles[] = {"in", "out", "inout"};
+    int n = u->facts.arg_count;
+    char *name = word(&rest), *dtype = word(&rest), *role = word(&rest), *need = word(&rest);
+    if (n == MAX_ARGS || !need)
+        return false;
+    moegen_arg *a = &u->arg[n];
+    int found = dtype_find(dtype), r = 0;
+    while (r < 3 && strcmp(roles[r], role) != 0)
+        r++;
+    if (found < 0 || r == 3)
+        return false;
+    *a = (moegen_arg){.name = name,
+                      .dtype = (moegen_dtype)found,
+                      .role = (moegen_role)r,
+                      .optional = strcmp(need, "optional") == 0,
+                      .extent = u->extent_text[n]};
+    for (char *x; (x = word(&rest)); a->rank++) {
+        if (a->rank == MAX_RANK ||
+            !extent_parse(x, u->dim, u->facts.dim_count, &u->extent[n][a->rank]))
+            return false;
+        u->extent_text[n][a->rank] = x;
+    }
+    u->facts.arg_count++;
+    return true;
+}
+
+static bool parse_dim(struct unit *u, char *rest)
+{
+    if (u->facts.dim_count == MAX_DIMS || !rest)
+        return false;
+    u->dim[u->facts.dim_count++] = rest;
+    return true;
+}
+
+static bool parse_param(struct unit *u, char *rest)
+{
+    char *key = word(&rest);
+    return key && add_pair(&u->param, &u->param_count, key, rest ? rest : "");
+}
+
+static bool parse_status(struct unit *u, char *rest)
+{
+    char *code = word(&rest);
+    return rest && add_pair(&u->answer, &u->answer_count, code, rest);
+}
+
+static bool parse_work(struct unit *u, char *rest)
+{
+    char *what = word(&rest);
+    if (!rest)
+        return false;
+    if (strcmp(what, "flops_per_row") == 0)
+        u->facts.flops_per_row = strtoll(rest, NULL, 10);
+    else if (strcmp(what, "weight_bytes_per_expert") == 0)
+        u->facts.weight_bytes_per_expert = strtoll(rest, NULL, 10);
+    return true;
+}
+
+/* Lines that hold one string, and lines with a parser of their own. Unknown lines are for other
+ * readers. */
+static bool parse_line(struct unit *u, char *key, char *rest)
+{
+    const struct {
+        const char *key;
+        const char **at;
+    } strings[] = {
+        {"name", &u->facts.name},
+        {"family", &u->facts.family},
+        {"target", &u->facts.target},
+        {"spelling", &u->facts.spelling},
+        {"dtype", &u->facts.dtype},
+        {"requires", &u->requires},
+        {"cflags", &u->cflags},
+        {"entry", &u->entry_name},
+        {"workspace", &u->workspace_name},
+    };
+    static const struct {
+        const char *key;
+        bool (*parse)(struct unit *u, char *rest);
+    } parsers[] = {
+        {"dim", parse_dim},       {"arg", parse_arg},   {"param", parse_param},
+        {"status", parse_status}, {"work", parse_work},
+    };
+    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
+        if (strcmp(strings[i].key, key) == 0) {
+            *strings[i].at = rest ? rest : "";
+            return true;
+        }
+    for (size_t i = 0; i < sizeof parsers / sizeof *parsers; i++)
+        if (strcmp(parsers[i].key, key) == 0)
+            return parsers[i].parse(u, rest);
+    return true;
+}
+
+static int by_key(const void *a, const void *b)
+{
+    return strcmp(((const struct pair *)a)->key, ((const struct pair *)b)->key);
+}
+
+static bool parse_meta(struct unit *u)
+{
+    static const char *const first = "moegen-kernel 1";
+    u->facts.name = u->facts.family = u->facts.target = u->facts.spelling = u->facts.dtype = "";
+    u->requires = u->cflags = "";
+    char *line = u->meta.at, *end;
+    for (int n = 0; line && *line; n++, line = end) {
+        end = strchr(line, '\n');
+        if (end)
+            *end++ = '\0';
+        if (n == 0) {
+            if (strcmp(line, first) != 0)
+                return false;
+            continue;
+        }
+        char *rest = line, *key = word(&rest);
+        if (key && !parse_line(u, key, rest))
+            return false;
+    }
+    if (u->param_count)
+        qsort(u->param, u->param_count, sizeof *u->param, by_key);
+    return u->entry_name && u->workspace_name;
+}
+
+moegen_status unit_create(const char *meta, size_t len, struct crew *crew, struct unit **out,
+                          moegen_error **err)
+{
+    struct unit *u = calloc(1, sizeof *u);
+    if (!u)
+        return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+    u->refs = 1;
+    u->made.unit = u->kept.unit = u;
+    u->kept.origin = "memory";
+    u->facts.args = u->arg;
+    u->facts.dims = u->dim;
+    text_add(&u->meta, meta, len);
+    if (u->meta.lost || !parse_meta(u)) {
+        moegen_status status = u->meta.lost ? MOEGEN_NO_MEMORY : MOEGEN_INTERNAL;
+        unit_release(u);
+        return error_set(err, status, "%s",
+                         status == MOEGEN_INTERNAL ? "the generator's metadata cannot be parsed"
+                                                   : "out of memory");
+    }
+    u->crew = crew_retain(crew);
+    *out = u;
+    return MOEGEN_OK;
+}
+
+void unit_attach(struct unit *u, struct code *code, const char *origin, double seconds)
+{
+    u->code = *code;
+    *code = (struct code){0};
+    memcpy(&u->entry, &u->code.fn[0], sizeof u->entry);
+    memcpy(&u->workspace, &u->code.fn[1], sizeof u->workspace);
+    u->made.origin = origin;
+    u->facts.code_bytes = u->code.size;
+    u->facts.jit_seconds = seconds;
+}
+
+void unit_retain(struct unit *u)
+{
+    u->refs++;
+}
+
+void unit_release(struct unit *u)
+{
+    if (!u || --u->refs)
+        return;
+    code_unmap(&u->code);
+    crew_release(u->crew);
+    free(u->param);
+    free(u->answer);
+    text_free(&u->meta);
+    free(u);
+}
+
+void moegen_kernel_retain(moegen_kernel *kernel)
+{
+    if (kernel)
+        unit_retain(kernel->unit);
+}
+
+void moegen_kernel_release(moegen_kernel *kernel)
+{
+    if (kernel)
+        unit_release(kernel->unit);
+}
+
+moegen_status moegen_kernel_info(const moegen_kernel *kernel, moegen_kernel_facts *facts)
+{
+    if (!kernel || !facts || facts->struct_size < sizeof facts->struct_size)
+        return MOEGEN_BAD_ARGUMENT;
+    size_t size = facts->struct_size;
+    moegen_kernel_facts all = kernel->unit->facts;
+    all.struct_size = size;
+    all.origin = kernel->origin;
+    memcpy(facts, &all, size < sizeof all ? size : sizeof all);
+    return MOEGEN_OK;
+}
+
+const char *moegen_kernel_param(const moegen_kernel *kernel, const char *key)
+{
+    if (!kernel || !key || !kernel->unit->param_count)
+        return NULL;
+    struct pair wanted = {key, NULL};
+    struct pair *found =
+        bsearch(&wanted, kernel->unit->param, kernel->unit->param_count, sizeof wanted, by_key);
+    return found ? found->value : NULL;
+}
+
+const char *unit_answer(const struct unit *u, int32_t code)
+{
+    for (size_t i = 0; i < u->answer_count; i++)
+        if (strtol(u->answer[i].key, NULL, 10) == code)
+            return u->answer[i].value;
+    return "the kernel returned a status that its metadata does not explain";
+}
+
+moegen_status moegen_kernel_entry(const moegen_kernel *kernel, moegen_entry *entry,
+                                  moegen_workspace *workspace, moegen_error **err)
+{
+    if (!kernel || !entry || !workspace)
+        return error_set(err, MOEGEN_BAD_ARGUMENT, "kernel, entry and workspace must not be NULL");
+    *entry = kernel->unit->entry;
+    *workspace = kernel->unit->workspace;
+    return MOEGEN_OK;
+}

@@ -1,0 +1,74 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- dtype.lua - how numbers are stored. Kernels compute in f32: a type says how it is widened and narrowed.
+--
+-- A NEW DTYPE takes 3 files: a row here; in templates/lib/quantise.lua a widening and a narrowing, if no instruction does
+-- it; in runtime/tensor.c the encoding and decoding of the reference. The schema, the checks and the tests enumerate.
+--
+-- size     bytes an element      c        C type an element is passed as
+-- widen    name of the widening in quantise.lua, narrow likewise; both also name the C functions of `scalar`
+-- scalar   C functions float <widen>(c) and c <narrow>(float) for single elements; round to nearest even, NaN stays NaN
+return {
+    f32 = {name = "f32", size = 4, c = "float", widen = nil, narrow = nil},
+
+    bf16 = {name = "bf16", size = 2, c = "uint16_t", widen = "bf16_to_f32", narrow = "f32_to_bf16", scalar = {
+        bf16_to_f32 = [[
+static float bf16_to_f32(uint16_t x)
+{
+    union { uint32_t u; float f; } y;
+    y.u = (uint32_t)x << 16;
+    return y.f;
+}
+]],
+        f32_to_bf16 = [[
+static uint16_t f32_to_bf16(float x)
+{
+    union { float f; uint32_t u; } y;
+    y.f = x;
+    if ((y.u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(y.u >> 16 | 0x40u);
+    return (uint16_t)((y.u + 0x7fffu + (y.u >> 16 & 1u)) >> 16);
+}
+]]}},
+
+    f16 = {name = "f16", size = 2, c = "uint16_t", widen = "f16_to_f32", narrow = "f32_to_f16", scalar = {
+        f16_to_f32 = [[
+static float f16_to_f32(uint16_t x)
+{
+    const uint32_t sign = (uint32_t)(x & 0x8000u) << 16;
+    const uint32_t rest = x & 0x7fffu;
+    union { uint32_t u; float f; } y, scale;
+    if (rest >= 0x7c00u) {                           // infinity, NaN (made quiet)
+        y.u = sign | 0x7f800000u | rest << 13 | (rest > 0x7c00u ? 0x400000u : 0u);
+        return y.f;
+    }
+    y.u = rest << 13;                                // as if the exponent bias were 127: off by 2^112
+    scale.u = 0x77800000u;                           // 2^112, exact for subnormals too
+    y.f *= scale.f;
+    y.u |= sign;
+    return y.f;
+}
+]],
+        f32_to_f16 = [[
+static uint16_t f32_to_f16(float x)
+{
+    union { float f; uint32_t u; } y;
+    y.f = x;
+    const uint32_t sign = y.u >> 16 & 0x8000u;
+    uint32_t rest = y.u & 0x7fffffffu;
+    if (rest > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u | (rest >> 13 & 0x3ffu));
+    if (rest >= 0x477ff000u)                         // rounds beyond 65504
+        return (uint16_t)(sign | 0x7c00u);
+    if (rest < 0x38800000u) {                        // subnormal: shift with rounding
+        const uint32_t shift = 126u - (rest >> 23);  // 14 .. 126
+        const uint32_t m = (rest & 0x7fffffu) | 0x800000u;
+        if (shift > 24u)
+            return (uint16_t)sign;
+        const uint32_t half = 1u << (shift - 1u);
+        return (uint16_t)(sign | ((m + half - 1u + (m >> shift & 1u)) >> shift));
+    }
+    rest += 0xfffu + (rest >> 13 & 1u);
+    return (uint16_t)(sign | ((rest - 0x38000000u) >> 13));
+}
+]]}},
+}

@@ -1,0 +1,270 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- emit.lua - the parts of a generated file that every family shares: banner, includes, argument structure, constants,
+-- tiles in the plan's spelling, header, metadata.
+local dtype = require "dtype"
+local planner = require "planner"
+local print_bytes = require "print_bytes"
+local print_c = require "print_c"
+local schema = require "schema"
+
+local emit = {}
+
+local c_of = {i32 = "int32_t", i64 = "int64_t", u8 = "uint8_t", u16 = "uint16_t"}
+for name, row in pairs(dtype) do
+    c_of[name] = row.c
+end
+
+local function shape_text(arg)
+    local out = {}
+    for i = 4, #arg do
+        out[#out + 1] = "[" .. tostring(arg[i]):gsub("%*", " * "):gsub("%+", " + ") .. "]"
+    end
+    return table.concat(out)
+end
+
+local function is_output(arg)
+    return arg[3]:find("out") ~= nil
+end
+
+-- struct <name>_args, in the order that moegen_rt.h describes.
+function emit.args_struct(job)
+    local out = {("struct %s_args {\n"):format(job.name)}
+    for _, arg in ipairs(job.args) do
+        local optional = arg[3]:find("?", 1, true) and "; NULL: absent" or ""
+        out[#out + 1] = ("    %-52s // %s %s%s%s\n"):format(
+            ("%s%s *%s;"):format(is_output(arg) and "" or "const ", c_of[arg[2]], arg[1]), shape_text(arg), arg[2],
+            optional, arg.says and ": " .. arg.says or "")
+    end
+    for _, dim in ipairs(job.family.dims) do
+        out[#out + 1] = ("    int64_t %s;\n"):format(dim)
+    end
+    out[#out + 1] = "    void *workspace;                                     // 64-byte aligned\n"
+    out[#out + 1] = "    int64_t workspace_bytes;\n};\n"
+    return table.concat(out)
+end
+
+-- What replaces the includes when libtcc compiles the text in process.
+local bare = [[
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long int64_t;
+typedef unsigned long uint64_t;
+typedef unsigned long uintptr_t;
+typedef struct moegen_worker {
+    int64_t rank, size;
+    void (*barrier)(void *team);
+    void *team;
+} moegen_worker;
+]]
+
+function emit.includes(job)
+    if job.bare then
+        return bare
+    end
+    local out = {}
+    if job.plan.spelling == "bytes" then
+        out[#out + 1] = "// A tile is one assembly string, longer than the 4095 characters that C99 promises.\n"
+            .. "#pragma GCC diagnostic ignored \"-Woverlength-strings\"\n\n"
+    end
+    out[#out + 1] = "#include \"moegen_rt.h\"\n"
+    if job.plan.spelling == "intrinsics" then
+        out[#out + 1] = "\n#include <immintrin.h>\n"
+    end
+    return table.concat(out)
+end
+
+function emit.constants(list)
+    local out, longest = {"enum {\n"}, 0
+    for _, c in ipairs(list) do
+        longest = math.max(longest, #c[1] + #tostring(c[2]))
+    end
+    for _, c in ipairs(list) do
+        out[#out + 1] = ("    %s = %d,%s // %s\n"):format(c[1], c[2], (" "):rep(longest - #c[1] - #tostring(c[2]) + 1), c[3])
+    end
+    out[#out + 1] = "};\n"
+    return table.concat(out)
+end
+
+local function rename(text, from, to)
+    return (text:gsub(from, to))
+end
+
+-- C functions on single elements, each once: conversions asked for in names.scalars, and what scalar ops call.
+local function scalar_functions(job, names, used)
+    local out, seen = {}, {}
+    for _, want in ipairs(names.scalars or {}) do
+        local name = want and want[1][want[2]]
+        if name and not seen[name] then
+            seen[name] = true
+            out[#out + 1] = want[1].scalar[name]
+        end
+    end
+    if job.plan.spelling == "scalar" then
+        for _, name in ipairs(used) do
+            if name == "load_f16" then
+                out[#out + 1] = rename(dtype.f16.scalar.f16_to_f32, "f16_to_f32", "half_to_float")
+            elseif name == "store_f16" then
+                out[#out + 1] = rename(dtype.f16.scalar.f32_to_f16, "f32_to_f16", "float_to_half")
+            end
+        end
+    end
+    return out
+end
+
+local print_tile = {
+    bytes = function(p, job) return print_bytes.print(p, job) end,
+    intrinsics = function(p) return print_c.intrinsics(p) end,
+    scalar = function(p) return print_c.scalar(p) end,
+}
+
+-- All tiles of a kernel as text; nil and a sentence when one does not fit the register file.
+function emit.tiles(job, names)
+    local printed, used, seen, count = {}, {}, {}, 0
+    local print = print_tile[job.plan.spelling]
+    job.peak = 0
+    for _, p in ipairs(names.tiles()) do
+        for _, op in ipairs(p.used_list) do
+            if not seen[op] then
+                seen[op] = true
+                used[#used + 1] = op
+            end
+        end
+        local text, why = print(p, {jit = job.bare})
+        if not text then
+            return nil, why
+        end
+        count = count + select(2, p:items())
+        job.peak = math.max(job.peak, p.peak.v)
+        printed[#printed + 1] = (job.bare and "" or "// " .. p.note[1] .. "\n") .. text
+    end
+    job.operations = count
+    local out = scalar_functions(job, names, used)
+    if job.plan.spelling == "scalar" then
+        out[#out + 1] = print_c.scalar_preamble(used)
+    end
+    table.move(printed, 1, #printed, #out + 1, out)
+    return table.concat(out, "\n")
+end
+
+-- The comment at the head of a generated file.
+function emit.banner(job)
+    if job.bare then
+        return ""
+    end
+    local out = {"/*\n * " .. job.name .. "\n *\n"}
+    local function line(format, ...)
+        out[#out + 1] = (" * " .. format .. "\n"):format(...)
+    end
+    line("Generated by moegen. Do not edit: change the spec or the template and run")
+    line("    %s", job.command)
+    line("spec %s, generator %s", job.digest:sub(1, 12), job.generator:sub(1, 12))
+    line("")
+    for _, text in ipairs(schema.flatten(job.spec)) do
+        local key, value = text:match("^(%S+) (.*)$")
+        if not key:find("^plan") then
+            line("%-24s = %-10s (%s)", key, value, tostring(job.info.origin[key] or "default"))
+        end
+    end
+    line("")
+    for _, c in ipairs(job.plan.choices) do
+        line("%-24s = %-10s (%s)", c.key, tostring(c.value), c.why)
+    end
+    line("")
+    line("Computes  %s", job.family.computes)
+    for i, arg in ipairs(job.args) do
+        if not is_output(arg) then
+            line("%-9s %-26s %s %s", i == 1 and "Takes" or "", arg[1], shape_text(arg), arg[2])
+        end
+    end
+    local gives = "Gives"
+    for _, arg in ipairs(job.args) do
+        if is_output(arg) then
+            line("%-9s %-26s %s %s", gives, arg[1], shape_text(arg), arg[2])
+            gives = ""
+        end
+    end
+    line("Returns   0, or with nothing written")
+    for i, text in ipairs(job.family.statuses or {}) do
+        line("          %d  %s", i, text)
+    end
+    local work = job.family.work and job.family.work(job.spec)
+    if work then
+        line("Work      %d flop per routed row, %d bytes of weights per expert", work.flops_per_row, work.weight_bytes_per_expert)
+    end
+    if job.peak then
+        line("Tiles     %d operations, at most %d of %d vector registers, no spills", job.operations, job.peak, job.plan.isa.registers.v)
+    end
+    out[#out + 1] = " */\n"
+    return table.concat(out)
+end
+
+-- The .h of a generated .c.
+function emit.header(job)
+    local guard = job.name:upper() .. "_H"
+    local out = {"/*\n * " .. job.name .. ".h\n *\n * Generated by moegen. Do not edit: change the spec or the template and run\n *     "
+        .. job.command .. "\n *\n * Status of a call: 0, or with nothing written\n"}
+    for i, text in ipairs(job.family.statuses or {}) do
+        out[#out + 1] = (" *     %d  %s\n"):format(i, text)
+    end
+    out[#out + 1] = (" */\n#ifndef %s\n#define %s\n\n#include \"moegen_rt.h\"\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n"):format(guard, guard)
+    out[#out + 1] = emit.args_struct(job)
+    out[#out + 1] = ("\n// A moegen_entry; see moegen_rt.h.\nint32_t %s(const void *args, const moegen_worker *worker);\n"):format(job.name)
+    out[#out + 1] = ("\n// A moegen_workspace: bytes that a call with these sizes and `size` ranks needs.\n"
+        .. "int64_t %s_workspace(const void *args, int64_t size);\n"):format(job.name)
+    out[#out + 1] = "\n#ifdef __cplusplus\n}\n#endif\n#endif\n"
+    return table.concat(out)
+end
+
+-- Metadata lines; the format is described in gen/kernel.c, which reads them.
+function emit.meta(job)
+    local out = {"moegen-kernel 1"}
+    local function line(...)
+        out[#out + 1] = table.concat({...}, " ")
+    end
+    line("name", job.name)
+    line("family", job.family.family)
+    line("target", job.spec.target == "scalar" and "scalar" or job.plan.isa.name)
+    line("spelling", job.plan.spelling)
+    line("dtype", job.spec.dtype or "i32")
+    line("requires", table.concat(job.plan.requires, " "))
+    line("entry", job.name)
+    line("workspace", job.name .. "_workspace")
+    for _, dim in ipairs(job.family.dims) do
+        line("dim", dim)
+    end
+    for _, arg in ipairs(job.args) do
+        local extents = {}
+        for i = 4, #arg do
+            extents[#extents + 1] = tostring(arg[i])
+        end
+        line("arg", arg[1], arg[2], (arg[3]:gsub("?", "")), arg[3]:find("?", 1, true) and "optional" or "required",
+            table.concat(extents, " "))
+    end
+    for i, text in ipairs(job.family.statuses or {}) do
+        line("status", tostring(i), text)
+    end
+    for _, text in ipairs(schema.flatten(job.spec)) do
+        line("param", text)
+    end
+    for _, text in ipairs(job.family.params and job.family.params(job.spec, job.plan) or {}) do
+        line("param", text)
+    end
+    local work = job.family.work and job.family.work(job.spec) or {}
+    for _, key in ipairs{"flops_per_row", "weight_bytes_per_expert"} do
+        if work[key] then
+            line("work", key, ("%d"):format(work[key]))
+        end
+    end
+    if job.plan.spelling == "intrinsics" then
+        line("cflags", job.plan.isa.gcc)
+    end
+    return table.concat(out, "\n") .. "\n"
+end
+
+-- Text for explain: the plan with its reasons.
+emit.explain = planner.explain
+
+return emit

@@ -1,0 +1,235 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- ir.lua - straight-line vector programs, with counted loops around straight-line bodies.
+--
+-- A program is one leaf function (a tile). It is built once, in order, and printed in any spelling:
+--
+--     local p   = ir.program(isa, "gemm_2", "2 rows of S = A * B")
+--     local A   = p:pointer("A", "const float")
+--     local n   = p:integer("n")
+--     local acc = p:op("zero", "acc_0")               -- a destination is a name: names are coordinates
+--     p:loop(n, function()
+--         local b = p:op("load", "b_0", p:at(B, 0))
+--         p:op("fma", acc, p:op("bcast", "a_0", p:at(A, 0)), b)
+--         p:advance(A, 1)
+--     end)
+--
+-- Values have a class, which is a register file of the target: v vectors, k masks, t tiles, r addresses and counts.
+-- Liveness is known when the program is complete: value.def and value.last index p.code; a loop stretches what was
+-- defined before it and is used in it. Sizes of elements come from the C type of a pointer.
+local ops = require "isa.scalar"
+
+local ir = {}
+local Program = {}
+Program.__index = Program
+
+local size_of = {
+    ["float"] = 4, ["uint16_t"] = 2, ["uint8_t"] = 1, ["int32_t"] = 4, ["int64_t"] = 8,
+    ["float *"] = 8, ["float *const"] = 8,
+}
+
+-- Parsed once per op: roles[i] is the letter of operand i.
+local function parse(op)
+    local roles = {}
+    for letter in op.operands:gmatch("%S+") do
+        roles[#roles + 1] = letter
+    end
+    op.roles = roles
+    return roles
+end
+
+function ir.program(isa, name, note)
+    return setmetatable({
+        isa = isa, name = name, note = note or {},
+        params = {}, preamble = {}, code = {}, count = 0, values = {}, consts = {}, used = {}, used_list = {},
+        hoists = isa.registers.v - 16,
+    }, Program)
+end
+
+-- What follows, until the next call, belongs to row r of the tile (nil: to all); see shorter().
+function Program:row(r)
+    self.current = r
+end
+
+-- The same tile for fewer rows: without the ops of rows from `rows` on. Registers and code are those of the taller one.
+function ir.shorter(p, rows, name, note)
+    return setmetatable({name = name, note = note, rows = rows, taller = p}, {__index = p})
+end
+
+-- The items of a program that it has.
+function Program:items()
+    local rows = self.rows
+    if not rows then
+        return self.code, self.count
+    end
+    local list, n = {}, 0
+    local code = self.code
+    for i = 1, self.count do
+        local item = code[i]
+        if not item.row or item.row < rows then
+            n = n + 1
+            list[n] = item
+        end
+    end
+    return list, n
+end
+
+function Program:value(name, class, ctype)
+    local v = {name = name, class = class, ctype = ctype, def = self.count, last = self.count}
+    self.values[#self.values + 1] = v
+    return v
+end
+
+-- A parameter. ctype is the pointed-to type, with its const: "const float".
+function Program:pointer(name, ctype)
+    local v = self:value(name, "r", ctype .. " *")
+    v.size = size_of[(ctype:gsub("^const ", ""))]
+    assert(v.size, ctype)
+    self.params[#self.params + 1] = v
+    return v
+end
+
+function Program:integer(name)
+    local v = self:value(name, "r", "int64_t")
+    self.params[#self.params + 1] = v
+    return v
+end
+
+-- Memory at base + offset (elements), plus index elements when an integer value is given.
+function Program:at(base, offset, index)
+    return {base = base, offset = offset or 0, index = index}
+end
+
+local function touch(v, at)
+    v.last = at
+end
+
+function Program:use(name)
+    if not self.used[name] then
+        self.used[name] = true
+        self.used_list[#self.used_list + 1] = name
+        if not ops[name].roles then
+            parse(ops[name])
+        end
+    end
+end
+
+-- Append one operation. Operands in the order of its row in isa/scalar.lua; a destination is given as a name and the
+-- new value is returned, an operand that is read and written (role D) is given as a value.
+function Program:op(name, ...)
+    local op = ops[name]
+    if not op then
+        error("no op " .. tostring(name), 2)
+    end
+    local roles = op.roles or parse(op)
+    local at = self.count + 1
+    self.count = at
+    local code = {op = op, name = name, row = self.current, ...}
+    self.code[at] = code
+    self:use(name)
+    local result
+    for i = 1, #roles do
+        local role, x = roles[i], code[i]
+        if role == "d" then
+            x = self:value(x, op.class or "v", op.ctype)
+            x.def, x.last = at, at
+            if op.ctype then
+                x.size = size_of[(op.ctype:gsub(" %*$", ""))]
+            end
+            code[i], result = x, x
+        elseif role == "D" then
+            x.mutated, x.last, result = true, at, x
+        elseif role == "m" then
+            touch(x.base, at)
+            if x.index then
+                touch(x.index, at)
+            end
+            code.mem = x
+        elseif role == "i" then
+            code.imm = x
+        else
+            x.last = at
+        end
+    end
+    return result
+end
+
+-- A constant vector, all lanes alike: a float, or an integer taken as bits. As long as registers are left for it (all but
+-- 16) it is loaded once, at the start of the program; else where it is used.
+function Program:const(name, x)
+    local known = self.consts[name]
+    if type(known) == "table" then
+        return known
+    elseif known then
+        self.consts[name] = known + 1
+        return self:op("const", name .. "_" .. known + 1, x)
+    elseif self.hoists <= 0 then
+        self.consts[name] = 1
+        return self:op("const", name, x)
+    end
+    self.hoists = self.hoists - 1
+    local value = self:value(name, "v")
+    value.def, value.last = 0, self.count
+    self.preamble[#self.preamble + 1] = {op = ops.const, name = "const", imm = x, value, x}
+    self:use("const")
+    self.consts[name] = value
+    return value
+end
+
+-- A constant that the program goes on to change.
+function Program:const_copy(name, const_name, x)
+    if self.hoists > 0 or type(self.consts[const_name]) == "table" then
+        return self:op("copy", name, self:const(const_name, x))
+    end
+    return self:op("const", name, x)
+end
+
+function Program:item(code)
+    self.count = self.count + 1
+    self.code[self.count] = code
+    return self.count
+end
+
+-- Run body `n` times, n >= 1; n is used up.
+function Program:loop(n, body, title)
+    local start = self:item({control = "loop", count = n, title = title})
+    n.last, n.mutated = start, true
+    body()
+    local stop = self:item({control = "again", count = n, start = start})
+    n.last = stop
+    for _, v in ipairs(self.values) do
+        if v.def < start and v.last > start then
+            v.last = stop
+        end
+    end
+end
+
+-- A count of its own, to run a loop with: starts as `from`.
+function Program:count_from(name, from)
+    local v = self:value(name, "r", "int64_t")
+    local at = self:item({control = "count", value = v, from = from})
+    v.def, v.last, from.last = at, at, at
+    return v
+end
+
+-- A titled block of C; marks lifetimes for the reader.
+function Program:block(title, body)
+    self:item({control = "open", title = title})
+    body()
+    self:item({control = "close"})
+end
+
+-- Move a pointer by a number of elements, or by an integer value of elements.
+function Program:advance(pointer, by)
+    local at = self:item({control = "advance", pointer = pointer, by = by})
+    pointer.last, pointer.mutated = at, true
+    if type(by) == "table" then
+        by.last = at
+    end
+end
+
+-- The op exists on this program's target?
+function Program:has(name)
+    return self.isa.rows[name] ~= nil or (ops[name] ~= nil and self.isa.emulated == true)
+end
+
+return ir

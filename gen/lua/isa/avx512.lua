@@ -1,0 +1,57 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- avx512.lua - AVX-512 F, BW, DQ and VL: rows name the ops of isa/scalar.lua.
+-- places   where each operand of the op goes: R reg, V vvvv, M rm or memory, I immediate, K mask, A all three
+-- memory   bytes that the memory operand covers (disp8 is stored divided by it)
+-- fixed    an immediate that belongs to the op
+return {
+    name = "avx512", summary = "AVX-512 F/BW/DQ/VL, 16 lanes, 32 registers",
+    rank = 30,
+    requires = {"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma", "f16c"},
+    gcc = "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512",
+    lanes = 16, bytes = 64, registers = {v = 32, k = 8, r = 16}, prefix = {v = "zmm", k = "k"},
+    types = {v = "__m512", k = "__mmask16"}, zero_upper = true, tile = {rows = 14, vectors = 2},
+    classes = {},
+    rows = {
+        -- op          intrinsic                                                          mnemonic       encoding                          places   memory
+        zero         = {"_mm512_setzero_ps()",                                            "vpxord",      "EVEX.512.66.0F.W0 EF /r",        "A"},
+        const        = {"_mm512_castsi512_ps(_mm512_set1_epi32((int32_t)$i))",            "vbroadcastss", "EVEX.512.66.0F38.W0 18 /r",     "RM",    4},
+        copy         = {"$a",                                                             "vmovaps",     "EVEX.512.NP.0F.W0 28 /r",        "RM",    64},
+        load         = {"_mm512_loadu_ps($m)",                                            "vmovups",     "EVEX.512.NP.0F.W0 10 /r",        "RM",    64},
+        store        = {"_mm512_storeu_ps($m, $a)",                                       "vmovups",     "EVEX.512.NP.0F.W0 11 /r",        "MR",    64},
+        store_stream = {"_mm512_stream_ps($m, $a)",                                       "vmovntps",    "EVEX.512.NP.0F.W0 2B /r",        "MR",    64},
+        bcast        = {"_mm512_set1_ps(*($m))",                                          "vbroadcastss", "EVEX.512.66.0F38.W0 18 /r",     "RM",    4},
+        load_u16     = {"_mm512_castsi512_ps(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)($m))))",
+                                                                                          "vpmovzxwd",   "EVEX.512.66.0F38.W0 33 /r",      "RM",    32},
+        store_u16    = {"_mm256_storeu_si256((__m256i *)($m), _mm512_cvtepi32_epi16(_mm512_castps_si512($a)))",
+                                                                                          "vpmovdw",     "EVEX.512.F3.0F38.W0 33 /r",      "MR",    32},
+        load_f16     = {"_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)($m)))",     "vcvtph2ps",   "EVEX.512.66.0F38.W0 13 /r",      "RM",    32},
+        store_f16    = {"_mm256_storeu_si256((__m256i *)($m), _mm512_cvtps_ph($a, 0))",   "vcvtps2ph",   "EVEX.512.66.0F3A.W0 1D /r ib",   "MR",    32, fixed = 0},
+
+        fma          = {"_mm512_fmadd_ps($a, $b, $d)",                                    "vfmadd231ps", "EVEX.512.66.0F38.W0 B8 /r",      "RVM"},
+        fnma         = {"_mm512_fnmadd_ps($a, $b, $d)",                                   "vfnmadd231ps", "EVEX.512.66.0F38.W0 BC /r",     "RVM"},
+        fma_bcast    = {"_mm512_fmadd_ps($a, _mm512_set1_ps(*($m)), $d)",                 "vfmadd231ps", "EVEX.512.66.0F38.W0.b B8 /r",    "RVM",   4},
+        mul_add      = {"_mm512_fmadd_ps($d, $a, $b)",                                    "vfmadd213ps", "EVEX.512.66.0F38.W0 A8 /r",      "RVM"},
+        add          = {"_mm512_add_ps($a, $b)",                                          "vaddps",      "EVEX.512.NP.0F.W0 58 /r",        "RVM"},
+        sub          = {"_mm512_sub_ps($a, $b)",                                          "vsubps",      "EVEX.512.NP.0F.W0 5C /r",        "RVM"},
+        mul          = {"_mm512_mul_ps($a, $b)",                                          "vmulps",      "EVEX.512.NP.0F.W0 59 /r",        "RVM"},
+        div          = {"_mm512_div_ps($a, $b)",                                          "vdivps",      "EVEX.512.NP.0F.W0 5E /r",        "RVM"},
+        min          = {"_mm512_min_ps($a, $b)",                                          "vminps",      "EVEX.512.NP.0F.W0 5D /r",        "RVM"},
+        max          = {"_mm512_max_ps($a, $b)",                                          "vmaxps",      "EVEX.512.NP.0F.W0 5F /r",        "RVM"},
+        round        = {"_mm512_roundscale_ps($a, 8)",                                    "vrndscaleps", "EVEX.512.66.0F3A.W0 08 /r ib",   "RM",    64, fixed = 8},
+        scalef       = {"_mm512_scalef_ps($a, $b)",                                       "vscalefps",   "EVEX.512.66.0F38.W0 2C /r",      "RVM"},
+        to_int       = {"_mm512_castsi512_ps(_mm512_cvtps_epi32($a))",                    "vcvtps2dq",   "EVEX.512.66.0F.W0 5B /r",        "RM"},
+        to_float     = {"_mm512_cvtepi32_ps(_mm512_castps_si512($a))",                    "vcvtdq2ps",   "EVEX.512.NP.0F.W0 5B /r",        "RM"},
+
+        int_add      = {"_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512($a), _mm512_castps_si512($b)))",
+                                                                                          "vpaddd",      "EVEX.512.66.0F.W0 FE /r",        "RVM"},
+        bit_and      = {"_mm512_and_ps($a, $b)",                                          "vpandd",      "EVEX.512.66.0F.W0 DB /r",        "RVM"},
+        bit_or       = {"_mm512_or_ps($a, $b)",                                           "vpord",       "EVEX.512.66.0F.W0 EB /r",        "RVM"},
+        bit_xor      = {"_mm512_xor_ps($a, $b)",                                          "vpxord",      "EVEX.512.66.0F.W0 EF /r",        "RVM"},
+        shl          = {"_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512($a), $i))", "vpslld", "EVEX.512.66.0F.W0 72 /6 ib",     "VMI"},
+        shr          = {"_mm512_castsi512_ps(_mm512_srli_epi32(_mm512_castps_si512($a), $i))", "vpsrld", "EVEX.512.66.0F.W0 72 /2 ib",     "VMI"},
+
+        is_nan       = {"_mm512_cmp_ps_mask($a, $b, _CMP_UNORD_Q)",                       "vcmpps",      "EVEX.512.NP.0F.W0 C2 /r ib",     "RVM",   64, fixed = 3},
+        is_less      = {"_mm512_cmp_ps_mask($a, $b, _CMP_LT_OS)",                         "vcmpps",      "EVEX.512.NP.0F.W0 C2 /r ib",     "RVM",   64, fixed = 1},
+        blend        = {"_mm512_mask_blend_ps($k, $a, $b)",                               "vblendmps",   "EVEX.512.66.0F38.W0 65 /r",      "RKVM"},
+    },
+}

@@ -1,0 +1,78 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- scalar.lua - every op of the vector IR and what it means, lane by lane, in C. This is the one place that says so: the
+-- scalar spelling prints these lines, so any target's program runs, and is checked, on any machine.
+--
+-- operands   d written   D read and written   a b c read   m memory   i immediate; in the order Program:op takes them
+-- meaning    statement for lane l of LANES; d, a, b, c point to vec (f float, i int32_t, u uint32_t lanes), m to memory
+-- says       the same for the comment beside the bytes
+--
+-- A NEW INSTRUCTION SET (EVEX or VEX) takes 2 files: gen/lua/isa/<name>.lua with a row per op it has (copy avx2.lua: rows
+-- name an op of this table, an intrinsic, a mnemonic and the encoding as the Intel manual prints it; `requires` names
+-- the CPU features), and, for a feature moegen has not met yet, one row in runtime/cpu.c. The planner ranks targets by
+-- their properties, the encoder test and the kernel tests enumerate isa/ by themselves. An op that is in no table yet
+-- gets its meaning here first.
+return {
+    -- op            operands                meaning
+    zero         = {operands = "d",         meaning = "d->u[l] = 0", says = "$d = 0"},
+    const        = {operands = "d i",       meaning = "d->u[l] = i", says = "$d = $i", immediate = "bits"},
+    copy         = {operands = "d a",       meaning = "d->u[l] = a->u[l]", says = "$d = $a"},
+    load         = {operands = "d m",       meaning = "d->f[l] = ((const float *)m)[l]", says = "$d = $m"},
+    store        = {operands = "m a",       meaning = "((float *)m)[l] = a->f[l]", says = "$m = $a", writes = true},
+    store_stream = {operands = "m a",       meaning = "((float *)m)[l] = a->f[l]", says = "$m = $a", writes = true},
+    bcast        = {operands = "d m",       meaning = "d->f[l] = *(const float *)m", says = "$d = $m"},
+    load_u16     = {operands = "d m",       meaning = "d->u[l] = ((const uint16_t *)m)[l]", says = "$d = $m"},
+    store_u16    = {operands = "m a",       meaning = "((uint16_t *)m)[l] = (uint16_t)a->u[l]", says = "$m = $a", writes = true},
+    load_f16     = {operands = "d m",       meaning = "d->f[l] = half_to_float(((const uint16_t *)m)[l])", says = "$d = $m"},
+    store_f16    = {operands = "m a",       meaning = "((uint16_t *)m)[l] = float_to_half(a->f[l])", says = "$m = $a", writes = true},
+
+    fma          = {operands = "D a b",     meaning = "d->f[l] = fused(a->f[l], b->f[l], d->f[l])", says = "$d += $a * $b"},
+    fnma         = {operands = "D a b",     meaning = "d->f[l] = fused(-a->f[l], b->f[l], d->f[l])", says = "$d -= $a * $b"},
+    fma_bcast    = {operands = "D a m",     meaning = "d->f[l] = fused(a->f[l], *(const float *)m, d->f[l])", says = "$d += $a * $m"},
+    mul_add      = {operands = "D a b",     meaning = "d->f[l] = fused(d->f[l], a->f[l], b->f[l])", says = "$d = $d * $a + $b"},
+    add          = {operands = "d a b",     meaning = "d->f[l] = a->f[l] + b->f[l]", says = "$d = $a + $b"},
+    sub          = {operands = "d a b",     meaning = "d->f[l] = a->f[l] - b->f[l]", says = "$d = $a - $b"},
+    mul          = {operands = "d a b",     meaning = "d->f[l] = a->f[l] * b->f[l]", says = "$d = $a * $b"},
+    div          = {operands = "d a b",     meaning = "d->f[l] = a->f[l] / b->f[l]", says = "$d = $a / $b"},
+    min          = {operands = "d a b",     meaning = "d->f[l] = a->f[l] < b->f[l] ? a->f[l] : b->f[l]", says = "$d = min($a, $b)"},
+    max          = {operands = "d a b",     meaning = "d->f[l] = a->f[l] > b->f[l] ? a->f[l] : b->f[l]", says = "$d = max($a, $b)"},
+    round        = {operands = "d a",       meaning = "d->f[l] = nearest(a->f[l])", says = "$d = round($a)"},
+    scalef       = {operands = "d a b",     meaning = "d->f[l] = scaled(a->f[l], b->f[l])", says = "$d = $a * 2^$b"},
+    to_int       = {operands = "d a",       meaning = "d->i[l] = (int32_t)nearest(a->f[l])", says = "$d = (int)$a"},
+    to_float     = {operands = "d a",       meaning = "d->f[l] = (float)a->i[l]", says = "$d = (float)$a"},
+
+    int_add      = {operands = "d a b",     meaning = "d->u[l] = a->u[l] + b->u[l]", says = "$d = $a + $b"},
+    bit_and      = {operands = "d a b",     meaning = "d->u[l] = a->u[l] & b->u[l]", says = "$d = $a & $b"},
+    bit_or       = {operands = "d a b",     meaning = "d->u[l] = a->u[l] | b->u[l]", says = "$d = $a | $b"},
+    bit_xor      = {operands = "d a b",     meaning = "d->u[l] = a->u[l] ^ b->u[l]", says = "$d = $a ^ $b"},
+    shl          = {operands = "d a i",     meaning = "d->u[l] = a->u[l] << i", says = "$d = $a << $i"},
+    shr          = {operands = "d a i",     meaning = "d->u[l] = a->u[l] >> i", says = "$d = $a >> $i"},
+
+    is_nan       = {operands = "d a b",     meaning = "d->u[l] = a->f[l] != a->f[l] || b->f[l] != b->f[l] ? 0xffffffffu : 0", says = "$d = isnan($a)", class = "k"},
+    is_less      = {operands = "d a b",     meaning = "d->u[l] = a->f[l] < b->f[l] ? 0xffffffffu : 0", says = "$d = $a < $b", class = "k"},
+    blend        = {operands = "d k a b",   meaning = "d->u[l] = k->u[l] ? b->u[l] : a->u[l]", says = "$d = $k ? $b : $a"},
+
+    -- lanes across: half of the 256-bit pack of avx2
+    pack_u16     = {operands = "d a b",     whole = "for (int l = 0; l < LANES; l += 4) for (int j = 0; j < 4; j++) "
+                                                 .. "{ d->h[2 * l + j] = (uint16_t)a->u[l + j]; d->h[2 * l + 4 + j] = (uint16_t)b->u[l + j]; }",
+                                            says = "$d = pack($a, $b)"},
+    swap_middle  = {operands = "d a",       whole = "for (int l = 0; l < 2; l++) { d->u[l] = a->u[l]; d->u[2 + l] = a->u[4 + l]; "
+                                                 .. "d->u[4 + l] = a->u[2 + l]; d->u[6 + l] = a->u[6 + l]; }",
+                                            says = "$d = $a, middle quarters swapped"},
+    store_half   = {operands = "m a",       whole = "for (int l = 0; l < LANES / 2; l++) ((uint32_t *)m)[l] = a->u[l];",
+                                            says = "$m = low half of $a", writes = true},
+
+    -- addresses and caches
+    load_pointer = {operands = "d m",       class = "r", ctype = "float *", whole = "$d = *$m;", says = "$d = $m"},
+    prefetch_0   = {operands = "m",         whole = "(void)m;", says = "fetch $m"},
+    prefetch_1   = {operands = "m",         whole = "(void)m;", says = "fetch $m to L2"},
+
+    -- tiles: 16 rows of 64 bytes
+    tile_config  = {operands = "m",         whole = "(void)m;", says = "tile shapes = $m", silent = true},
+    tile_release = {operands = "",          whole = "", says = "tiles off", silent = true},
+    tile_zero    = {operands = "d",         class = "t", whole = "memory_zero(d, sizeof *d);", says = "$d = 0"},
+    tile_load    = {operands = "d m s",     class = "t", whole = "for (int r = 0; r < 16; r++) copy(d->row[r], (const char *)m + r * s, 64);",
+                                            says = "$d = rows of $m"},
+    tile_store   = {operands = "m s a",     whole = "for (int r = 0; r < 16; r++) copy((char *)m + r * s, a->row[r], 64);",
+                                            says = "rows of $m = $a", writes = true},
+    tile_dot     = {operands = "D a b",     whole = "dot_bf16(d, a, b);", says = "$d += $a * $b"},
+}

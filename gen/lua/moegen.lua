@@ -1,0 +1,150 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- moegen.lua - the generator: from a request to C text. Every step, in order, is in build().
+--
+-- A request is a table made by gen/host.c: file, root (the spec as a tree of nodes with places), kernel (name in a model
+-- file), sets (overrides), features (of the CPU), purpose ("jit" or "file"), command, digest, generator.
+local emit = require "emit"
+local planner = require "planner"
+local schema = require "schema"
+local source = require "source"
+local template = require "template"
+
+local moegen = {}
+
+local function family_file(name)
+    return "templates/" .. name .. ".c.in"
+end
+
+local function family_of(name)
+    return template.family(source.text(family_file(name)), family_file(name))
+end
+
+local function all_families()
+    local list = {}
+    for _, name in ipairs(source.families()) do
+        list[#list + 1] = family_of(name)
+    end
+    return list
+end
+
+-- Spec and plan of a request, or nil; complaints go to errors.
+local function prepare(req, errors)
+    local raw = schema.select(req, errors, source.families())
+    if not raw then
+        return nil
+    end
+    local family = family_of(raw.family)
+    local spec, info = schema.check(raw, family, errors, all_families)
+    if not spec then
+        return nil
+    end
+    local plan = planner.choose(family, spec, req, info)
+    if not plan or #errors > 0 then
+        return nil
+    end
+    local job = {family = family, spec = spec, plan = plan, info = info, name = spec.name, command = req.command or "moegen",
+                 digest = req.digest or "", generator = req.generator or "",
+                 bare = req.purpose == "jit" and plan.spelling ~= "intrinsics"}
+    job.args = family.args(spec)
+    return job
+end
+
+-- Errors, or the C text, header and metadata of one kernel.
+function moegen.build(req)
+    local errors = {}
+    local job = prepare(req, errors)                                  -- checked spec, plan with reasons
+    if not job then
+        return {errors = errors}
+    end
+    local names = job.family.names(job.spec, job.plan, job)            -- what the template's holes refer to
+    local tiles, why = emit.tiles(job, names)                         -- vector programs, allocated and printed
+    if not tiles then
+        schema.complain(job.info, "plan", why, "take fewer rows: plan.tile_rows, plan.direct_rows")
+        return {errors = errors}
+    end
+    local holes = setmetatable({
+        name = job.name,
+        tiles = tiles,
+        linkage = "",
+        banner = emit.banner(job),
+        includes = emit.includes(job),
+        args_struct = emit.args_struct(job),
+        constants = names.constants and emit.constants(names.constants) or "",
+    }, {__index = names})
+    local file = family_file(job.family.family)
+    local text = template.render(source.text(file), file, holes)      -- C
+    return {name = job.name, c = text, h = emit.header(job), meta = emit.meta(job), notes = job.info.notes or {}}
+end
+
+function moegen.explain(req)
+    local errors = {}
+    local job = prepare(req, errors)
+    if not job then
+        return {errors = errors}
+    end
+    local out = {("%s  (%s)\n"):format(job.name, job.family.family)}
+    for _, text in ipairs(schema.flatten(job.spec)) do
+        local key, value = text:match("^(%S+) (.*)$")
+        out[#out + 1] = ("  %-24s %-10s %s\n"):format(key, value, tostring(job.info.origin[key] or "default"))
+    end
+    return {text = table.concat(out) .. "plan\n" .. emit.explain(job.plan)}
+end
+
+function moegen.kernels(req)
+    local errors = {}
+    local names = schema.kernels(req, errors)
+    return names and {names = names} or {errors = errors}
+end
+
+function moegen.schema()
+    return {text = schema.json(all_families())}
+end
+
+local listings = {
+    kernels = function(add)
+        for _, family in ipairs(all_families()) do
+            add(family.family, family.summary)
+        end
+    end,
+    activations = function(add)
+        local activation = require "lib.activation"
+        for _, name in ipairs(activation.order) do
+            add(name, activation[name].says)
+        end
+    end,
+    dtypes = function(add)
+        local dtype = require "dtype"
+        for name, row in pairs(dtype) do
+            add(name, ("%d bytes, %s in C"):format(row.size, row.c))
+        end
+    end,
+    targets = function(add)
+        add("scalar", "any CPU: plain C99")
+        for _, isa in ipairs(planner.targets()) do
+            add(isa.name, isa.summary .. "; needs " .. table.concat(isa.requires, " "))
+        end
+    end,
+    keys = function(add)
+        for _, family in ipairs(all_families()) do
+            for _, key in ipairs(schema.keys(family)) do
+                add(family.family .. ": " .. key.key, ("%s%s  %s"):format(key.type,
+                    key.default and " [" .. tostring(key.default) .. "]" or "", key.doc or ""))
+            end
+        end
+    end,
+}
+
+function moegen.list(what)
+    local items, text = {}, {}
+    local listing = listings[what]
+    if not listing then
+        return {errors = {{message = ("nothing is called '%s' to list: kernels, activations, dtypes, targets, keys"):format(tostring(what))}}}
+    end
+    listing(function(name, says)
+        items[#items + 1] = {name = name, text = says}
+        text[#text + 1] = ("%-28s %s\n"):format(name, says)
+    end)
+    return {text = table.concat(text), items = items}
+end
+
+return moegen

@@ -1,0 +1,138 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- planner.lua - choices that the spec leaves open: target, spelling, tile shape, blocking; each with its reason.
+--
+-- A plan is an ordered list of {key, value, why}; keys can be overridden in the spec (`plan: {strip: 3}` or `--set plan.strip=3`).
+local schema = require "schema"
+local source = require "source"
+
+local planner = {}
+
+local Plan = {}
+Plan.__index = Plan
+
+-- Choose a value, unless the spec's `plan` map gives one.
+function Plan:choose(key, value, why)
+    local given = self.spec.plan and self.spec.plan[key]
+    if given ~= nil and given ~= false then
+        value, why = given, "given"
+    end
+    self[key] = value
+    self.choices[#self.choices + 1] = {key = key, value = value, why = why}
+    return value
+end
+
+-- Targets, best first.
+function planner.targets()
+    local list = {}
+    for _, name in ipairs(source.isas()) do
+        local isa = require("isa." .. name)
+        if isa.rank then
+            list[#list + 1] = isa
+        end
+    end
+    table.sort(list, function(a, b) return a.rank > b.rank end)
+    return list
+end
+
+local function missing(isa, features)
+    local list = {}
+    for _, feature in ipairs(isa.requires) do
+        if not features[feature] then
+            list[#list + 1] = feature
+        end
+    end
+    return list
+end
+
+-- The emulated target that every machine has: the narrowest program, spelled scalar.
+local function scalar_target(targets)
+    return targets[#targets]
+end
+
+-- Target and spelling. Rejected candidates are kept with the reason in plan.rejected.
+local function choose_target(plan, spec, req, info)
+    local targets = planner.targets()
+    local wanted = spec.target
+    local features = req.features or {}
+    if wanted == "scalar" then
+        plan:choose("target", scalar_target(targets).name, "any CPU: its program is spelled in plain C")
+        plan.isa, plan.emulated = scalar_target(targets), true
+        return
+    end
+    for _, isa in ipairs(targets) do
+        local lacks = missing(isa, features)
+        if isa.partial then
+            plan.rejected[#plan.rejected + 1] = {isa.name, "no plan of this family uses its tiles yet"}
+            if wanted == isa.name then
+                schema.complain(info, "target", ("target %s has no plan for this kernel yet"):format(isa.name), nil, "unsupported")
+            end
+        elseif wanted == isa.name then
+            plan.isa = isa
+            plan:choose("target", isa.name, "asked for")
+        elseif wanted == "auto" and #lacks > 0 then
+            plan.rejected[#plan.rejected + 1] = {isa.name, "this CPU lacks " .. table.concat(lacks, ", ")}
+        elseif wanted == "auto" and not plan.isa then
+            plan.isa = isa
+            plan:choose("target", isa.name, "the best that this CPU has")
+        elseif wanted == "auto" then
+            plan.rejected[#plan.rejected + 1] = {isa.name, plan.isa.name .. " is better"}
+        end
+    end
+    if not plan.isa and wanted == "auto" then
+        plan.isa, plan.emulated = scalar_target(targets), true
+        plan:choose("target", plan.isa.name, "no vector target fits this CPU: plain C")
+    end
+end
+
+local function choose_spelling(plan, spec, req, info)
+    local wanted = spec.spelling
+    if plan.emulated then
+        if wanted ~= "auto" and wanted ~= "scalar" then
+            schema.complain(info, "spelling", ("the scalar target has no %s spelling"):format(wanted), nil, "unsupported")
+        end
+        return plan:choose("spelling", "scalar", "the target is plain C")
+    elseif wanted ~= "auto" then
+        local lacks = missing(plan.isa, req.features or {})
+        if #lacks > 0 and wanted ~= "scalar" and req.purpose == "jit" then
+            schema.complain(info, "target", ("target %s in %s spelling cannot run here: this CPU lacks %s"):format(plan.isa.name,
+                wanted, table.concat(lacks, ", ")), "spelling scalar runs on any CPU", "unsupported")
+        end
+        return plan:choose("spelling", wanted, "asked for")
+    elseif req.purpose == "jit" then
+        local lacks = missing(plan.isa, req.features or {})
+        if #lacks > 0 then
+            return plan:choose("spelling", "scalar", "this CPU lacks " .. table.concat(lacks, ", ") .. ": emulated")
+        end
+        return plan:choose("spelling", "bytes", "libtcc assembles bytes in milliseconds")
+    end
+    return plan:choose("spelling", "intrinsics", "readable, and any optimising compiler takes it")
+end
+
+-- Plan for a checked spec, or nil after complaints. family.plan adds the family's own choices.
+function planner.choose(family, spec, req, info)
+    local plan = setmetatable({spec = spec, choices = {}, rejected = {}}, Plan)
+    choose_target(plan, spec, req, info)
+    if not plan.isa then
+        return nil
+    end
+    choose_spelling(plan, spec, req, info)
+    if family.plan then
+        family.plan(plan, spec, req)
+    end
+    plan.requires = plan.spelling == "scalar" and {} or plan.isa.requires
+    return plan
+end
+
+-- Text for `moegen explain`.
+function planner.explain(plan)
+    local out = {}
+    for _, c in ipairs(plan.choices) do
+        out[#out + 1] = ("  %-12s %-10s %s"):format(c.key, tostring(c.value), c.why)
+    end
+    for _, r in ipairs(plan.rejected) do
+        out[#out + 1] = ("  %-12s %-10s %s"):format("not", r[1], r[2])
+    end
+    return table.concat(out, "\n") .. "\n"
+end
+
+return planner

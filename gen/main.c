@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* main.c - the program `moegen`: its commands and which function runs each. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+const struct command commands[] = {
+    {"gen", "SPEC", "write the C and header of a spec's kernels",
+     "  moegen gen specs/olmoe-1b-7b.yaml:forward -o build\n"
+     "  moegen gen specs/olmoe-1b-7b.yaml:forward --target avx512 --spelling bytes -o -\n"
+     "  moegen gen specs/olmoe-1b-7b.yaml -o build --depfile build/olmoe.d",
+     GEN, cmd_gen},
+    {"run", "SPEC", "compile a kernel in memory and run it on a tensor file",
+     "  moegen run specs/olmoe-1b-7b.yaml:forward --in in.safetensors --out out.safetensors\n"
+     "  moegen run spec.yaml --in in.safetensors --out out.safetensors --target scalar --threads 1",
+     RUN, cmd_run},
+    {"check", "SPEC", "compare with the float64 reference; error of every output",
+     "  moegen check specs/olmoe-1b-7b.yaml:forward --T 256\n"
+     "  moegen check specs/olmoe-1b-7b.yaml --target all --spelling all --cc gcc,clang",
+     CHECK, cmd_check},
+    {"bench", "SPEC", "time, GFLOP/s, share of the machine's measured peak, GB/s",
+     "  moegen bench specs/olmoe-1b-7b.yaml:forward --T 1024\n"
+     "  moegen bench specs/olmoe-1b-7b.yaml:forward --vary target=avx2,avx512 --threads 1\n"
+     "  moegen bench specs/olmoe-1b-7b.yaml --json result.json\n"
+     "  moegen bench specs/olmoe-1b-7b.yaml:forward --latency",
+     BENCH, cmd_bench},
+    {"explain", "SPEC", "the plan, why each choice, why other targets were rejected",
+     "  moegen explain specs/olmoe-1b-7b.yaml:forward\n"
+     "  moegen explain specs/olmoe-1b-7b.yaml:forward --target avx2",
+     EXPLAIN, cmd_explain},
+    {"list", "WHAT", "kernels, activations, dtypes, targets or keys",
+     "  moegen list kernels\n"
+     "  moegen list keys",
+     LIST, cmd_list},
+    {"cache", "WHAT", "the disk cache: path, list, verify, prune --max SIZE, clear",
+     "  moegen cache path\n"
+     "  moegen cache prune --max 256M",
+     CACHE, cmd_cache},
+    {"schema", "", "JSON schema of the spec language, for editors", "  moegen schema > moegen.json",
+     SCHEMA, cmd_schema},
+    {"completion", "SHELL", "completions for bash or zsh", "  eval \"$(moegen completion bash)\"",
+     COMPLETION, cmd_completion},
+    {NULL, NULL, NULL, NULL, 0, NULL},
+};
+
+static const struct command *command_find(const char *name)
+{
+    for (const struct command *c = commands; c->name; c++)
+        if (strcmp(c->name, name) == 0)
+            return c;
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "--help";
+    if (strcmp(name, "--version") == 0) {
+        printf("moegen %d.%d.%d\n", MOEGEN_VERSION_MAJOR, MOEGEN_VERSION_MINOR,
+               MOEGEN_VERSION_PATCH);
+        return EXIT_OK;
+    }
+    bool help = strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0;
+    if (help && argc > 2 && command_find(argv[2])) {
+        help_command(command_find(argv[2]), stdout);
+        return EXIT_OK;
+    }
+    if (help) {
+        help_all(argc > 1 ? stdout : stderr);
+        return argc > 1 ? EXIT_OK : EXIT_BAD_INPUT;
+    }
+    struct options o = {.command = command_find(name), .seed = 1};
+    if (!o.command)
+        return bad("'%s' is no command; `moegen --help` lists them", name);
+    int result = EXIT_BAD_INPUT;
+    if (options_parse(&o, argc - 2, argv + 2)) {
+        quiet = o.quiet;
+        verbose = o.verbose;
+        if (o.help) {
+            help_command(o.command, stdout);
+            result = EXIT_OK;
+        } else {
+            result = o.command->run(&o);
+        }
+    }
+    options_free(&o);
+    if (fflush(stdout) || ferror(stdout))
+        return bad("cannot write to standard output");
+    return result;
+}

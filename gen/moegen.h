@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * moegen.h - the public interface of libmoegen: from a spec's text to a kernel that can be called.
+ *
+ *     moegen_engine   settings, caches and thread teams; thread-safe; one per process is enough
+ *     moegen_kernel   one compiled kernel; immutable; callable from any thread
+ *     moegen_call     a kernel with its tensors bound; belongs to one thread at a time
+ *     moegen_error    every diagnostic of a failed call; owned by the caller
+ *
+ * Rules for all functions. A function that can fail returns a moegen_status; when it is not
+ * MOEGEN_OK the outputs are untouched and, if `err` is not NULL, *err holds a new error that the
+ * caller releases (*err must be NULL before the call, and stays NULL on success). `const T *`
+ * parameters may be used by several threads at once, `T *` by one at a time, except moegen_engine,
+ * which is always thread-safe. Releasing NULL is legal. The library never prints, never exits,
+ * installs no signal handler and does not touch the locale. It may be used after fork() in the
+ * child unless another thread was inside the library at the time of the fork.
+ */
+#ifndef MOEGEN_H
+#define MOEGEN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "moegen_rt.h"
+
+#if defined(__GNUC__)
+#define MOEGEN_API __attribute__((visibility("default")))
+#else
+#define MOEGEN_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MOEGEN_VERSION_MAJOR 0
+#define MOEGEN_VERSION_MINOR 1
+#define MOEGEN_VERSION_PATCH 0
+
+typedef enum moegen_status {
+    MOEGEN_OK = 0,
+    MOEGEN_BAD_ARGUMENT = 1, /* the host's fault: NULL, unknown tensor name, wrong shape or dtype */
+    MOEGEN_BAD_SPEC = 2,     /* the spec's fault; the error holds every complaint with its place */
+    MOEGEN_UNSUPPORTED = 3,  /* this machine or spelling cannot */
+    MOEGEN_BAD_DATA = 4,     /* a tensor's content is out of range (an expert index, a token id) */
+    MOEGEN_NO_MEMORY = 5,
+    MOEGEN_IO = 6,      /* a file could not be read or written */
+    MOEGEN_INTERNAL = 7 /* our bug */
+} moegen_status;
+
+/* Element types of tensors. 16-bit floats are passed as uint16_t, 8-bit floats and packed fp4 as
+ * uint8_t. */
+typedef enum moegen_dtype {
+    MOEGEN_F32 = 0,
+    MOEGEN_BF16 = 1,
+    MOEGEN_F16 = 2,
+    MOEGEN_FP8_E4M3 = 3,
+    MOEGEN_FP8_E5M2 = 4,
+    MOEGEN_U8 = 5,
+    MOEGEN_I32 = 6,
+    MOEGEN_I64 = 7
+} moegen_dtype;
+
+typedef enum moegen_role {
+    MOEGEN_IN = 0,   /* only read */
+    MOEGEN_OUT = 1,  /* written in full; what it held before does not matter */
+    MOEGEN_INOUT = 2 /* read and written (accumulated gradients) */
+} moegen_role;
+
+typedef struct moegen_engine moegen_engine;
+typedef struct moegen_kernel moegen_kernel;
+typedef struct moegen_call moegen_call;
+typedef struct moegen_source moegen_source;
+typedef struct moegen_error moegen_error;
+
+/* Version of the library in use: major * 10000 + minor * 100 + patch. */
+MOEGEN_API uint32_t moegen_version(void);
+/* "ok", "bad argument", ...; never NULL; static storage. */
+MOEGEN_API const char *moegen_status_name(moegen_status status);
+/* "f32", "bf16", ... as specs spell it; "?" for a value that is no dtype; static storage. */
+MOEGEN_API const char *moegen_dtype_name(moegen_dtype dtype);
+/* Bytes of one element; 0 for a value that is no dtype. */
+MOEGEN_API size_t moegen_dtype_size(moegen_dtype dtype);
+
+/* ---- errors
+ * ----------------------------------------------------------------------------------------------------
+ */
+
+/* One complaint. Strings belong to the error and live as long as it does. */
+typedef struct moegen_diagnostic {
+    const char *file;    /* label of the spec, "--set key" for an override, or NULL: no place */
+    int line, col;       /* 1-based, columns in code points; 0 without a place */
+    int len;             /* columns to underline, at least 1 */
+    const char *message; /* one sentence without a final period */
+    const char *hint;    /* a suggestion, or NULL */
+    const char *source;  /* the source line without its newline, or NULL */
+} moegen_diagnostic;
+
+/* All complaints ready to print, one after the other: "file:line:col: error: sentence", source
+ * line, caret, suggestion; each line ends in a newline. Rendered once and kept: owned by the error.
+ * Never NULL. */
+MOEGEN_API const char *moegen_error_text(moegen_error *err);
+/* Number of complaints; 0 for NULL. */
+MOEGEN_API size_t moegen_error_count(const moegen_error *err);
+/* Fills *out with complaint i. MOEGEN_BAD_ARGUMENT if there is none. */
+MOEGEN_API moegen_status moegen_error_diagnostic(const moegen_error *err, size_t i,
+                                                 moegen_diagnostic *out);
+MOEGEN_API void moegen_error_release(moegen_error *err);
+
+/* ---- engine
+ * ----------------------------------------------------------------------------------------------------
+ */
+
+/* Zero-initialise, set struct_size, then whatever differs from the default. Strings are copied. */
+typedef struct moegen_engine_options {
+    size_t struct_size;    /* sizeof(moegen_engine_options) */
+    const char *cache_dir; /* directory of the disk cache; NULL: $MOEGEN_CACHE_DIR, else
+                            * $XDG_CACHE_HOME/moegen, else ~/.cache/moegen; "": no disk cache */
+    int threads; /* default team size of calls; 0: $MOEGEN_THREADS, else the CPUs this process may
+                    use */
+    /* Called with progress notes (a kernel was compiled, the cache is unusable): level 1 notable, 2
+     * detail. May be called from any thread that is inside the library; must not call back into it.
+     */
+    void (*log)(void *user, int level, const char *message);
+    void *log_user;
+    const char *features; /* for tests: CPU features, separated by spaces or commas, that plans may
+                           * use; NULL: those of this CPU. A kernel that requires a feature this CPU
+                           * lacks cannot be called. */
+    const char
+        *cc; /* compiler that builds spelling `intrinsics` at run time; NULL: $MOEGEN_CC, else gcc
+              * or clang, whichever is found. libtcc compiles all other spellings. */
+} moegen_engine_options;
+
+/* Makes an engine with one reference. options may be NULL. A cache directory that cannot be used is
+ * not an error: the engine logs it and works without. */
+MOEGEN_API moegen_status moegen_engine_create(const moegen_engine_options *options,
+                                              moegen_engine **engine, moegen_error **err);
+MOEGEN_API void moegen_engine_retain(moegen_engine *engine);
+/* Drops a reference. Kernels and calls got from the engine stay usable after its last reference is
+ * gone. */
+MOEGEN_API void moegen_engine_release(moegen_engine *engine);
+/* Directory of the disk cache in use, or "" when there is none. Owned by the engine. */
+MOEGEN_API const char *moegen_engine_cache_dir(const moegen_engine *engine);
+
+/* ---- kernels
+ * ---------------------------------------------------------------------------------------------------
+ */
+
+/* A key of the spec and the YAML text of its value, e.g. {"tile.rows", "12"}, {"target", "avx512"}.
+ */
+typedef struct moegen_override {
+    const char *key;
+    const char *value;
+} moegen_override;
+
+/* What to generate. Zero-initialise and set struct_size. Nothing is kept after the call. */
+typedef struct moegen_spec {
+    size_t struct_size; /* sizeof(moegen_spec) */
+    const char *text;   /* YAML, UTF-8; not NUL-terminated */
+    size_t len;         /* bytes of text */
+    const char *label;  /* what diagnostics call it; NULL: "<spec>" */
+    const char *kernel; /* name of a kernel of a model file; NULL for a one-kernel spec */
+    const moegen_override *overrides; /* applied in order after the spec */
+    size_t override_count;
+    const char
+        *command; /* moegen_generate only: the command that the banner names; NULL: a usual one */
+} moegen_spec;
+
+/* From spec to callable code: memory, else disk cache, else generate and compile. Asking again for
+ * the same text, kernel name and overrides gives the same kernel in about a microsecond. The kernel
+ * comes with one reference for the caller. Fails with MOEGEN_BAD_SPEC (every complaint),
+ * MOEGEN_UNSUPPORTED (the CPU lacks what the spec's target requires), MOEGEN_NO_MEMORY or
+ * MOEGEN_INTERNAL. */
+MOEGEN_API moegen_status moegen_kernel_get(moegen_engine *engine, const moegen_spec *spec,
+                                           moegen_kernel **kernel, moegen_error **err);
+MOEGEN_API void moegen_kernel_retain(moegen_kernel *kernel);
+MOEGEN_API void moegen_kernel_release(moegen_kernel *kernel);
+
+/* One tensor of a kernel. Tensors are dense and row-major. */
+typedef struct moegen_arg {
+    const char *name;
+    moegen_dtype dtype;
+    moegen_role role;
+    int optional; /* may stay unbound: the kernel then gets NULL */
+    int rank;     /* 0: a scalar */
+    const char *const
+        *extent; /* rank formulas: "2048", "T", "T+1", "128*N"; at most one run-time size each */
+} moegen_arg;
+
+/* Facts of a kernel. The caller sets struct_size; everything pointed to belongs to the kernel. */
+typedef struct moegen_kernel_facts {
+    size_t struct_size; /* sizeof(moegen_kernel_facts) */
+    const char *name;
+    const char *family;
+    const char *target;   /* instruction set: scalar, avx2, avx512, ... */
+    const char *spelling; /* bytes, intrinsics or scalar */
+    const char *dtype;    /* io dtype */
+    const char *origin;   /* of this handle: memory, disk, jit (libtcc) or cc (gcc, clang) */
+    double jit_seconds;   /* spec text to callable code when it was made or loaded */
+    size_t code_bytes;    /* machine code; 0 when the system's loader holds it (origin cc) */
+    int arg_count;
+    const moegen_arg *args; /* in the order of the argument structure */
+    int dim_count;
+    const char *const
+        *dims;             /* names of the run-time sizes, in the order of the argument structure */
+    int64_t flops_per_row; /* real work of one routed row (a token-expert pair); 0: not counted */
+    int64_t weight_bytes_per_expert; /* weight bytes that one expert's product reads */
+} moegen_kernel_facts;
+/* Fills the first facts->struct_size bytes of *facts. */
+MOEGEN_API moegen_status moegen_kernel_info(const moegen_kernel *kernel,
+                                            moegen_kernel_facts *facts);
+/* Value of a checked spec key with defaults filled in, flattened: "affinity.scale" gives "post".
+ * NULL if the kernel has no such key. Owned by the kernel. */
+MOEGEN_API const char *moegen_kernel_param(const moegen_kernel *kernel, const char *key);
+/* The code itself, for a host that fills the argument structure of moegen_rt.h and brings its own
+ * threads. Nothing is validated on this path. Valid while the kernel is retained.
+ * MOEGEN_UNSUPPORTED if this CPU cannot run it. */
+MOEGEN_API moegen_status moegen_kernel_entry(const moegen_kernel *kernel, moegen_entry *entry,
+                                             moegen_workspace *workspace, moegen_error **err);
+
+/* ---- calls
+ * -----------------------------------------------------------------------------------------------------
+ */
+
+/* A call of `kernel` with nothing bound. Keeps the kernel alive. */
+MOEGEN_API moegen_status moegen_call_create(const moegen_kernel *kernel, moegen_call **call,
+                                            moegen_error **err);
+MOEGEN_API void moegen_call_release(moegen_call *call);
+/* Binds tensor `name`: dense row-major data of the given dtype and shape, aligned to its element
+ * size, which must stay valid and in place for every later run. dtype and rank are checked here
+ * (trailing extents of 1 may be added or left out), sizes at the next run. data NULL unbinds.
+ * Binding again replaces. An output must not overlap any other tensor. */
+MOEGEN_API moegen_status moegen_call_bind(moegen_call *call, const char *name, void *data,
+                                          moegen_dtype dtype, int rank, const int64_t *shape,
+                                          moegen_error **err);
+/* The same for a tensor with role MOEGEN_IN, which is never written. */
+MOEGEN_API moegen_status moegen_call_bind_const(moegen_call *call, const char *name,
+                                                const void *data, moegen_dtype dtype, int rank,
+                                                const int64_t *shape, moegen_error **err);
+/* Sets a run-time size (T, N, ...) by hand. Needed only for a size that no bound tensor fixes; a
+ * size that the tensors contradict is an error at the next run. */
+MOEGEN_API moegen_status moegen_call_set_size(moegen_call *call, const char *dim, int64_t value,
+                                              moegen_error **err);
+/* Threads that run the kernel, the calling one included; 0: the engine's default. Results do not
+ * depend on it. */
+MOEGEN_API moegen_status moegen_call_set_threads(moegen_call *call, int threads,
+                                                 moegen_error **err);
+/* Extents of a tensor with the sizes that the bound tensors fix: what to allocate for an output.
+ * shape has room for 8 numbers; *rank says how many were written. */
+MOEGEN_API moegen_status moegen_call_shape(const moegen_call *call, const char *name, int *rank,
+                                           int64_t *shape, moegen_error **err);
+/* Bytes of workspace that the bound sizes and threads need. Validates as run does. */
+MOEGEN_API moegen_status moegen_call_workspace_bytes(moegen_call *call, size_t *bytes,
+                                                     moegen_error **err);
+/* Gives the call memory to work in (64-byte aligned, contents irrelevant); NULL: the call owns and
+ * grows its own. */
+MOEGEN_API moegen_status moegen_call_set_workspace(moegen_call *call, void *memory, size_t bytes,
+                                                   moegen_error **err);
+/* Runs the kernel on the bound tensors and returns when it is done. After a change, everything is
+ * validated first: every required tensor bound, all sizes agree, workspace large enough
+ * (MOEGEN_BAD_ARGUMENT with every complaint). With nothing changed since the last run the overhead
+ * is below half a microsecond. MOEGEN_BAD_DATA: the content of a tensor is out of range; no output
+ * was written then. */
+MOEGEN_API moegen_status moegen_call_run(moegen_call *call, moegen_error **err);
+
+/* ---- ahead of time
+ * --------------------------------------------------------------------------------------------- */
+
+/* Generates the C and header of one kernel, as `moegen gen` writes them. The source comes with one
+ * reference. */
+MOEGEN_API moegen_status moegen_generate(moegen_engine *engine, const moegen_spec *spec,
+                                         moegen_source **source, moegen_error **err);
+/* Stem of both file names, the C text and the header text; owned by the source. */
+MOEGEN_API const char *moegen_source_name(const moegen_source *source);
+MOEGEN_API const char *moegen_source_c(const moegen_source *source);
+MOEGEN_API const char *moegen_source_h(const moegen_source *source);
+/* Options that gcc and clang need to compile the C, separated by spaces ("-mavx512f -mfma"); "" for
+ * none. */
+MOEGEN_API const char *moegen_source_cflags(const moegen_source *source);
+MOEGEN_API void moegen_source_release(moegen_source *source);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

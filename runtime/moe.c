@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* moe.c - what the references of the moe_ families share: spec, inputs, blocks, products. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime_private.h"
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        moegen_rt_status try_status = (call);                                                      \
+        if (try_status != MOEGEN_RT_OK)                                                            \
+            return try_status;                                                                     \
+    } while (0)
+
+static bool is(const moegen_rt_problem *p, const char *key, const char *value,
+               const char *otherwise)
+{
+    return strcmp(moegen_rt_problem_text(p, key, otherwise), value) == 0;
+}
+
+static struct rt_limits limits(const moegen_rt_problem *p, const char *lo, const char *hi)
+{
+    return (struct rt_limits){moegen_rt_problem_number(p, lo, -INFINITY),
+                              moegen_rt_problem_number(p, hi, INFINITY)};
+}
+
+moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moegen_rt_error *err)
+{
+    *m = (struct rt_moe){0};
+    TRY(rt_size(p, "H", 1 << 24, &m->H, err));
+    TRY(rt_size(p, "I_TP", 1 << 24, &m->I, err));
+    TRY(rt_size(p, "E", 1 << 20, &m->E, err));
+    TRY(rt_size(p, "block_size", 1 << 24, &m->B, err));
+    m->k = moegen_rt_problem_int(p, "top_k", 1);
+    if (m->k < 1 || m->k > m->E)
+        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "top_k: %lld is not in 1..%lld (E)",
+                       (long long)m->k, (long long)m->E);
+    m->gated = moegen_rt_problem_bool(p, "gated", 1);
+    m->parts = m->gated ? 2 : 1;
+    m->skip_token = moegen_rt_problem_bool(p, "skip_token", 0);
+    m->dropping = moegen_rt_problem_bool(p, "dropping", 0);
+    m->accumulate = moegen_rt_problem_bool(p, "accumulate", 1);
+    m->save = is(p, "checkpoint", "save", "none");
+    int bias = moegen_rt_problem_bool(p, "bias", 0);
+    m->bias_gate_up = moegen_rt_problem_bool(p, "bias.gate_up", bias);
+    m->bias_down = moegen_rt_problem_bool(p, "bias.down", bias);
+    bool post = is(p, "affinity.scale", "post", "post");
+    m->pre = is(p, "affinity.scale", "pre", "post");
+    m->post_hidden = post && is(p, "affinity.on", "hidden", "hidden");
+    m->post_intermediate = post && !m->post_hidden;
+    m->gate = limits(p, "clamp.gate.lo", "clamp.gate.hi");
+    m->up = limits(p, "clamp.up.lo", "clamp.up.hi");
+    m->up_offset = moegen_rt_problem_number(p, "up_offset", 0);
+    m->static_blocks = moegen_rt_problem_int(p, "loop.static_blocks", 0);
+    const char *act = moegen_rt_problem_text(p, "activation", "silu");
+    m->act = moegen_rt_activation_find(act);
+    if (!m->act)
+        return rt_fail(err, MOEGEN_RT_UNSUPPORTED, "the runtime has no activation '%s'", act);
+    return MOEGEN_RT_OK;
+}
+
+/* ---- filling ---- */
+
+struct scales {
+    bool any, row;
+    int64_t experts; /* 1 when shared */
+};
+
+static struct scales read_scales(const moegen_rt_problem *p, const struct rt_moe *m)
+{
+    const char *kind = moegen_rt_problem_text(p, "weights.scale", "none");
+    return (struct scales){strcmp(kind, "none") != 0, strcmp(kind, "row") == 0,
+                           moegen_rt_problem_bool(p, "weights.shared", 0) ? 1 : m->E};
+}
+
+/* Scales around `size` for weights that are filled with deviation 1. */
+static moegen_rt_status fill_scale(moegen_rt_problem *p, const char *name, int rank,
+                                   const int64_t *shape, uint64_t seed, double size,
+                                   moegen_rt_error *err)
+{
+    moegen_rt_tensor *t;
+    TRY(moegen_rt_problem_add(p, name, MOEGEN_RT_F32, rank, shape, &t, err));
+    seed = rt_seed(seed, name);
+    for (int64_t i = 0, n = moegen_rt_tensor_count(t); i < n; i++)
+        ((float *)t->data)[i] =
+            (float)(size * (0.5 + (double)(rt_hash(seed, (uint64_t)i) >> 40) * 0x1p-24));
+    return MOEGEN_RT_OK;
+}
+
+static moegen_rt_status fill_weights(moegen_rt_problem *p, const struct rt_moe *m,
+                                     moegen_rt_dtype io, uint64_t seed, moegen_rt_error *err)
+{
+    moegen_rt_dtype weights, bias;
+    TRY(rt_dtype(p, "weights.dtype", io, &weights, err));
+    TRY(rt_dtype(p, "bias_dtype", io, &bias, err));
+    struct scales s = read_scales(p, m);
+    double gate_up = 1 / sqrt((double)m->H), down = 1 / sqrt((double)m->I);
+    int64_t gate_up_shape[] = {m->E, m->H, m->parts, m->I}, down_shape[] = {m->E, m->I, m->H};
+    TRY(rt_add_normal(p, "gate_up_proj_weight", weights, 4, gate_up_shape, seed,
+                      s.any ? 1 : gate_up, err));
+    TRY(rt_add_normal(p, "down_proj_weight", weights, 3, down_shape, seed, s.any ? 1 : down, err));
+    if (s.any) {
+        int64_t rows[] = {s.experts, 1, m->parts * m->I}, down_rows[] = {s.experts, 1, m->H};
+        int64_t whole[] = {s.experts, m->parts, 1}, down_whole[] = {s.experts, 1};
+        TRY(fill_scale(p, "gate_up_proj_scale", 3, s.row ? rows : whole, seed, gate_up, err));
+        TRY(fill_scale(p, "down_proj_scale", s.row ? 3 : 2, s.row ? down_rows : down_whole, seed,
+                       down, err));
+    }
+    int64_t bias_shape[] = {m->E, m->parts, m->I}, down_bias_shape[] = {m->E, m->H};
+    if (m->bias_gate_up)
+        TRY(rt_add_normal(p, "gate_and_up_proj_bias", bias, 3, bias_shape, seed, 0.5, err));
+    if (m->bias_down)
+        TRY(rt_add_normal(p, "down_proj_bias", bias, 2, down_bias_shape, seed, 0.5, err));
+    return MOEGEN_RT_OK;
+}
+
+/* Softmax of random logits over the chosen experts; zero for the others and the padding row. */
+static moegen_rt_status fill_affinity(moegen_rt_problem *p, const struct rt_moe *m, int64_t T,
+                                      const int32_t *chosen, moegen_rt_dtype dtype, uint64_t seed,
+                                      moegen_rt_error *err)
+{
+    int64_t shape[] = {(T + !m->skip_token) * m->E, 1};
+    moegen_rt_tensor *t;
+    TRY(moegen_rt_problem_add(p, "expert_affinities_masked", dtype, 2, shape, &t, err));
+    size_t width = moegen_rt_dtype_of(dtype)->bytes;
+    memset(t->data, 0, t->bytes);
+    double *value = malloc((size_t)m->k * sizeof *value);
+    if (!value)
+        return rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+    for (int64_t i = 0; i < T; i++) {
+        double sum = 0;
+        moegen_rt_normal(MOEGEN_RT_F64, value, (size_t)m->k,
+                         rt_hash(rt_seed(seed, t->name), (uint64_t)i), 1);
+        for (int64_t j = 0; j < m->k; j++)
+            sum += value[j] = exp(value[j]);
+        for (int64_t j = 0; j < m->k; j++) {
+            double a = value[j] / sum;
+            int64_t at = i * m->E + chosen[i * m->k + j];
+            moegen_rt_encode(dtype, &a, 1, (char *)t->data + (size_t)at * width);
+        }
+    }
+    free(value);
+    return MOEGEN_RT_OK;
+}
+
+static moegen_rt_status fill_index(moegen_rt_problem *p, const struct rt_moe *m,
+                                   const moegen_rt_fill *how, int64_t T, const int32_t *chosen,
+                                   moegen_rt_error *err)
+{
+    int64_t N = m->dropping ? m->E : rt_block_count(T, m->k, m->E, m->B) + how->extra_blocks;
+    N = moegen_rt_problem_int(p, "N_blocks", N);
+    if (N < 1 || N >= INT32_MAX)
+        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "%lld blocks are not in 1..%d", (long long)N,
+                       INT32_MAX - 1);
+    int64_t slots = N * m->B, entries = N + 1;
+    moegen_rt_tensor *ids, *experts, *conditions;
+    TRY(moegen_rt_problem_add(p, "token_position_to_id", MOEGEN_RT_I32, 1, &slots, &ids, err));
+    TRY(moegen_rt_problem_add(p, "block_to_expert", MOEGEN_RT_I32, 1, &N, &experts, err));
+    TRY(moegen_rt_problem_add(p, "conditions", MOEGEN_RT_I32, 1, &entries, &conditions, err));
+    TRY(rt_index_build(chosen, T, m->k, m->E, m->B, N, m->skip_token ? -1 : (int32_t)T, m->dropping,
+                       ids->data, experts->data, conditions->data, err));
+    if (m->dropping) { /* an expert without tokens must not stop the loop */
+        for (int64_t b = 0; b < N; b++)
+            ((int32_t *)conditions->data)[b] = 1;
+    }
+    if (how->no_conditions)
+        moegen_rt_problem_drop(p, "conditions");
+    return MOEGEN_RT_OK;
+}
+
+moegen_rt_status rt_moe_fill(moegen_rt_problem *p, const moegen_rt_fill *how, moegen_rt_error *err)
+{
+    struct rt_moe m;
+    moegen_rt_dtype io, affinity;
+    TRY(rt_moe_read(p, &m, err));
+    TRY(rt_dtype(p, "dtype", MOEGEN_RT_F32, &io, err));
+    TRY(rt_dtype(p, "affinity_dtype", io, &affinity, err));
+    int64_t T = moegen_rt_problem_int(p, "T", how->T);
+    if (T < 1 || T >= INT32_MAX || how->extra_blocks < 0 || how->extra_blocks >= INT32_MAX)
+        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "T: %lld is not in 1..%d", (long long)T,
+                       INT32_MAX - 1);
+    int32_t *chosen = malloc((size_t)(T * m.k) * sizeof *chosen);
+    if (!chosen)
+        return rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+    int64_t hidden[] = {T + !m.skip_token, m.H};
+    moegen_rt_status status = rt_route(how->routing, how->seed, T, m.E, m.k, chosen, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_add_normal(p, "hidden_states", io, 2, hidden, how->seed, 1, err);
+    if (status == MOEGEN_RT_OK)
+        status = fill_affinity(p, &m, T, chosen, affinity, how->seed, err);
+    if (status == MOEGEN_RT_OK)
+        status = fill_weights(p, &m, io, how->seed, err);
+    if (status == MOEGEN_RT_OK)
+        status = fill_index(p, &m, how, T, chosen, err);
+    free(chosen);
+    return status;
+}
+
+/* ---- reading ---- */
+
+static int64_t blocks_to_run(const struct rt_moe *m, const struct rt_moe_inputs *in)
+{
+    int64_t run = 0;
+    while (run < in->N &&
+           (run < m->static_blocks || !in->conditions || rt_index_at(in->conditions, run) != 0))
+        run++;
+    return run;
+}
+
+static moegen_rt_status find_weights(const moegen_rt_problem *p, const struct rt_moe *m,
+                                     struct rt_moe_inputs *in, moegen_rt_error *err)
+{
+    struct scales s = read_scales(p, m);
+    int64_t gate_up[] = {m->E, m->H, m->parts, m->I}, down[] = {m->E, m->I, m->H};
+    int64_t bias[] = {m->E, m->parts, m->I}, down_bias[] = {m->E, m->H};
+    int64_t rows[] = {s.experts, 1, m->parts * m->I}, down_rows[] = {s.experts, 1, m->H};
+    int64_t whole[] = {s.experts, m->parts, 1}, down_whole[] = {s.experts, 1};
+    TRY(rt_input(p, "gate_up_proj_weight", true, 4, gate_up, &in->gate_up, err));
+    TRY(rt_input(p, "down_proj_weight", true, 3, down, &in->down, err));
+    if (m->bias_gate_up)
+        TRY(rt_input(p, "gate_and_up_proj_bias", true, 3, bias, &in->gate_up_bias, err));
+    if (m->bias_down)
+        TRY(rt_input(p, "down_proj_bias", true, 2, down_bias, &in->down_bias, err));
+    if (s.any) {
+        TRY(rt_input(p, "gate_up_proj_scale", true, 3, s.row ? rows : whole, &in->gate_up_scale,
+                     err));
+        TRY(rt_input(p, "down_proj_scale", true, s.row ? 3 : 2, s.row ? down_rows : down_whole,
+                     &in->down_scale, err));
+    }
+    return MOEGEN_RT_OK;
+}
+
+moegen_rt_status rt_moe_inputs(const moegen_rt_problem *p, const struct rt_moe *m,
+                               struct rt_moe_inputs *in, moegen_rt_error *err)
+{
+    *in = (struct rt_moe_inputs){0};
+    int64_t hidden[] = {-1, m->H}, any[] = {-1};
+    TRY(rt_input(p, "hidden_states", true, 2, hidden, &in->hidden, err));
+    int64_t rows = in->hidden->rank ? in->hidden->shape[0] : 1;
+    in->T = rows - !m->skip_token;
+    if (in->T < 1)
+        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "tensor 'hidden_states' holds no token");
+    int64_t affinity[] = {rows * m->E};
+    TRY(rt_input(p, "expert_affinities_masked", true, 1, affinity, &in->affinity, err));
+    TRY(rt_input(p, "token_position_to_id", true, 1, any, &in->ids, err));
+    int64_t slots = moegen_rt_tensor_count(in->ids);
+    if (slots % m->B != 0)
+        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT,
+                       "tensor 'token_position_to_id' has %lld elements, which is no multiple of "
+                       "block_size %lld",
+                       (long long)slots, (long long)m->B);
+    in->N = slots / m->B;
+    if (m->dropping && in->N != m->E)
+        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT,
+                       "with dropping there is one block per expert: %lld blocks, %lld experts",
+                       (long long)in->N, (long long)m->E);
+    int64_t entries = in->N + 1;
+    TRY(rt_input(p, "block_to_expert", !m->dropping, 1, &in->N, &in->experts, err));
+    TRY(rt_input(p, "conditions", false, 1, &entries, &in->conditions, err));
+    TRY(find_weights(p, m, in, err));
+    in->run = blocks_to_run(m, in);
+    return MOEGEN_RT_OK;
+}
+
+moegen_rt_status rt_moe_block(const struct rt_moe *m, const struct rt_moe_inputs *in, int64_t b,
+                              const uint8_t *wanted, int64_t *expert, int64_t *slots,
+                              int64_t *tokens, int64_t *count, moegen_rt_error *err)
+{
+    *expert = m->dropping ? b : rt_index_at(in->experts, b);
+    *count = 0;
+    if (*expert < 0 || *expert >= m->E)
+        return rt_fail(err, MOEGEN_RT_BAD_DATA, "block_to_expert[%lld] is %lld, not in 0..%lld",
+                       (long long)b, (long long)*expert, (long long)m->E - 1);
+    int64_t padding = m->skip_token ? -1 : in->T;
+    for (int64_t slot = 0; slot < m->B; slot++) {
+        int64_t id = rt_index_at(in->ids, b * m->B + slot);
+        if (id == padding)
+            continue;
+        if (id < 0 || id >= in->T)
+            return rt_fail(err, MOEGEN_RT_BAD_DATA,
+                           "token_position_to_id[%lld] is %lld, neither in 0..%lld nor the padding "
+                           "id %lld",
+                           (long long)(b * m->B + slot), (long long)id, (long long)in->T - 1,
+                           (long long)padding);
+        if (wanted && !wanted[id])
+            continue;
+        slots[*count] = slot;
+        tokens[(*count)++] = id;
+    }
+    return MOEGEN_RT_OK;
+}
+
+void rt_moe_scales(const struct rt_moe *m, const struct rt_moe_inputs *in, bool down,
+                   int64_t expert, double *to)
+{
+    const moegen_rt_tensor *t = down ? in->down_scale : in->gate_up_scale;
+    int64_t n = down ? m->H : m->parts * m->I;
+    if (!t) {
+        for (int64_t i = 0; i < n; i++)
+            to[i] = 1;
+        return;
+    }
+    int64_t sets = t->shape[0], per_set = moegen_rt_tensor_count(t) / sets;
+    int64_t first = sets == 1 ? 0 : expert * per_set;
+    if (per_set == n) {
+        rt_elements(t, first, n, to);
+        return;
+    }
+    double whole[2];
+    rt_elements(t, first, per_set, whole);
+    for (int64_t i = 0; i < n; i++)
+        to[i] = whole[down ? 0 : i / m->I];
+}
+
+/* ---- products ---- */
+
+/* acc[0..n) += x[0] w[0][..] + .. + x[3] w[3][..] */
+static void add_rows(double *restrict acc, const double *restrict w, const double *x, int64_t n)
+{
+    const double a = x[0], b = x[1], c = x[2], d = x[3];
+    for (int64_t i = 0; i < n; i++)
+        acc[i] += (a * w[i] + b * w[n + i]) + (c * w[2 * n + i] + d * w[3 * n + i]);
+}
+
+void rt_product(const double *x, int64_t rows, int64_t k, const moegen_rt_tensor *t, int64_t first,
+                int64_t n, double *acc, double *work)
+{
+    for (int64_t i = 0; i < k; i += 4) {
+        int64_t m = k - i < 4 ? k - i : 4; /* rows of W at a time */
+        rt_elements(t, first + i * n, m * n, work);
+        if (m < 4)
+            memset(work + m * n, 0, (size_t)((4 - m) * n) * sizeof *work);
+        for (int64_t r = 0; r < rows; r++) {
+            double four[4] = {0};
+            memcpy(four, x + r * k + i, (size_t)m * sizeof *four);
+            add_rows(acc + r * n, work, four, n);
+        }
+    }
+}

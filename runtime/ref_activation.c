@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ref_activation.c - activations and their derivatives in float64, from the mathematics.
+ *
+ * A new activation: two functions and one row here (and one row in templates/lib/activation.lua).
+ */
+#include <math.h>
+#include <string.h>
+
+#include "runtime_private.h"
+
+static double sigmoid(double x)
+{
+    if (x >= 0)
+        return 1 / (1 + exp(-x));
+    double e = exp(x); /* does not overflow */
+    return e / (1 + e);
+}
+
+static double silu(double x)
+{
+    return x * sigmoid(x);
+}
+
+static double silu_slope(double x)
+{
+    return sigmoid(x) * (1 + x * sigmoid(-x));
+}
+
+static double gelu(double x)
+{
+    return 0.5 * x * erfc(-x * M_SQRT1_2);
+}
+
+static double gelu_slope(double x)
+{
+    double density = exp(-0.5 * x * x) * (0.5 * M_2_SQRTPI * M_SQRT1_2);
+    return 0.5 * erfc(-x * M_SQRT1_2) + x * density;
+}
+
+/* 0.5 (1 + tanh z) is sigmoid(2 z). */
+static double gelu_tanh_argument(double x)
+{
+    return M_2_SQRTPI * M_SQRT1_2 * (x + 0.044715 * x * x * x);
+}
+
+static double gelu_tanh(double x)
+{
+    return x * sigmoid(2 * gelu_tanh_argument(x));
+}
+
+static double gelu_tanh_slope(double x)
+{
+    double z = gelu_tanh_argument(x), s = sigmoid(2 * z);
+    double inner = M_2_SQRTPI * M_SQRT1_2 * (1 + 3 * 0.044715 * x * x);
+    return s + x * 2 * s * sigmoid(-2 * z) * inner;
+}
+
+static double swish(double x)
+{
+    return x * sigmoid(1.702 * x);
+}
+
+static double swish_slope(double x)
+{
+    return sigmoid(1.702 * x) * (1 + 1.702 * x * sigmoid(-1.702 * x));
+}
+
+static double relu(double x)
+{
+    return x > 0 ? x : 0;
+}
+
+static double relu_slope(double x)
+{
+    return x > 0 ? 1 : 0;
+}
+
+static double squared_relu(double x)
+{
+    return x > 0 ? x * x : 0;
+}
+
+static double squared_relu_slope(double x)
+{
+    return x > 0 ? 2 * x : 0;
+}
+
+static const moegen_rt_activation activations[] = {
+    {"silu", silu, silu_slope},
+    {"gelu", gelu, gelu_slope},
+    {"gelu_tanh", gelu_tanh, gelu_tanh_slope},
+    {"swish", swish, swish_slope},
+    {"relu", relu, relu_slope},
+    {"squared_relu", squared_relu, squared_relu_slope},
+};
+enum { ACTIVATIONS = sizeof activations / sizeof *activations };
+
+const moegen_rt_activation *moegen_rt_activation_at(int i)
+{
+    return i >= 0 && i < ACTIVATIONS ? &activations[i] : NULL;
+}
+
+const moegen_rt_activation *moegen_rt_activation_find(const char *name)
+{
+    for (int i = 0; i < ACTIVATIONS; i++)
+        if (strcmp(activations[i].name, name) == 0)
+            return &activations[i];
+    return NULL;
+}

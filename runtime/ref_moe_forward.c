@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ref_moe_forward.c - the forward pass over blocks in float64 (SEMANTICS 1), step by step. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime_private.h"
+
+enum { ROWS = 16 }; /* tokens at a time: their sums stay in cache while weights stream by */
+
+struct pass {
+    struct rt_moe m;
+    struct rt_moe_inputs in;
+    double *output;  /* [T(+1), H] */
+    double *gate_up; /* [N, parts, I, B], or NULL */
+    double *down;    /* [N, B, H], or NULL */
+    uint8_t *wanted; /* by token; NULL: all */
+    int64_t *slots, *tokens;
+    double *x;     /* [ROWS, H] */
+    double *gu;    /* [ROWS, parts * I] */
+    double *p;     /* [ROWS, I] */
+    double *d;     /* [ROWS, H] */
+    double *scale; /* of one output row */
+    double *bias;  /* of one output row */
+    double *work;  /* for rt_product */
+};
+
+moegen_rt_status rt_fill_moe_forward(moegen_rt_problem *p, const moegen_rt_fill *how,
+                                     moegen_rt_error *err)
+{
+    return rt_moe_fill(p, how, err);
+}
+
+static double clamped(double v, struct rt_limits to)
+{
+    return fmax(to.lo, fmin(to.hi, v));
+}
+
+static double *doubles(int64_t n)
+{
+    return malloc((size_t)n * sizeof(double));
+}
+
+static double affinity(const struct pass *s, int64_t token, int64_t e)
+{
+    double a;
+    rt_elements(s->in.affinity, token * s->m.E + e, 1, &a);
+    return a;
+}
+
+/* Bias of expert e, or zeros. */
+static const double *bias(const struct pass *s, const moegen_rt_tensor *t, int64_t e, int64_t n)
+{
+    if (t)
+        rt_elements(t, e * n, n, s->bias);
+    else
+        memset(s->bias, 0, (size_t)n * sizeof *s->bias);
+    return s->bias;
+}
+
+/* Steps 2 to 5: g and u of `rows` tokens into s->gu. */
+static void first_product(struct pass *s, int64_t e, const int64_t *tokens, int64_t rows)
+{
+    const struct rt_moe *m = &s->m;
+    int64_t columns = m->parts * m->I;
+    for (int64_t r = 0; r < rows; r++) {
+        rt_elements(s->in.hidden, tokens[r] * m->H, m->H, s->x + r * m->H);
+        double a = m->pre ? affinity(s, tokens[r], e) : 1;
+        for (int64_t h = 0; h < m->H; h++)
+            s->x[r * m->H + h] *= a;
+    }
+    memset(s->gu, 0, (size_t)(rows * columns) * sizeof *s->gu);
+    rt_product(s->x, rows, m->H, s->in.gate_up, e * m->H * columns, columns, s->gu, s->work);
+    rt_moe_scales(m, &s->in, false, e, s->scale);
+    const double *b = bias(s, s->in.gate_up_bias, e, columns);
+    for (int64_t r = 0; r < rows; r++) {
+        double *v = s->gu + r * columns;
+        for (int64_t i = 0; i < columns; i++) {
+            bool up = !m->gated || i >= m->I;
+            v[i] = clamped(v[i] * s->scale[i] + b[i], up ? m->up : m->gate);
+            v[i] += up ? m->up_offset : 0;
+        }
+    }
+}
+
+/* Steps 6 and 7: d of `rows` tokens into s->d. */
+static void second_product(struct pass *s, int64_t e, const int64_t *tokens, int64_t rows)
+{
+    const struct rt_moe *m = &s->m;
+    for (int64_t r = 0; r < rows; r++) {
+        const double *g = s->gu + r * m->parts * m->I, *u = g + m->I;
+        double a = m->post_intermediate ? affinity(s, tokens[r], e) : 1;
+        for (int64_t i = 0; i < m->I; i++)
+            s->p[r * m->I + i] = a * (m->gated ? m->act->value(g[i]) * u[i] : m->act->value(g[i]));
+    }
+    memset(s->d, 0, (size_t)(rows * m->H) * sizeof *s->d);
+    rt_product(s->p, rows, m->I, s->in.down, e * m->I * m->H, m->H, s->d, s->work);
+    rt_moe_scales(m, &s->in, true, e, s->scale);
+    const double *b = bias(s, s->in.down_bias, e, m->H);
+    for (int64_t r = 0; r < rows; r++) {
+        double a = m->post_intermediate ? affinity(s, tokens[r], e) : 1;
+        for (int64_t h = 0; h < m->H; h++)
+            s->d[r * m->H + h] = s->d[r * m->H + h] * s->scale[h] + a * b[h];
+    }
+}
+
+static void save_checkpoints(struct pass *s, int64_t b, const int64_t *slots, int64_t rows)
+{
+    const struct rt_moe *m = &s->m;
+    int64_t columns = m->parts * m->I;
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; s->gate_up && i < columns; i++)
+            s->gate_up[(b * columns + i) * m->B + slots[r]] = s->gu[r * columns + i];
+        if (s->down)
+            memcpy(s->down + (b * m->B + slots[r]) * m->H, s->d + r * m->H,
+                   (size_t)m->H * sizeof *s->d);
+    }
+}
+
+/* Steps 9 and 10. */
+static void add_output(struct pass *s, int64_t e, const int64_t *tokens, int64_t rows)
+{
+    const struct rt_moe *m = &s->m;
+    for (int64_t r = 0; r < rows; r++) {
+        double a = m->post_hidden ? affinity(s, tokens[r], e) : 1;
+        double *to = s->output + tokens[r] * m->H;
+        for (int64_t h = 0; h < m->H; h++) {
+            double y = a * s->d[r * m->H + h];
+            to[h] = m->accumulate ? to[h] + y : y;
+        }
+    }
+}
+
+static moegen_rt_status block(struct pass *s, int64_t b, moegen_rt_error *err)
+{
+    int64_t e, count;
+    moegen_rt_status status =
+        rt_moe_block(&s->m, &s->in, b, s->wanted, &e, s->slots, s->tokens, &count, err);
+    if (status != MOEGEN_RT_OK)
+        return status;
+    for (int64_t first = 0; first < count; first += ROWS) {
+        int64_t rows = count - first < ROWS ? count - first : ROWS;
+        const int64_t *tokens = s->tokens + first;
+        first_product(s, e, tokens, rows);
+        second_product(s, e, tokens, rows);
+        save_checkpoints(s, b, s->slots + first, rows);
+        add_output(s, e, tokens, rows);
+    }
+    return MOEGEN_RT_OK;
+}
+
+static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_want *want,
+                                     moegen_rt_problem *out, moegen_rt_error *err)
+{
+    const struct rt_moe *m = &s->m;
+    int64_t rows = s->in.T + !m->skip_token;
+    double padding = want && want->padding_is_zero && !s->wanted ? 0 : (double)NAN;
+    int64_t output[] = {rows, m->H}, gate_up[] = {s->in.N, m->parts, m->I, m->B},
+            down[] = {s->in.N, m->B, m->H};
+    moegen_rt_status status = rt_output(out, "output", 2, output, 0, &s->output, err);
+    if (status != MOEGEN_RT_OK)
+        return status;
+    for (int64_t t = 0; t < s->in.T && s->wanted; t++)
+        if (!s->wanted[t])
+            for (int64_t h = 0; h < m->H; h++)
+                s->output[t * m->H + h] = (double)NAN;
+    if (m->save)
+        status = rt_output(out, "gate_up_activations_T", 4, gate_up, padding, &s->gate_up, err);
+    if (m->save && status == MOEGEN_RT_OK && !m->post_intermediate)
+        status = rt_output(out, "down_activations", 3, down, padding, &s->down, err);
+    return status;
+}
+
+static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
+{
+    int64_t H = s->m.H, I = s->m.I, columns = s->m.parts * I, wide = columns > H ? columns : H;
+    s->slots = malloc((size_t)s->m.B * sizeof *s->slots);
+    s->tokens = malloc((size_t)s->m.B * sizeof *s->tokens);
+    s->x = doubles(ROWS * H);
+    s->gu = doubles(ROWS * columns);
+    s->p = doubles(ROWS * I);
+    s->d = doubles(ROWS * H);
+    s->scale = doubles(wide);
+    s->bias = doubles(wide);
+    s->work = doubles(4 * wide);
+    bool ok =
+        s->slots && s->tokens && s->x && s->gu && s->p && s->d && s->scale && s->bias && s->work;
+    return ok ? MOEGEN_RT_OK : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+}
+
+moegen_rt_status rt_compute_moe_forward(const moegen_rt_problem *p, const moegen_rt_want *want,
+                                        moegen_rt_problem *out, moegen_rt_error *err)
+{
+    struct pass s = {0};
+    moegen_rt_status status = rt_moe_read(p, &s.m, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_moe_inputs(p, &s.m, &s.in, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_wanted(want, s.in.T, &s.wanted, err);
+    if (status == MOEGEN_RT_OK)
+        status = make_outputs(&s, want, out, err);
+    if (status == MOEGEN_RT_OK)
+        status = allocate(&s, err);
+    for (int64_t b = 0; status == MOEGEN_RT_OK && b < s.in.run; b++) /* step 1 */
+        status = block(&s, b, err);
+    double *owned[] = {s.x, s.gu, s.p, s.d, s.scale, s.bias, s.work};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+    free(s.slots);
+    free(s.tokens);
+    free(s.wanted);
+    return status;
+}

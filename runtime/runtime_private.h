@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* runtime_private.h - what the files of runtime/ share, grouped by the file that defines it. */
+#ifndef MOEGEN_RUNTIME_PRIVATE_H
+#define MOEGEN_RUNTIME_PRIVATE_H
+
+#include <stdbool.h>
+
+#include "moegen_runtime.h"
+
+/* ---- problem.c ---- */
+
+/* Composes the sentence of a failure (err may be NULL) and returns status, so that callers can
+ * write `return rt_fail(...)`. */
+moegen_rt_status rt_fail(moegen_rt_error *err, moegen_rt_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* bytes = product of extents times the size of dtype; false on a bad rank, extent or overflow. */
+bool rt_tensor_bytes(moegen_rt_dtype dtype, int rank, const int64_t *shape, size_t *bytes);
+/* "[2, 3]" for messages; returns text. */
+struct rt_shape_text {
+    char text[192];
+};
+const char *rt_shape(struct rt_shape_text *to, int rank, const int64_t *shape);
+/* Moves every tensor of `from` into `to`, replacing those of the same name. All or nothing. */
+moegen_rt_status rt_problem_move(moegen_rt_problem *to, moegen_rt_problem *from,
+                                 moegen_rt_error *err);
+
+/* ---- tensor.c ---- */
+
+/* Finds a dtype by its safetensors name, -1 if there is none. */
+int rt_dtype_of_safetensors(const char *name, size_t len);
+
+/* ---- safetensors_header.c ---- */
+
+/* One tensor of a file's header; name is owned. */
+struct rt_entry {
+    char *name;
+    moegen_rt_dtype dtype;
+    int rank;
+    int64_t shape[8];
+    uint64_t begin, end; /* bytes of the data section */
+};
+/* Reads the JSON text of a header (text[len] is readable) and checks every entry against the
+ * others and against data_bytes, the length of the data section. `path` is for messages. The caller
+ * frees *entries with rt_entries_free, also after a failure. */
+moegen_rt_status rt_header_parse(const char *path, const char *text, size_t len,
+                                 uint64_t data_bytes, struct rt_entry **entries, size_t *count,
+                                 moegen_rt_error *err);
+void rt_entries_free(struct rt_entry *entries, size_t count);
+/* Bytes of the UTF-8 sequence at s (NUL-terminated text); 0 if it is not one. */
+int rt_utf8(const char *s);
+
+/* ---- fill.c: helpers of the families' fillers and references ---- */
+
+/* 64 well-mixed bits of (seed, counter). */
+uint64_t rt_hash(uint64_t seed, uint64_t counter);
+/* A seed for the tensor (or purpose) of that name. */
+uint64_t rt_seed(uint64_t seed, const char *name);
+/* A positive integer parameter; fails when it is absent or out of 1..limit. */
+moegen_rt_status rt_size(const moegen_rt_problem *p, const char *key, int64_t limit, int64_t *value,
+                         moegen_rt_error *err);
+/* A dtype parameter; `otherwise` when it is absent. */
+moegen_rt_status rt_dtype(const moegen_rt_problem *p, const char *key, moegen_rt_dtype otherwise,
+                          moegen_rt_dtype *value, moegen_rt_error *err);
+/* Finds an input of a given shape (trailing extents of 1 do not matter; -1: any extent). A missing
+ * one is a failure if `required`, else *tensor is NULL. */
+moegen_rt_status rt_input(const moegen_rt_problem *p, const char *name, bool required, int rank,
+                          const int64_t *shape, const moegen_rt_tensor **tensor,
+                          moegen_rt_error *err);
+/* Element i of an i32 or i64 tensor. */
+int64_t rt_index_at(const moegen_rt_tensor *t, int64_t i);
+/* Adds a tensor filled with normal values times scale. */
+moegen_rt_status rt_add_normal(moegen_rt_problem *p, const char *name, moegen_rt_dtype dtype,
+                               int rank, const int64_t *shape, uint64_t seed, double scale,
+                               moegen_rt_error *err);
+/* Chooses k distinct experts for each of T tokens: chosen[T*k], ascending within a token. */
+moegen_rt_status rt_route(const char *routing, uint64_t seed, int64_t T, int64_t E, int64_t k,
+                          int32_t *chosen, moegen_rt_error *err);
+
+/* ---- moe.c: what the moe_ families share ---- */
+
+struct rt_limits {
+    double lo, hi;
+};
+/* The spec of a moe_ kernel, from the parameters. */
+struct rt_moe {
+    int64_t H, I, E, k, B;
+    int64_t parts; /* matrices in gate_up: 2, or 1 when not gated (then: up) */
+    bool gated, skip_token, dropping, accumulate, save;
+    bool bias_gate_up, bias_down;
+    bool pre, post_hidden, post_intermediate; /* where the affinity enters; none of them: nowhere */
+    struct rt_limits gate, up;
+    double up_offset;
+    int64_t static_blocks; /* run whatever `conditions` says */
+    const moegen_rt_activation *act;
+};
+moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moegen_rt_error *err);
+/* Adds the inputs that forward and backward share: hidden_states, expert_affinities_masked,
+ * weights and their scales, biases, token_position_to_id, block_to_expert, conditions. */
+moegen_rt_status rt_moe_fill(moegen_rt_problem *p, const moegen_rt_fill *how, moegen_rt_error *err);
+
+/* The inputs of a moe_ kernel with agreeing shapes; absent optional ones are NULL. */
+struct rt_moe_inputs {
+    const moegen_rt_tensor *hidden, *affinity, *gate_up, *down, *ids, *experts, *conditions;
+    const moegen_rt_tensor *gate_up_bias, *down_bias, *gate_up_scale, *down_scale;
+    int64_t T, N;
+    int64_t run; /* blocks that run: the first ones */
+};
+moegen_rt_status rt_moe_inputs(const moegen_rt_problem *p, const struct rt_moe *m,
+                               struct rt_moe_inputs *in, moegen_rt_error *err);
+/* The tokens of block b: slots[i] and tokens[i] of its i-th real slot (room for B each), *count of
+ * them, those of `wanted` only (one byte per token) if that is not NULL; *expert its expert. */
+moegen_rt_status rt_moe_block(const struct rt_moe *m, const struct rt_moe_inputs *in, int64_t b,
+                              const uint8_t *wanted, int64_t *expert, int64_t *slots,
+                              int64_t *tokens, int64_t *count, moegen_rt_error *err);
+/* Dequantisation factors of the output columns of one expert's gate_up (parts*I of them) or down
+ * (H) matrix; 1 without scales. */
+void rt_moe_scales(const struct rt_moe *m, const struct rt_moe_inputs *in, bool down,
+                   int64_t expert, double *to);
+/* n elements from element `first` on, as double. */
+void rt_elements(const moegen_rt_tensor *t, int64_t first, int64_t n, double *to);
+/* acc[rows][n] += x[rows][k] W, where W [k][n] starts at element `first` of t. work: 4*n. */
+void rt_product(const double *x, int64_t rows, int64_t k, const moegen_rt_tensor *t, int64_t first,
+                int64_t n, double *acc, double *work);
+/* One byte per token 0..T-1: wanted or not. *to is NULL when all are; owned by the caller. */
+moegen_rt_status rt_wanted(const moegen_rt_want *want, int64_t T, uint8_t **to,
+                           moegen_rt_error *err);
+/* Adds an f64 output filled with `value`. */
+moegen_rt_status rt_output(moegen_rt_problem *out, const char *name, int rank, const int64_t *shape,
+                           double value, double **data, moegen_rt_error *err);
+
+/* ---- ref_moe_index.c ---- */
+
+/* Blocks that the formula of index building gives for T tokens. */
+int64_t rt_block_count(int64_t T, int64_t k, int64_t E, int64_t B);
+/* Index building over chosen[T*k] (duplicates within a token count once). ids[N*B], experts[N],
+ * conditions[N+1]. Fails when an expert is out of range or the N blocks do not suffice. With
+ * `dropping` block n belongs to expert n and pairs beyond B of an expert are left out. */
+moegen_rt_status rt_index_build(const int32_t *chosen, int64_t T, int64_t k, int64_t E, int64_t B,
+                                int64_t N, int32_t padding, bool dropping, int32_t *ids,
+                                int32_t *experts, int32_t *conditions, moegen_rt_error *err);
+
+/* ---- the families, one line each (see reference.c) ---- */
+#define RT_FAMILY(name)                                                                            \
+    moegen_rt_status rt_fill_##name(moegen_rt_problem *, const moegen_rt_fill *,                   \
+                                    moegen_rt_error *);                                            \
+    moegen_rt_status rt_compute_##name(const moegen_rt_problem *, const moegen_rt_want *,          \
+                                       moegen_rt_problem *, moegen_rt_error *)
+RT_FAMILY(moe_forward);
+RT_FAMILY(moe_index);
+
+#endif

@@ -1,0 +1,177 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- forward.lua - the plan of moe_forward, and the names that its template's holes refer to.
+local dtype = require "dtype"
+local types = require("schema").types
+local epilogue = require "lib.epilogue"
+local gemm = require "lib.gemm"
+local rows = require "lib.rows"
+
+local forward = {}
+
+local int = types.int
+
+forward.plan_keys = {
+    {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
+    {"unroll", int(1, 16), optional = true, doc = "k steps of a tile's loop body"},
+    {"strip", int(1, 2), optional = true, doc = "panels packed together"},
+    {"k_block", int(16, 1 << 20), optional = true, doc = "products summed in a register before they are added to the sum"},
+    {"prefetch", int(0, 4096), optional = true, doc = "rows of weights fetched ahead of packing"},
+    {"segment_rows", int(16, 65536), optional = true, doc = "rows of an expert that share packed weights"},
+    {"batch_rows", int(16, 65536), optional = true, doc = "rows between two meetings of the team"},
+    {"direct_rows", int(0, 64), optional = true, doc = "up to so many rows, weights are read where they lie"},
+    {"direct_strip", int(1, 4096), optional = true, doc = "panels that such a pass covers"},
+    {"run", int(1, 1024), optional = true, doc = "vectors of a row that a direct tile fetches ahead before the next row"},
+    {"direct_k", int(16, 65536), optional = true, doc = "rows of weights that direct tiles pass over at a time"},
+}
+
+local function round_up(x, n)
+    return (x + n - 1) // n * n
+end
+
+-- Rows of the tiles that packed segments (more than direct_rows rows, cut evenly) can need.
+local function tile_heights(plan)
+    local least = plan.tile_rows
+    for r = plan.direct_rows + 1, plan.direct_rows + plan.tile_rows * plan.tile_rows do
+        least = math.min(least, r // ((r + plan.tile_rows - 1) // plan.tile_rows))
+    end
+    local list = {}
+    for m = math.max(least, 1), plan.tile_rows do
+        list[#list + 1] = m
+    end
+    return list
+end
+
+local function direct_heights(plan)
+    local list = {}
+    for m = 1, plan.direct_rows do
+        if m % 4 == 0 or m % 2 == 0 and m > 4 and m < 20 or m == plan.direct_rows then
+            list[#list + 1] = m
+        end
+    end
+    return list
+end
+
+function forward.plan(plan, spec)
+    local isa = plan.isa
+    plan.vectors = 2
+    plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
+        isa.tile.rows, isa.registers.v))
+    plan:choose("unroll", 4, "k steps per row of the next panel that is packed on the way")
+    plan:choose("strip", 2, "panels packed side by side: full cache lines of weights, and two strips fit in L2")
+    plan:choose("k_block", 1024, "products per partial sum: keeps f32 sums of long K accurate")
+    plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed")
+    plan:choose("segment_rows", 512, "rows of an expert per pass over its weights")
+    plan:choose("batch_rows", 512, "rows between barriers")
+    plan:choose("direct_rows", 2 * isa.tile.rows, "up to so many accumulators fit beside one vector of weights")
+    plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a strip's vectors pass")
+    local columns = spec.gated and isa.lanes or 2 * isa.lanes
+    plan:choose("direct_strip", 64, "panels that share a pass over rows of weights")
+    plan:choose("run", math.max(1, 256 // (isa.lanes * dtype[spec.dtype].size)), "vectors of a row fetched before the next row: 4 cache lines")
+    local longest = math.max(round_up(spec.H, plan.unroll), round_up(spec.I_TP, columns))
+    local lines = round_up(longest, 16) // 16
+    plan.stride = (lines | 1) * 16   -- an odd number of cache lines: rows of a tile fall into different sets
+end
+
+-- Which steps of the semantics this spec has.
+local function steps(spec)
+    local scale, on = spec.affinity.scale, spec.affinity.on
+    local on_p = on == "intermediate" and scale ~= "none"
+    return {
+        bias_up = spec.bias.gate_up, bias_down = spec.bias.down,
+        affinity_on_x = scale == "pre" and not on_p, affinity_on_p = on_p, affinity_on_y = scale == "post" and not on_p,
+        bias_scaled = on_p and spec.bias.down,
+        checkpoint_up = spec.checkpoint == "save", checkpoint_down = spec.checkpoint == "save" and on == "hidden",
+    }
+end
+
+local function constants(spec, plan)
+    local lanes = plan.isa.lanes
+    local width = plan.vectors * lanes
+    local up = spec.gated and lanes or width
+    local k = math.max(spec.H, spec.I_TP)
+    return {
+        {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
+        {"B", spec.block_size, "slots of a block"}, {"GATES", spec.gated and 2 or 1, "gate and up, or up alone"},
+        {"STATIC_BLOCKS", type(spec.loop) == "table" and spec.loop.static_blocks or 0, "run whatever conditions say"},
+        {"LANES", lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
+        {"WIDTH", width, "floats of a panel's row"},
+        {"UP_COLUMNS", up, "columns of I that a panel holds"},
+        {"UP_PANELS", (spec.I_TP + up - 1) // up, "over I"}, {"DOWN_PANELS", (spec.H + width - 1) // width, "over H"},
+        {"TILE_ROWS", plan.tile_rows, "rows of the tallest packed tile"}, {"UNROLL", plan.unroll, "k steps of a tile's loop"},
+        {"STRIP", plan.strip, "panels packed together"},
+        {"PANEL", round_up(k, plan.unroll) * width, "floats of a packed panel"},
+        {"K_BLOCK", plan.k_block, "products of a partial sum"},
+        {"STRIDE", plan.stride, "floats between rows of X and P: an odd number of cache lines"},
+        {"SEGMENT_ROWS", plan.segment_rows, "rows that share packed weights"},
+        {"BATCH_ROWS", plan.batch_rows, "rows between barriers"},
+        {"SUMS", (plan.segment_rows + 2 * plan.tile_rows) * width, "floats of a panel's sums"},
+        {"DIRECT_ROWS", plan.direct_rows, "up to so many rows read weights in place"},
+        {"DIRECT_STRIP", plan.direct_strip, "panels of a strip whose weights are read in place"},
+        {"DIRECT_SUMS", plan.direct_rows * width, "floats of such a panel's sums"},
+        {"ALL_SUMS", math.max(plan.strip * (plan.segment_rows + 2 * plan.tile_rows), plan.direct_strip * plan.direct_rows) * width,
+            "floats of a strip's sums"},
+        {"RUN", plan.run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
+        {"DIRECT_K", plan.direct_k, "rows of weights per pass of direct tiles"},
+        {"PREFETCH", plan.prefetch, "rows of weights fetched ahead"},
+        {"EDGE", (spec.I_TP % up ~= 0 or spec.H % width ~= 0) and 1 or 0, "a panel may lack columns"},
+    }
+end
+
+-- f(expression) that widens or narrows one element in C.
+local function convert(dt, how)
+    return function(x)
+        return dt[how] and ("%s(%s)"):format(dt[how], x) or x
+    end
+end
+
+-- What the template sees. job.tile(program) prints a tile and remembers what it needs.
+function forward.names(spec, plan, job)
+    local isa, io = plan.isa, dtype[spec.dtype]
+    local out = dtype[spec.output_dtype]
+    local has = steps(spec)
+    local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll, stride = plan.stride,
+        direct_sums = plan.direct_rows * plan.vectors * isa.lanes,
+        panel = round_up(math.max(spec.H, spec.I_TP), plan.unroll) * plan.vectors * isa.lanes}
+    local up = spec.gated and isa.lanes or plan.vectors * isa.lanes
+    local names = {
+        spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
+        io = io.c, bias_c = dtype[spec.bias_dtype].c, output_c = out.c,
+        narrow_output = out.narrow ~= nil, narrow_checkpoint = io.narrow ~= nil,
+        edge_up = spec.I_TP % up ~= 0, edge_down = spec.H % (plan.vectors * isa.lanes) ~= 0,
+        down_vectors = spec.H >= plan.vectors * isa.lanes,
+        packed_rows = tile_heights(plan), direct_rows = direct_heights(plan), sweep_rows = {1, 2, 4},
+        widen_io = convert(io, "widen"), narrow_io = convert(io, "narrow"),
+        widen_bias = convert(dtype[spec.bias_dtype], "widen"), widen_affinity = convert(dtype[spec.affinity_dtype], "widen"),
+        narrow_out = convert(out, "narrow"),
+        constants = constants(spec, plan),
+        scalars = {{dtype[spec.dtype], "widen"}, {dtype[spec.affinity_dtype], "widen"},
+            (has.bias_up or has.bias_down) and {dtype[spec.bias_dtype], "widen"} or false,
+            has.checkpoint_up and {io, "narrow"} or false, {out, "narrow"}},
+    }
+    names.tiles = function()
+        local list = {}
+        for _, set in ipairs{{gemm.packed, names.packed_rows}, {gemm.direct, names.direct_rows}, {gemm.sweep, names.sweep_rows}} do
+            local tiles = gemm.heights(set[1], cfg, set[2])
+            table.move(tiles, 1, #tiles, #list + 1, list)
+        end
+        list[#list + 1] = gemm.pack(cfg)
+        list[#list + 1] = epilogue.intermediate(cfg, spec, {bias = has.bias_up, affinity = has.affinity_on_p,
+            checkpoint = has.checkpoint_up})
+        list[#list + 1] = epilogue.output(cfg, {bias = has.bias_down, bias_scaled = has.bias_scaled,
+            affinity = has.affinity_on_y, checkpoint = has.checkpoint_down, add = spec.accumulate})
+        if spec.H >= isa.lanes then
+            list[#list + 1] = rows.widen(cfg, io, "gather", has.affinity_on_x)
+            if out.narrow then
+                list[#list + 1] = rows.narrow(cfg, out, "narrow_output")
+            end
+        end
+        if has.checkpoint_down and names.down_vectors then
+            list[#list + 1] = rows.narrow(cfg, io, "narrow_io")
+        end
+        list[#list + 1] = rows.zero(cfg, "zero")
+        return list
+    end
+    return names
+end
+
+return forward

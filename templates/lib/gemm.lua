@@ -1,0 +1,233 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- gemm.lua - register tiles of S = A B. A is f32, rows `stride` elements apart; S is a panel of f32, rows packed.
+--
+-- packed(rows)   B is a packed f32 panel, `width` columns (vectors * lanes) to a row. S is added to. The tile passes over
+--                steps * inner * unroll rows of B; after every inner * unroll of them it packs one row of the next two
+--                panels: while the multiplier works, the next weights come in at an even pace, whose prefetches leave
+--                enough of the core's line buffers to the tile itself.
+-- direct(rows)   B is read where it lies, one vector to a row, `ld` elements apart; S is added to. For experts with few
+--                rows, whose weights are used only once.
+local ir = require "ir"
+local quantise = require "lib.quantise"
+
+local gemm = {}
+
+-- cfg: isa, prefix, dtype (row of dtype.lua of the weights), stride (of A, elements), vectors, unroll, panel (floats of one)
+-- src_0, src_1 each give two vectors; where they go: dst, dst + to_1, dst + to_2, and the second half of the second panel.
+function gemm.packed(cfg, rows)
+    local isa, lanes = cfg.isa, cfg.isa.lanes
+    local width, io = cfg.vectors * lanes, "const " .. cfg.dtype.c
+    local p = ir.program(isa, ("%sgemm_%d"):format(cfg.prefix, rows),
+        {("S[%d rows] += A * B over steps * inner * %d rows of B; packs `steps` rows of the next two panels on the way.")
+            :format(rows, cfg.unroll)})
+    local S, A, B = p:pointer("S", "float"), p:pointer("A", "const float"), p:pointer("B", "const float")
+    local steps, inner = p:integer("steps"), p:integer("inner")
+    local dst, step = p:pointer("dst", "float"), p:integer("step")
+    local src = {[0] = p:pointer("src_0", io), p:pointer("src_1", io)}
+    local ld, ahead = p:integer("ld"), p:integer("ahead")
+    local to_1, to_2 = p:integer("to_1"), p:integer("to_2")
+    local acc = {}
+    for r = 0, rows - 1 do
+        p:row(r)
+        acc[r] = {}
+        for v = 0, cfg.vectors - 1 do
+            acc[r][v] = p:op("zero", ("acc_%d_%d"):format(r, v))
+        end
+    end
+    p:row(nil)
+    local function k_step(k)
+        local b = {}
+        for v = 0, cfg.vectors - 1 do
+            b[v] = p:op("load", "b_" .. v, p:at(B, k * width + v * lanes))
+        end
+        for r = 0, rows - 1 do
+            p:row(r)
+            local a = p:op("bcast", "a_" .. r, p:at(A, r * cfg.stride + k))
+            for v = 0, cfg.vectors - 1 do
+                p:op("fma", acc[r][v], a, b[v])
+            end
+        end
+        p:row(nil)
+    end
+    local function pack_row()
+        local to = {[0] = {[0] = p:at(dst, 0), p:at(dst, 0, to_1)}, {[0] = p:at(dst, 0, to_2), p:at(dst, cfg.panel + lanes)}}
+        for i = 0, 1 do
+            for line = 0, (2 * lanes * cfg.dtype.size - 1) // 64 do
+                p:op("prefetch_1", p:at(src[i], line * 64 // cfg.dtype.size, ahead))
+            end
+            for v = 0, 1 do
+                p:op("store", to[i][v], quantise.load(p, cfg.dtype, ("w_%d_%d"):format(i, v), p:at(src[i], v * lanes)))
+            end
+            p:advance(src[i], ld)
+        end
+        p:advance(dst, step)
+    end
+    p:loop(steps, function()
+        local left = p:count_from("left", inner)
+        p:loop(left, function()
+            for k = 0, cfg.unroll - 1 do
+                p:block("k = " .. k, function() k_step(k) end)
+            end
+            p:advance(A, cfg.unroll)
+            p:advance(B, cfg.unroll * width)
+        end, "over K")
+        p:block("a row of the next panels", pack_row)
+    end)
+    for r = 0, rows - 1 do
+        p:row(r)
+        for v = 0, cfg.vectors - 1 do
+            local at = p:at(S, r * width + v * lanes)
+            local sum = ("sum_%d_%d"):format(r, v)
+            p:op("store", at, p:op("add", sum, acc[r][v], p:op("load", sum .. "_before", at)))
+        end
+    end
+    return p
+end
+
+function gemm.direct(cfg, rows)
+    local isa, lanes = cfg.isa, cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(isa, ("%sdirect_%d"):format(cfg.prefix, rows),
+        {("S[%d rows] += A * B for some vectors of columns, over steps * inner rows of B as they lie in memory."):format(rows)})
+    local S, A = p:pointer("S", "float"), p:pointer("A", "const float")
+    local B, ld = p:pointer("B", "const " .. cfg.dtype.c), p:integer("ld")
+    local columns, steps, inner = p:integer("columns"), p:integer("steps"), p:integer("inner")
+    local ahead, jump = p:pointer("ahead", "const " .. cfg.dtype.c), p:integer("jump")
+    local back, over = p:integer("back"), p:integer("over")
+    local acc = {}
+    local function k_step()
+        p:op("prefetch_1", p:at(ahead, 0))
+        local b = quantise.load(p, cfg.dtype, "b", p:at(B, 0))
+        for r = 0, rows - 1 do
+            p:row(r)
+            if p:has("fma_bcast") then
+                p:op("fma_bcast", acc[r], b, p:at(A, r * cfg.stride))
+            else
+                p:op("fma", acc[r], p:op("bcast", "a_" .. r, p:at(A, r * cfg.stride)), b)
+            end
+        end
+        p:row(nil)
+        p:advance(A, 1)
+        p:advance(B, ld)
+        p:advance(ahead, lanes)
+    end
+    p:loop(columns, function()
+        for r = 0, rows - 1 do
+            p:row(r)
+            acc[r] = p:op("zero", "acc_" .. r)
+        end
+        p:row(nil)
+        local down = p:count_from("down", steps)
+        p:loop(down, function()
+            local left = p:count_from("left", inner)
+            p:loop(left, k_step, "over K")
+            p:advance(ahead, jump)
+        end)
+        for r = 0, rows - 1 do
+            p:row(r)
+            local sum = "sum_" .. r
+            p:op("store", p:at(S, r * width), p:op("add", sum, acc[r], p:op("load", sum .. "_before", p:at(S, r * width))))
+        end
+        p:row(nil)
+        p:advance(S, cfg.direct_sums)
+        p:advance(A, back)
+        p:advance(B, over)
+    end, "vectors of columns")
+    return p
+end
+
+-- S += A * B for all vectors of columns of `panels` panels, 4 rows of B at a time: memory is read in its order, at its speed.
+-- b_0 .. b_3 point to the 4 rows; vectors of a panel are `second` apart, panels `step`; `jump` leads to the next 4 rows and
+-- `back` to the sums of the first panel; what lies `far` elements on is fetched.
+function gemm.sweep(cfg, rows)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, ("%ssweep_%d"):format(cfg.prefix, rows),
+        {("S[panel][%d rows] += A * B for all panels, 4 rows of B at a time."):format(rows)})
+    local S, A = p:pointer("S", "float"), p:pointer("A", "const float")
+    local b = {}
+    for k = 0, 3 do
+        b[k] = p:pointer("b_" .. k, "const " .. cfg.dtype.c)
+    end
+    local second, step, panels, steps = p:integer("second"), p:integer("step"), p:integer("panels"), p:integer("steps")
+    local jump, back, far = p:integer("jump"), p:integer("back"), p:integer("far")
+    local function panel()
+        for k = 0, 3 do
+            p:op("prefetch_0", p:at(b[k], 0, far))
+        end
+        for v = 0, cfg.vectors - 1 do
+            local acc = {}
+            for r = 0, rows - 1 do
+                p:row(r)
+                acc[r] = p:op("load", ("acc_%d_%d"):format(r, v), p:at(S, r * width + v * lanes))
+            end
+            for k = 0, 3 do
+                p:row(nil)
+                local w = quantise.load(p, cfg.dtype, ("w_%d_%d"):format(k, v), p:at(b[k], 0, v > 0 and second or nil))
+                for r = 0, rows - 1 do
+                    p:row(r)
+                    if p:has("fma_bcast") then
+                        p:op("fma_bcast", acc[r], w, p:at(A, r * cfg.stride + k))
+                    else
+                        p:op("fma", acc[r], p:op("bcast", ("a_%d_%d_%d"):format(r, k, v), p:at(A, r * cfg.stride + k)), w)
+                    end
+                end
+            end
+            for r = 0, rows - 1 do
+                p:row(r)
+                p:op("store", p:at(S, r * width + v * lanes), acc[r])
+            end
+            p:row(nil)
+        end
+        for k = 0, 3 do
+            p:advance(b[k], step)
+        end
+        p:advance(S, cfg.direct_sums)
+    end
+    p:loop(steps, function()
+        local left = p:count_from("left", panels)
+        p:loop(left, panel, "panels")
+        p:advance(S, back)
+        p:advance(A, 4)
+        for k = 0, 3 do
+            p:advance(b[k], jump)
+        end
+    end, "over K")
+    return p
+end
+
+-- dst[n][width] = src, rows `ld` apart; the second vector of a row is `second` elements after the first.
+function gemm.pack(cfg)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "pack", {"Pack n rows of weights into a panel."})
+    local dst, src = p:pointer("dst", "float"), p:pointer("src", "const " .. cfg.dtype.c)
+    local ld, second, n = p:integer("ld"), p:integer("second"), p:integer("n")
+    local ahead = p:pointer("ahead", "const " .. cfg.dtype.c)
+    p:loop(n, function()
+        p:op("prefetch_0", p:at(ahead, 0))
+        p:op("prefetch_0", p:at(ahead, 0, second))
+        for v = 0, cfg.vectors - 1 do
+            local w = quantise.load(p, cfg.dtype, "w_" .. v, p:at(src, 0, v > 0 and second or nil))
+            p:op("store", p:at(dst, v * lanes), w)
+        end
+        p:advance(src, ld)
+        p:advance(ahead, ld)
+        p:advance(dst, cfg.vectors * lanes)
+    end, "rows")
+    return p
+end
+
+-- Tiles of all these heights (ascending): the tallest is built, the others are it without its last rows.
+function gemm.heights(build, cfg, heights)
+    local list = {}
+    local most = heights[#heights]
+    local tallest = build(cfg, most)
+    for i = #heights, 1, -1 do
+        local rows = heights[i]
+        list[#list + 1] = rows == most and tallest or ir.shorter(tallest, rows, (tallest.name:gsub("%d+$", rows)),
+            {(tallest.note[1]:gsub("%d+ rows", rows .. " rows", 1))})
+    end
+    return list
+end
+
+return gemm

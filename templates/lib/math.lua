@@ -1,0 +1,60 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- math.lua - exp, sigmoid, erf over IR vectors, accurate to a few roundings of f32.
+-- Every function takes (program, name, x) and returns a vector; constants are named once per program.
+local math_lib = {}
+
+-- exp(x) = 2^n * e^r with n = round(x / ln 2), r = x - n ln 2 in two steps, |r| <= ln 2 / 2; e^r by its Taylor series to the
+-- 7th power (error below 2^-27 there). Inputs are clamped to where the result neither overflows nor becomes subnormal.
+local exp_terms = {1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0}
+
+function math_lib.exp(p, name, x)
+    local low, high = p:const("exp_low", -87.0), p:const("exp_high", 88.0)
+    local safe = p:op("min", name .. "_capped", high, p:op("max", name .. "_floored", low, x))   -- NaN stays
+    local t = p:op("mul", name .. "_t", safe, p:const("log2_e", 1.44269504088896341))
+    local n = p:op("round", name .. "_n", t)
+    local r = p:op("copy", name .. "_r", safe)
+    p:op("fnma", r, n, p:const("ln2_high", 0.693359375))
+    p:op("fnma", r, n, p:const("ln2_low", -2.12194440e-4))
+    local e = p:const_copy(name .. "_e", "exp_7", exp_terms[1])
+    for i = 2, #exp_terms do
+        p:op("mul_add", e, r, p:const("exp_" .. 8 - i, exp_terms[i]))
+    end
+    if p:has("scalef") then
+        return p:op("scalef", name, e, n)
+    end
+    local bits = p:op("shl", name .. "_shift", p:op("to_int", name .. "_i", n), 23)
+    return p:op("int_add", name, e, bits)
+end
+
+-- 1 / (1 + exp(-c x))
+function math_lib.sigmoid(p, name, x, c)
+    local minus = p:op("mul", name .. "_minus", x, p:const("minus_" .. (c and "c" or "one"), -(c or 1.0)))
+    local e = math_lib.exp(p, name .. "_exp", minus)
+    local one = p:const("one_f", 1.0)
+    return p:op("div", name, one, p:op("add", name .. "_sum", e, one))
+end
+
+-- erf(x): Abramowitz and Stegun 7.1.26, absolute error below 1.5e-7: 1 - (a1 t + .. + a5 t^5) exp(-x^2), t = 1 / (1 + p |x|).
+local erf_terms = {1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592}
+
+function math_lib.erf(p, name, x)
+    local sign = p:op("bit_and", name .. "_sign", x, p:const("sign_bit", 0x80000000))
+    local size = p:op("bit_xor", name .. "_size", x, sign)
+    local one = p:const("one_f", 1.0)
+    local below = p:op("copy", name .. "_below", one)
+    p:op("fma", below, size, p:const("erf_p", 0.3275911))
+    local t = p:op("div", name .. "_t", one, below)
+    local poly = p:const_copy(name .. "_poly", "erf_5", erf_terms[1])
+    for i = 2, #erf_terms do
+        p:op("mul_add", poly, t, p:const("erf_" .. 6 - i, erf_terms[i]))
+    end
+    local scaled = p:op("mul", name .. "_scaled", poly, t)
+    local square = p:op("mul", name .. "_square", size, size)
+    local minus = p:op("bit_xor", name .. "_minus", square, p:const("sign_bit", 0x80000000))
+    local e = math_lib.exp(p, name .. "_exp", minus)
+    local result = p:op("copy", name .. "_value", one)
+    p:op("fnma", result, scaled, e)
+    return p:op("bit_or", name, result, sign)
+end
+
+return math_lib

@@ -1,0 +1,57 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- quantise.lua - widening loads and narrowing stores of the types of dtype.lua, for targets with and without instructions.
+local quantise = {}
+
+-- Widenings: (program, name, memory) -> f32 vector.
+local widen = {
+    bf16_to_f32 = function(p, name, mem)
+        return p:op("shl", name, p:op("load_u16", name .. "_bits", mem), 16)
+    end,
+    f16_to_f32 = function(p, name, mem)
+        return p:op("load_f16", name, mem)
+    end,
+}
+
+-- Store the low 16 bits of every 32-bit lane.
+local function store_u16(p, mem, x)
+    if p:has("store_u16") then
+        return p:op("store_u16", mem, x)
+    end
+    local packed = p:op("pack_u16", x.name .. "_packed", x, x)
+    p:op("store_half", mem, p:op("swap_middle", x.name .. "_low", packed))
+end
+
+-- Narrowings: (program, memory, f32 vector). Round to nearest even; NaN becomes a quiet NaN.
+local narrow = {
+    f32_to_bf16 = function(p, mem, x)
+        local name = x.name
+        local high = p:op("shr", name .. "_high", x, 16)
+        local odd = p:op("bit_and", name .. "_odd", high, p:const("one", 1))
+        local bias = p:op("int_add", name .. "_bias", odd, p:const("half", 0x7fff))
+        local sum = p:op("int_add", name .. "_sum", x, bias)
+        local rounded = p:op("shr", name .. "_rounded", sum, 16)
+        local quiet = p:op("bit_or", name .. "_quiet", high, p:const("quiet", 0x40))
+        local nan = p:op("is_nan", name .. "_nan", x, x)
+        store_u16(p, mem, p:op("blend", name .. "_bf16", nan, rounded, quiet))
+    end,
+    f32_to_f16 = function(p, mem, x)
+        p:op("store_f16", mem, x)
+    end,
+}
+
+-- f32 vector of consecutive elements of dtype dt.
+function quantise.load(p, dt, name, mem)
+    if not dt.widen then
+        return p:op("load", name, mem)
+    end
+    return widen[dt.widen](p, name, mem)
+end
+
+function quantise.store(p, dt, mem, x)
+    if not dt.narrow then
+        return p:op("store", mem, x)
+    end
+    narrow[dt.narrow](p, mem, x)
+end
+
+return quantise

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api_test.c - the public interface: origins, errors, binding, concurrency, overhead. Uses moegen.h
+ * only, except for a tensor's float64 reference where none is needed: a kernel is compared with
+ * itself. */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "moegen.h"
+
+static int failures;
+#define CHECK(x) ((x) ? (void)0 : failed(__LINE__, #x))
+
+static void failed(int line, const char *what)
+{
+    fprintf(stderr, "api_test.c:%d: not so: %s\n", line, what);
+    failures++;
+}
+
+static const char toy[] = "kernel: moe_forward\nname: toy\nH: 24\nI_TP: 20\nE: 3\ntop_k: 1\n"
+                          "block_size: 4\ndtype: f32\n";
+enum { T = 9, H = 24, I = 20, E = 3, B = 4, BLOCKS = 5 };
+
+static moegen_spec spec_of(const char *text)
+{
+    return (moegen_spec){.struct_size = sizeof(moegen_spec), .text = text, .len = strlen(text)};
+}
+
+static moegen_engine *engine_of(const char *cache_dir, const char *features)
+{
+    moegen_engine *engine = NULL;
+    moegen_engine_options o = {
+        .struct_size = sizeof o, .cache_dir = cache_dir, .threads = 2, .features = features};
+    CHECK(moegen_engine_create(&o, &engine, NULL) == MOEGEN_OK);
+    return engine;
+}
+
+static const char *origin(const moegen_kernel *kernel)
+{
+    moegen_kernel_facts f = {.struct_size = sizeof f};
+    return moegen_kernel_info(kernel, &f) ? "?" : f.origin;
+}
+
+static moegen_kernel *get(moegen_engine *engine, const char *text)
+{
+    moegen_spec spec = spec_of(text);
+    moegen_kernel *kernel = NULL;
+    moegen_error *err = NULL;
+    moegen_status status = moegen_kernel_get(engine, &spec, &kernel, &err);
+    if (status)
+        fprintf(stderr, "%s", moegen_error_text(err));
+    CHECK(status == MOEGEN_OK && kernel);
+    moegen_error_release(err);
+    return kernel;
+}
+
+/* ---- where kernels come from ---- */
+
+static void test_origins(void)
+{
+    char dir[] = "/tmp/moegen-api-XXXXXX", command[64];
+    CHECK(mkdtemp(dir) != NULL);
+    for (int i = 0; i < 2; i++) {
+        moegen_engine *engine = engine_of(dir, NULL);
+        CHECK(strcmp(moegen_engine_cache_dir(engine), dir) == 0);
+        moegen_kernel *first = get(engine, toy), *again = get(engine, toy);
+        CHECK(strcmp(origin(first), i ? "disk" : "jit") == 0);
+        CHECK(strcmp(origin(again), "memory") == 0);
+        moegen_kernel_release(first);
+        moegen_kernel_retain(again);
+        moegen_engine_release(engine); /* kernels outlive it */
+        moegen_kernel_release(again);
+        CHECK(strcmp(moegen_kernel_param(again, "activation"), "silu") == 0);
+        CHECK(moegen_kernel_param(again, "no such key") == NULL);
+        moegen_kernel_release(again);
+    }
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    CHECK(system(command) == 0);
+    moegen_engine *engine = engine_of("", NULL);
+    CHECK(*moegen_engine_cache_dir(engine) == '\0');
+    moegen_engine_retain(engine);
+    moegen_engine_release(engine);
+    moegen_engine_release(engine);
+}
+
+static void test_info(void)
+{
+    moegen_engine *engine = engine_of("", "");
+    moegen_kernel *kernel = get(engine, toy);
+    moegen_kernel_facts f = {.struct_size = sizeof f};
+    CHECK(moegen_kernel_info(kernel, &f) == MOEGEN_OK);
+    CHECK(strcmp(f.name, "toy") == 0 && strcmp(f.family, "moe_forward") == 0);
+    CHECK(strcmp(f.spelling, "scalar") == 0); /* no features were offered */
+    CHECK(f.arg_count >= 7 && f.dim_count == 2 && f.code_bytes > 0 && f.jit_seconds > 0);
+    CHECK(f.flops_per_row == 6 * H * I);
+    CHECK(strcmp(f.args[0].name, "hidden_states") == 0 && f.args[0].rank == 2);
+    CHECK(strcmp(f.args[0].extent[0], "T+1") == 0 && strcmp(f.args[0].extent[1], "24") == 0);
+    moegen_kernel_facts small = {.struct_size = 2 * sizeof(void *)};
+    small.target = "untouched";
+    CHECK(moegen_kernel_info(kernel, &small) == MOEGEN_OK && small.name == f.name);
+    CHECK(strcmp(small.target, "untouched") == 0);
+    CHECK(moegen_kernel_info(NULL, &f) == MOEGEN_BAD_ARGUMENT);
+    moegen_kernel_release(kernel);
+    moegen_engine_release(engine);
+    CHECK(moegen_version() == 100 && strcmp(moegen_status_name(MOEGEN_BAD_SPEC), "bad spec") == 0);
+    CHECK(strcmp(moegen_dtype_name(MOEGEN_BF16), "bf16") == 0 &&
+          moegen_dtype_size(MOEGEN_I64) == 8);
+    CHECK(strcmp(moegen_dtype_name((moegen_dtype)77), "?") == 0);
+}
+
+/* ---- errors ---- */
+
+static void test_errors(void)
+{
+    moegen_engine *engine = engine_of("", NULL);
+    moegen_kernel *kernel = NULL;
+    moegen_error *err = NULL;
+    moegen_diagnostic d;
+    moegen_spec spec = spec_of("kernel: moe_forward\nH: 0\nE: -2\ncheckpont: save\n");
+    spec.label = "a.yaml";
+    CHECK(moegen_kernel_get(engine, &spec, &kernel, &err) == MOEGEN_BAD_SPEC && !kernel);
+    CHECK(moegen_error_count(err) >= 3);
+    CHECK(moegen_error_diagnostic(err, 0, &d) == MOEGEN_OK && strcmp(d.file, "a.yaml") == 0);
+    CHECK(d.line >= 1 && d.col >= 1 && d.len >= 1 && *d.message);
+    CHECK(moegen_error_diagnostic(err, 99, &d) == MOEGEN_BAD_ARGUMENT);
+    CHECK(strstr(moegen_error_text(err), "a.yaml:2:4: error: H: 0 is not in"));
+    CHECK(strstr(moegen_error_text(err), "did you mean 'checkpoint'?"));
+    moegen_error_release(err);
+    CHECK(moegen_kernel_get(engine, &spec, &kernel, NULL) == MOEGEN_BAD_SPEC);
+    err = NULL;
+    spec.struct_size = 0;
+    CHECK(moegen_kernel_get(engine, &spec, &kernel, &err) == MOEGEN_BAD_ARGUMENT && err);
+    moegen_error_release(err);
+    moegen_error_release(NULL);
+    CHECK(moegen_error_count(NULL) == 0);
+    moegen_kernel_release(NULL);
+    moegen_call_release(NULL);
+    moegen_source_release(NULL);
+    moegen_engine_release(engine);
+    moegen_engine_release(NULL);
+}
+
+/* ---- calls ---- */
+
+struct tensors {
+    float hidden[(T + 1) * H], affinity[(T + 1) * E], gate_up[E * H * 2 * I], down[E * I * H];
+    float out[(T + 1) * H];
+    int32_t ids[BLOCKS * B], experts[BLOCKS];
+};
+
+static struct tensors *make_tensors(void)
+{
+    struct tensors *x = aligned_alloc(64, (sizeof *x + 63) / 64 * 64);
+    unsigned seed = 7;
+    int used[E] = {0};
+    if (!x)
+        abort();
+    for (float *f = x->hidden; f < x->out; f++) {
+        seed = seed * 1664525u + 1013904223u;
+        *f = (float)(seed >> 8) / 8388608.0f - 1.0f;
+    }
+    memset(x->out, 0xff, sizeof x->out);
+    for (int s = 0; s < BLOCKS * B; s++)
+        x->ids[s] = T;
+    for (int b = 0; b < BLOCKS; b++)
+        x->experts[b] = b < 2 * E ? b / 2 : E - 1;
+    for (int t = 0; t < T; t++) /* expert 2 has one block left */
+        x->ids[2 * (t % E) * B + used[t % E]++] = t;
+    return x;
+}
+
+static moegen_status bind_all(moegen_call *call, struct tensors *x, moegen_error **err)
+{
+    const int64_t rows[] = {T + 1, H}, pairs[] = {(T + 1) * E}, first[] = {E, H, 2, I};
+    const int64_t second[] = {E, I, H}, slots[] = {BLOCKS * B, 1}, blocks[] = {BLOCKS};
+    const struct {
+        const char *name;
+        void *data;
+        moegen_dtype dtype;
+        int rank;
+        const int64_t *shape;
+    } all[] = {
+        {"hidden_states", x->hidden, MOEGEN_F32, 2, rows},
+        {"expert_affinities_masked", x->affinity, MOEGEN_F32, 1, pairs},
+        {"gate_up_proj_weight", x->gate_up, MOEGEN_F32, 4, first},
+        {"down_proj_weight", x->down, MOEGEN_F32, 3, second},
+        {"token_position_to_id", x->ids, MOEGEN_I32, 2, slots},
+        {"block_to_expert", x->experts, MOEGEN_I32, 1, blocks},
+        {"output", x->out, MOEGEN_F32, 2, rows},
+    };
+    moegen_status status = MOEGEN_OK;
+    for (size_t i = 0; i < sizeof all / sizeof *all && !status; i++)
+        status = moegen_call_bind(call, all[i].name, all[i].data, all[i].dtype, all[i].rank,
+                                  all[i].shape, err);
+    return status;
+}
+
+static bool says(moegen_status got, moegen_status want, moegen_error **err, const char *sentence)
+{
+    bool right = got == want && *err && strstr(moegen_error_text(*err), sentence);
+    if (!right)
+        fprintf(stderr, "status %d, expected %d and '%s':\n%s", (int)got, (int)want, sentence,
+                moegen_error_text(*err));
+    moegen_error_release(*err);
+    *err = NULL;
+    return right;
+}
+
+static void test_binding(void)
+{
+    moegen_engine *engine = engine_of("", NULL);
+    moegen_kernel *kernel = get(engine, toy);
+    moegen_call *call = NULL;
+    moegen_error *err = NULL;
+    struct tensors *x = make_tensors();
+    const int64_t rows[] = {T + 1, H}, wrong[] = {T, H + 1}, other[] = {T + 2, H};
+    CHECK(moegen_call_create(kernel, &call, NULL) == MOEGEN_OK);
+    moegen_kernel_release(kernel); /* the call keeps it */
+
+    moegen_status status = moegen_call_run(call, &err);
+    CHECK(moegen_error_count(err) == 7);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "tensor 'output' is not bound"));
+    status = moegen_call_bind(call, "outputs", x->out, MOEGEN_F32, 2, rows, &err);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "no tensor 'outputs'; it takes hidden_states"));
+    status = moegen_call_bind(call, "output", x->out, MOEGEN_BF16, 2, rows, &err);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err,
+               "tensor 'output' is bf16 [10, 24], expected f32 [T+1, 24]"));
+    status = moegen_call_bind(call, "output", x->out, MOEGEN_F32, 2, wrong, &err);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "is f32 [9, 25], expected"));
+    status = moegen_call_bind(call, "output", (char *)x->out + 1, MOEGEN_F32, 2, rows, &err);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "not aligned to 4 bytes"));
+    status = moegen_call_bind_const(call, "output", x->out, MOEGEN_F32, 2, rows, &err);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "is written"));
+
+    CHECK(bind_all(call, x, &err) == MOEGEN_OK);
+    CHECK(moegen_call_run(call, &err) == MOEGEN_OK);
+    CHECK(x->out[T * H] == 0 && x->out[0] == x->out[0]);
+    CHECK(moegen_call_bind(call, "output", x->out, MOEGEN_F32, 2, other, &err) == MOEGEN_OK);
+    CHECK(says(moegen_call_run(call, &err), MOEGEN_BAD_ARGUMENT, &err, "with T = 9"));
+    CHECK(moegen_call_bind(call, "output", x->hidden, MOEGEN_F32, 2, rows, &err) == MOEGEN_OK);
+    CHECK(says(moegen_call_run(call, &err), MOEGEN_BAD_ARGUMENT, &err,
+               "output 'output' overlaps tensor 'hidden_states'"));
+    CHECK(bind_all(call, x, &err) == MOEGEN_OK);
+    CHECK(moegen_call_set_size(call, "T", 8, &err) == MOEGEN_OK);
+    CHECK(says(moegen_call_run(call, &err), MOEGEN_BAD_ARGUMENT, &err, "with T = 8"));
+    CHECK(says(moegen_call_set_size(call, "Q", 8, &err), MOEGEN_BAD_ARGUMENT, &err, "size 'Q'"));
+    CHECK(moegen_call_set_size(call, "T", T, &err) == MOEGEN_OK);
+    CHECK(moegen_call_run(call, &err) == MOEGEN_OK);
+
+    float before[(T + 1) * H];
+    memcpy(before, x->out, sizeof before);
+    x->ids[0] = 1000000;
+    CHECK(says(moegen_call_run(call, &err), MOEGEN_BAD_DATA, &err, "token_position_to_id"));
+    CHECK(memcmp(before, x->out, sizeof before) == 0);
+    x->ids[0] = 0;
+    CHECK(moegen_call_run(call, &err) == MOEGEN_OK);
+    CHECK(memcmp(before, x->out, sizeof before) == 0);
+    moegen_call_release(call);
+    moegen_engine_release(engine);
+    free(x);
+}
+
+static void test_workspace(void)
+{
+    moegen_engine *engine = engine_of("", NULL);
+    moegen_kernel *kernel = get(engine, toy);
+    moegen_call *call = NULL;
+    moegen_error *err = NULL;
+    struct tensors *x = make_tensors();
+    size_t bytes = 0;
+    CHECK(moegen_call_create(kernel, &call, NULL) == MOEGEN_OK);
+    CHECK(bind_all(call, x, &err) == MOEGEN_OK);
+    CHECK(moegen_call_set_threads(call, 3, &err) == MOEGEN_OK);
+    CHECK(moegen_call_workspace_bytes(call, &bytes, &err) == MOEGEN_OK);
+    char *own = aligned_alloc(64, (bytes + 127) / 64 * 64);
+    CHECK(says(moegen_call_set_workspace(call, own + 8, bytes, &err), MOEGEN_BAD_ARGUMENT, &err,
+               "aligned to 64"));
+    if (bytes) {
+        CHECK(moegen_call_set_workspace(call, own, bytes - 1, &err) == MOEGEN_OK);
+        CHECK(says(moegen_call_run(call, &err), MOEGEN_BAD_ARGUMENT, &err, "the kernel needs"));
+    }
+    CHECK(moegen_call_set_workspace(call, own, bytes, &err) == MOEGEN_OK);
+    memset(own, 0xff, bytes + 1);
+    CHECK(moegen_call_run(call, &err) == MOEGEN_OK);
+    CHECK(own[bytes] == (char)0xff);
+    CHECK(says(moegen_call_set_threads(call, -1, &err), MOEGEN_BAD_ARGUMENT, &err, "not in"));
+    moegen_call_release(call);
+    moegen_kernel_release(kernel);
+    moegen_engine_release(engine);
+    free(own);
+    free(x);
+}
+
+/* ---- threads and time ---- */
+
+static moegen_engine *shared;
+
+static void *get_and_run(void *result)
+{
+    moegen_kernel *kernel = get(shared, toy);
+    moegen_call *call = NULL;
+    struct tensors *x = make_tensors();
+    CHECK(moegen_call_create(kernel, &call, NULL) == MOEGEN_OK);
+    CHECK(bind_all(call, x, NULL) == MOEGEN_OK);
+    for (int i = 0; i < 20; i++)
+        CHECK(moegen_call_run(call, NULL) == MOEGEN_OK);
+    memcpy(result, x->out, sizeof x->out);
+    moegen_call_release(call);
+    moegen_kernel_release(kernel);
+    free(x);
+    return NULL;
+}
+
+static void test_concurrency(void)
+{
+    enum { THREADS = 6 };
+    static float out[THREADS][(T + 1) * H];
+    pthread_t thread[THREADS];
+    shared = engine_of("", NULL);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&thread[i], NULL, get_and_run, out[i]) == 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(thread[i], NULL);
+    for (int i = 1; i < THREADS; i++)
+        CHECK(memcmp(out[0], out[i], sizeof out[0]) == 0);
+    moegen_engine_release(shared);
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Overhead: a bound call of no work at all against the bare entry. Times are told, not judged. */
+static void test_overhead(void)
+{
+    enum { TIMES = 20000 };
+    moegen_engine *engine = engine_of("", NULL);
+    moegen_kernel *kernel = get(engine, toy);
+    moegen_call *call = NULL;
+    struct tensors *x = make_tensors();
+    const int64_t none[] = {0}, rows[] = {1, H}, pairs[] = {E};
+    CHECK(moegen_call_create(kernel, &call, NULL) == MOEGEN_OK);
+    CHECK(bind_all(call, x, NULL) == MOEGEN_OK);
+    moegen_call_bind(call, "hidden_states", x->hidden, MOEGEN_F32, 2, rows, NULL);
+    moegen_call_bind(call, "expert_affinities_masked", x->affinity, MOEGEN_F32, 1, pairs, NULL);
+    moegen_call_bind(call, "token_position_to_id", x->ids, MOEGEN_I32, 1, none, NULL);
+    moegen_call_bind(call, "block_to_expert", x->experts, MOEGEN_I32, 1, none, NULL);
+    moegen_call_bind(call, "output", x->out, MOEGEN_F32, 2, rows, NULL);
+    moegen_call_set_threads(call, 1, NULL);
+    double start = now();
+    for (int i = 0; i < TIMES; i++)
+        CHECK(moegen_call_run(call, NULL) == MOEGEN_OK);
+    double run = (now() - start) / TIMES;
+    start = now();
+    for (int i = 0; i < TIMES; i++)
+        moegen_kernel_release(get(engine, toy));
+    printf("a call without work: %.0f ns; a kernel from memory: %.0f ns\n", 1e9 * run,
+           1e9 * (now() - start) / TIMES);
+    moegen_call_release(call);
+    moegen_kernel_release(kernel);
+    moegen_engine_release(engine);
+    free(x);
+}
+
+static void test_generate(void)
+{
+    moegen_engine *engine = engine_of("", NULL);
+    moegen_source *source = NULL, *again = NULL;
+    moegen_override set[] = {{"target", "scalar"}, {"name", "renamed"}};
+    moegen_spec spec = spec_of(toy);
+    spec.overrides = set;
+    spec.override_count = 2;
+    CHECK(moegen_generate(engine, &spec, &source, NULL) == MOEGEN_OK);
+    CHECK(moegen_generate(engine, &spec, &again, NULL) == MOEGEN_OK);
+    CHECK(strcmp(moegen_source_name(source), "renamed") == 0);
+    CHECK(strstr(moegen_source_h(source), "struct renamed_args"));
+    CHECK(strcmp(moegen_source_c(source), moegen_source_c(again)) == 0);
+    moegen_source_release(source);
+    moegen_source_release(again);
+    moegen_engine_release(engine);
+}
+
+int main(void)
+{
+    test_origins();
+    test_info();
+    test_errors();
+    test_binding();
+    test_workspace();
+    test_concurrency();
+    test_overhead();
+    test_generate();
+    return failures != 0;
+}

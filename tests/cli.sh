@@ -1,0 +1,72 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The command line: exit statuses, options anywhere, help everywhere, files whole or not at all.
+#   cli.sh MOEGEN SOURCE
+set -u
+moegen=$1 root=$2 failed=0
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+cd "$tmp" || exit 1
+spec=$root/tests/host/toy.yaml
+
+# expect STATUS PATTERN ARG...: exit status, and a line of stdout or stderr that matches
+expect() {
+  want=$1 pattern=$2
+  shift 2
+  "$moegen" "$@" >out 2>err
+  got=$?
+  if [ $got != "$want" ] || ! cat out err | grep -q -e "$pattern"; then
+    echo "FAIL moegen $*: exit status $got, expected $want and /$pattern/; it said:"
+    cat out err
+    failed=1
+  fi
+}
+check() { "$@" || { echo "FAIL: $*"; failed=1; }; }
+
+expect 0 '^usage' --help
+expect 0 '^moegen [0-9]' --version
+expect 2 '^usage'
+expect 2 'is no command' frobnicate
+for command in gen run check bench explain list cache schema completion; do
+  expect 0 'examples:' "$command" --help
+  expect 2 "no option '--frobnicate'" "$command" --frobnicate
+done
+for what in kernels activations dtypes targets keys; do expect 0 . list $what; done
+expect 0 '"name"' list targets --json
+expect 2 'list takes' list frogs
+expect 0 '"\$schema"' schema
+expect 0 'complete -F' completion bash
+
+expect 2 'cannot read no.yaml' gen no.yaml
+expect 2 'takes one spec' gen
+expect 2 "takes KEY=VALUE" gen "$spec:forward" --set top_k
+expect 2 "H: -1 is not in" gen "$spec:forward" --set H=-1
+expect 2 "kernel" gen "$spec:backwards"
+expect 0 'wrote dir/toy_forward.c' gen -o dir --target scalar "$spec:forward"
+check test -s dir/toy_forward.h
+expect 0 'unchanged dir/toy_forward.c' gen "$spec:forward" -o dir --target scalar
+expect 0 'int32_t toy_forward(' gen "$spec:forward" -o - --target scalar
+expect 0 'x.c' gen "$spec:forward" --stem x -o dir --depfile dir/x.d --target scalar
+check grep -q 'dir/x.c dir/x.h: .*toy.yaml' dir/x.d
+expect 0 '"changed": false' gen "$spec:forward" --stem x -o dir --json --target scalar
+expect 0 . explain "$spec:forward"
+
+expect 2 'takes --in FILE' run "$spec:forward"
+expect 2 'no.safetensors' run "$spec:forward" --in no.safetensors --out o
+expect 0 ' 0 failed' check "$spec:forward" --T 9 --routing uniform --target scalar
+expect 0 '"result": "ok"' check "$spec:forward" --T 9 --routing uniform --target scalar --json
+expect 2 'routing' check "$spec:forward" --T 9 --routing sideways
+expect 2 "is not a number" check "$spec:forward" --threads x
+expect 0 '"share_of_peak"' bench "$spec:forward" --T 9 --runs 1 --json --target scalar
+expect 0 'from disk' bench "$spec:forward" --latency
+
+MOEGEN_CACHE_DIR=$tmp/cache
+export MOEGEN_CACHE_DIR
+expect 0 "$tmp/cache" cache path
+expect 0 . check "$spec:forward" --T 3 --routing one --target scalar --quiet
+expect 0 '1 entries' cache list
+expect 0 ' 0 damaged' cache verify
+expect 2 'is not a size' cache prune --max 3X
+expect 0 'removed 1' cache clear
+[ $failed = 0 ] && echo "all right"
+exit $failed

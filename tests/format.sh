@@ -1,0 +1,23 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Every C file is as clang-format writes it, every Lua file passes luacheck, every file names its licence.
+#   format.sh MOEGEN SOURCE
+set -u
+cd "$2" || exit 1
+failed=0 tmp=$(mktemp)
+for tool in clang-format luacheck; do
+  command -v $tool >/dev/null || { echo "no $tool"; exit 77; }
+done
+c=$(find gen runtime tests -name '*.[ch]' -o -name '*.cpp' | sort)
+# shellcheck disable=SC2086
+if ! clang-format --dry-run -Werror $c 2>"$tmp"; then
+  sed -n 's/:[0-9]*:[0-9]*: error.*//p' "$tmp" | sort | uniq -c
+  echo "To mend: clang-format -i \$(find gen runtime tests -name '*.[ch]' -o -name '*.cpp')"
+  failed=1
+fi
+rm -f "$tmp"
+luacheck -q gen/lua templates/lib || failed=1
+for file in $c $(find gen templates cmake tests -name '*.lua' -o -name '*.c.in' -o -name '*.cmake' -o -name '*.sh'); do
+  head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || { echo "$file: no SPDX line"; failed=1; }
+done
+exit $failed

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fuzz_spec.c - spec_push against hostile text: never crashes, never leaks, never slow, and always
+ * either one value on the Lua stack or complaints with sound places.
+ *
+ *     fuzz_spec SECONDS [FILE...]      the built-in corpus and the files, then random mutations of
+ * them
+ *
+ * With -DMOEGEN_LIBFUZZER (and -fsanitize=fuzzer) it is a libFuzzer target instead. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <lauxlib.h>
+#include <lua.h>
+
+#include "private.h"
+
+static void require(bool holds, const char *what)
+{
+    if (!holds) {
+        fprintf(stderr, "fuzz_spec: %s\n", what);
+        abort();
+    }
+}
+
+/* Every node has a kind, a place and its content; returns the number of nodes of the tree on top of
+ * the stack. */
+static int walk(lua_State *L)
+{
+    int nodes = 1;
+    require(lua_istable(L, -1), "a node is a table");
+    require(lua_getfield(L, -1, "line") == LUA_TNUMBER && lua_tointeger(L, -1) >= 1,
+            "a node has a line");
+    require(lua_getfield(L, -2, "col") == LUA_TNUMBER && lua_tointeger(L, -1) >= 1,
+            "a node has a column");
+    require(lua_getfield(L, -3, "len") == LUA_TNUMBER && lua_tointeger(L, -1) >= 1,
+            "a node has a length");
+    lua_pop(L, 3);
+    lua_getfield(L, -1, "kind");
+    const char *kind = lua_tostring(L, -1);
+    lua_pop(L, 1);
+    require(kind != NULL, "a node has a kind");
+    if (strcmp(kind, "scalar") == 0) {
+        require(lua_getfield(L, -1, "value") == LUA_TSTRING, "a scalar has text");
+        require(lua_getfield(L, -2, "plain") == LUA_TBOOLEAN, "a scalar is plain or not");
+        lua_pop(L, 2);
+        return nodes;
+    }
+    bool map = strcmp(kind, "map") == 0;
+    require(lua_getfield(L, -1, map ? "entries" : "items") == LUA_TTABLE,
+            "a list has items, a map entries");
+    lua_Integer count = luaL_len(L, -1);
+    for (lua_Integer i = 1; i <= count; i++) {
+        lua_rawgeti(L, -1, i);
+        if (map) {
+            lua_getfield(L, -1, "key");
+            nodes += walk(L);
+            lua_pop(L, 1);
+            lua_getfield(L, -1, "value");
+        }
+        nodes += walk(L);
+        lua_pop(L, map ? 2 : 1);
+    }
+    lua_pop(L, 1);
+    return nodes;
+}
+
+static void try(const char *text, size_t len)
+{
+    lua_State *L = luaL_newstate();
+    require(L != NULL, "no memory");
+    moegen_error *err = NULL;
+    moegen_status status = spec_push(L, "fuzz", text, len, &err);
+    if (status == MOEGEN_OK) {
+        require(lua_gettop(L) == 1 && !err, "one value and no complaint on success");
+        walk(L);
+    } else {
+        require(lua_gettop(L) == 0 && err && err->count > 0, "no value and complaints on failure");
+        for (size_t i = 0; i < err->count; i++) {
+            const struct diag *d = &err->diag[i];
+            require(d->message && *d->message && !strchr(d->message, '\n'),
+                    "a complaint is a sentence");
+            require(len > 256 * 1024 || (d->line >= 1 && d->col >= 1), "a complaint has a place");
+        }
+        require(*moegen_error_text(err), "complaints can be printed");
+    }
+    moegen_error_release(err);
+    lua_close(L);
+}
+
+#ifdef MOEGEN_LIBFUZZER
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    try((const char *)data, size);
+    return 0;
+}
+
+#else
+
+enum { BIG = 250 * 1024, MAX_SEEDS = 128 };
+
+/* A text repeated up to BIG bytes: what breaks parsers that are quadratic or recursive somewhere.
+ */
+static const char *const repeated[] = {
+    "[",
+    "{",
+    "{a: ",
+    "[[],",
+    "- ",
+    "? ",
+    "a: ",
+    "a:\n ",
+    "- - - -\n",
+    "? ? a\n",
+    "\"",
+    "'",
+    "\"\\u0041",
+    "a\n",
+    "a b ",
+    "|\n",
+    ">\n  x\n",
+    "- |\n a\n",
+    "#\n",
+    "# comment\n",
+    "\n",
+    "\r\n",
+    " ",
+    "\t",
+    "&a ",
+    "*a ",
+    "!a ",
+    "!!",
+    "%A\n",
+    "---\n",
+    "...\n",
+    "---\n...\n",
+    "a: 1\n",
+    "[a, b], ",
+    "{a: b}, ",
+    ", ",
+    ":",
+    ": ",
+    "::",
+    "\xEF\xBB\xBF",
+    "\xC2\x85",
+    "\xE2\x80\xA8",
+    "\xFF",
+    "\xC3",
+    "\xF4\x90\x80\x80",
+    "k: [1, 2, 3]\n",
+    "a: &x b\n",
+    "aaaaaaaaaaaaaaaaaaaa",
+};
+static const char *const seeds[] = {
+    "kernel: moe_forward\nH: 2048\nE: 64\nclamp: {gate: [null, 7], up: [-7, 7]}\n",
+    "name: toy\nkernels:\n  forward: {kernel: moe_forward, block_size: 128}\n  index:\n    kernel: "
+    "moe_index\n",
+    "a: \"x\\n\\0\\u263a\"\nb: 'it''s'\nc: |\n  text\n  more\nd: >-\n  folded\n- e\n",
+    "? a\n: b\n",
+    "{a: 1, b: [c, {d: e}]}",
+    "a: 1\na: 2\n",
+    "&x a: *x\n",
+    "%YAML 1.1\n---\na\n...\n",
+    "H:4096\nE: 1\n",
+    "a: b: c\n",
+    "- a\n- b:\n  - c\n",
+    "\xEF\xBB\xBF"
+    "a: 1\n",
+};
+
+static struct text seed[MAX_SEEDS];
+static size_t seed_count;
+static uint64_t state = 0x9E3779B97F4A7C15u;
+
+static uint32_t chance(uint32_t below)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (uint32_t)((state >> 32) * below >> 32);
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void add_file(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    char part[4096];
+    size_t n;
+    require(f && seed_count < MAX_SEEDS, path);
+    while ((n = fread(part, 1, sizeof part, f)) > 0)
+        text_add(&seed[seed_count], part, n);
+    fclose(f);
+    seed_count += seed[seed_count].len > 0;
+}
+
+/* A few random edits: bytes, deletions, pieces of other seeds, YAML's own signs. */
+static void mutate(struct text *t)
+{
+    static const char signs[] = "[]{}:,-?&*!|>'\"%@`#\n \t\\\0\xC3\xFF~0";
+    const struct text *s = &seed[chance((uint32_t)seed_count)];
+    t->len = 0;
+    text_add(t, s->at, s->len);
+    for (uint32_t edits = 1 + chance(8); edits-- > 0 && t->len > 1;) {
+        size_t at = chance((uint32_t)t->len), n = 1 + chance(12);
+        const struct text *o = &seed[chance((uint32_t)seed_count)];
+        n = n < t->len - at ? n : t->len - at;
+        switch (chance(5)) {
+        case 0:
+            t->at[at] = (char)chance(256);
+            break;
+        case 1:
+        case 2:
+            t->at[at] = signs[chance(sizeof signs - 1)];
+            break;
+        case 3:
+            memmove(t->at + at, t->at + at + n, t->len - at - n);
+            t->len -= n;
+            break;
+        default:
+            text_add(t, o->at, 1 + chance((uint32_t)o->len));
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    double seconds = argc > 1 ? atof(argv[1]) : 1, slowest = 0;
+    size_t slow = 0, runs = 0;
+    for (size_t i = 0; i < sizeof repeated / sizeof *repeated; i++) {
+        struct text t = {0};
+        while (t.len < BIG)
+            text_add(&t, repeated[i], strlen(repeated[i]));
+        double start = now();
+        try(t.at, t.len);
+        double took = now() - start;
+        if (took > slowest) {
+            slowest = took;
+            slow = i;
+        }
+        text_free(&t);
+    }
+    printf("slowest of %zu: \"%.12s...\", %.1f ms\n", sizeof repeated / sizeof *repeated,
+           repeated[slow], slowest * 1e3);
+    require(slowest < 1.0, "hostile text took a second");
+
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++)
+        text_add(&seed[seed_count++], seeds[i], strlen(seeds[i]));
+    for (int i = 2; i < argc; i++)
+        add_file(argv[i]);
+    for (size_t i = 0; i < seed_count; i++)
+        try(seed[i].at, seed[i].len);
+    struct text t = {0};
+    for (double end = now() + seconds; now() < end; runs++) {
+        mutate(&t);
+        try(t.at, t.len);
+    }
+    printf("%zu mutations\n", runs);
+    text_free(&t);
+    for (size_t i = 0; i < seed_count; i++)
+        text_free(&seed[i]);
+    return 0;
+}
+
+#endif
