@@ -203,7 +203,7 @@ moegen_status moegen_call_set_workspace(moegen_call *call, void *memory, size_t 
 /* ---- validating ---- */
 
 /* Every run-time size from what is given by hand, else from the first tensor that names it
- * (from[k], -1: by hand); a size is -1 where nothing fixes it. */
+ * (from[k], -1: no tensor), else from other sizes; a size is -1 where nothing fixes it. */
 static void solve(const moegen_call *c, int64_t *size, int *from)
 {
     const struct unit *u = c->unit;
@@ -219,6 +219,9 @@ static void solve(const moegen_call *c, int64_t *size, int *from)
             size[x->dim] = extent_solve(x, length_at(&c->bound[i], d));
             from[x->dim] = i;
         }
+    for (int i = 0; i < u->derived_count; i++)
+        if (size[u->derived[i].dim] < 0)
+            size[u->derived[i].dim] = derived_value(&u->derived[i], size);
 }
 
 /* Does bound tensor i have the extents that the sizes ask for? */

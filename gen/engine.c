@@ -261,6 +261,7 @@ static moegen_status from_disk(moegen_engine *e, const unsigned char key[32], do
     if (!(status = unit_create(meta.at, meta.len, e->crew, &u, NULL)) &&
         !(status = check_cpu(u, NULL)) && !(status = code_map(&blob, &code, NULL))) {
         unit_attach(u, &code, "disk", now() - start);
+        code_note(&u->code, u->facts.name);
         *out = u;
         u = NULL;
     }

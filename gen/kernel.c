@@ -67,6 +67,12 @@ static bool parse_dim(struct unit *u, char *rest)
     return true;
 }
 
+static bool parse_derived(struct unit *u, char *rest)
+{
+    return u->derived_count < MAX_DIMS && rest &&
+           derived_parse(rest, u->dim, u->facts.dim_count, &u->derived[u->derived_count++]);
+}
+
 static bool parse_param(struct unit *u, char *rest)
 {
     char *key = word(&rest);
@@ -113,8 +119,8 @@ static bool parse_line(struct unit *u, char *key, char *rest)
         const char *key;
         bool (*parse)(struct unit *u, char *rest);
     } parsers[] = {
-        {"dim", parse_dim},       {"arg", parse_arg},   {"param", parse_param},
-        {"status", parse_status}, {"work", parse_work},
+        {"dim", parse_dim},     {"derive", parse_derived}, {"arg", parse_arg},
+        {"param", parse_param}, {"status", parse_status},  {"work", parse_work},
     };
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
         if (strcmp(strings[i].key, key) == 0) {

@@ -66,6 +66,35 @@ int64_t extent_solve(const struct extent *x, int64_t value)
     return (value - x->plus) / x->times;
 }
 
+bool derived_parse(const char *text, const char *const *dims, int dim_count, struct derived *out)
+{
+    struct derived x;
+    size_t dim = strcspn(text, " "), from = text[dim] ? strcspn(text + dim + 1, " ") : 0;
+    x.dim = dim_find(text, dim, dims, dim_count);
+    x.from = from ? dim_find(text + dim + 1, from, dims, dim_count) : -1;
+    if (x.dim < 0 || x.from < 0)
+        return false;
+    const char *at = text + dim + 1 + from;
+    int64_t *const numbers[] = {&x.times, &x.less, &x.per};
+    for (int i = 0; i < 3; i++)
+        if (*at++ != ' ' || !number(&at, numbers[i]))
+            return false;
+    *out = x;
+    return !*at && x.per > 0;
+}
+
+int64_t derived_value(const struct derived *x, const int64_t *size)
+{
+    int64_t beyond, value;
+    if (size[x->from] < 0 || __builtin_mul_overflow(size[x->from], x->times, &beyond))
+        return -1;
+    beyond -= x->less;
+    value = beyond / x->per + (beyond % x->per > 0); /* rounded up, also below zero */
+    if (__builtin_add_overflow(value, x->less, &value))
+        return -1;
+    return value > 1 ? value : 1;
+}
+
 void shape_text(struct text *t, int rank, const int64_t *shape)
 {
     text_add(t, "[", 1);

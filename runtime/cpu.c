@@ -75,53 +75,77 @@ static const struct feature {
 /* clang-format on */
 enum { FEATURES = sizeof features / sizeof *features };
 
+/* What this CPU has, read once: CPUID traps in virtual machines, at tens of microseconds each. */
+static bool present[FEATURES];
+static pthread_once_t present_once = PTHREAD_ONCE_INIT;
+
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
 
-static uint64_t xcr0(void)
+/* The leaves that `features` names, each asked for at most once. */
+struct leaf {
+    uint32_t leaf, subleaf;
+    unsigned reg[4]; /* zero where the CPU has no such leaf */
+};
+struct leaves {
+    struct leaf at[16];
+    int count;
+};
+
+static const struct leaf *leaf_at(struct leaves *known, uint32_t leaf, uint32_t subleaf)
 {
-    unsigned r[4] = {0};
-    if (!__get_cpuid(1, &r[0], &r[1], &r[2], &r[3]) || !(r[ECX] >> 27 & 1)) /* no OSXSAVE? */
-        return 0;
+    for (int i = 0; i < known->count; i++)
+        if (known->at[i].leaf == leaf && known->at[i].subleaf == subleaf)
+            return &known->at[i];
+    bool there = leaf == 0 || leaf <= leaf_at(known, 0, 0)->reg[EAX];
+    if (subleaf > 0) /* the highest subleaf is in EAX of subleaf 0 */
+        there = there && subleaf <= leaf_at(known, leaf, 0)->reg[EAX];
+    struct leaf *new = &known->at[known->count++];
+    *new = (struct leaf){leaf, subleaf, {0}};
+    if (there)
+        __cpuid_count(leaf, subleaf, new->reg[EAX], new->reg[EBX], new->reg[ECX], new->reg[EDX]);
+    return new;
+}
+
+static uint64_t xcr0(struct leaves *known)
+{
     uint32_t low, high;
+    if (!(leaf_at(known, 1, 0)->reg[ECX] >> 27 & 1)) /* no OSXSAVE? */
+        return 0;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (uint64_t)high << 32 | low;
 }
 
-static bool cpuid_bit(const struct feature *f)
-{
-    unsigned r[4] = {0}, top = 0;
-    if (f->subleaf > 0) { /* the highest subleaf is in EAX of subleaf 0 */
-        if (!__get_cpuid_count(f->leaf, 0, &top, &r[1], &r[2], &r[3]) || top < f->subleaf)
-            return false;
-    }
-    if (!__get_cpuid_count(f->leaf, f->subleaf, &r[0], &r[1], &r[2], &r[3]))
-        return false;
-    return r[f->reg] >> f->bit & 1;
-}
-#else
-static uint64_t xcr0(void)
-{
-    return 0;
-}
-
-static bool cpuid_bit(const struct feature *f)
-{
-    (void)f;
-    return false;
-}
-#endif
-
-static bool tiles_allowed;
-static pthread_once_t tiles_once = PTHREAD_ONCE_INIT;
-
-static void ask_for_tiles(void)
+static bool tiles_allowed(void)
 {
 #if defined(__x86_64__) && defined(SYS_arch_prctl)
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
-    tiles_allowed = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    return false;
 #endif
 }
+
+static void find_present(void)
+{
+    struct leaves known = {.count = 0};
+    uint64_t saved = xcr0(&known);
+    int tiles = -1; /* not asked yet */
+    for (int i = 0; i < FEATURES; i++) {
+        const struct feature *f = &features[i];
+        const struct leaf *l = leaf_at(&known, f->leaf, f->subleaf);
+        present[i] = (l->reg[f->reg] >> f->bit & 1) && !(f->needs & ~saved);
+        if (present[i] && f->needs == TILE) {
+            tiles = tiles < 0 ? tiles_allowed() : tiles;
+            present[i] = tiles;
+        }
+    }
+}
+#else
+static void find_present(void)
+{
+}
+#endif
 
 /* Equal but for underscores? */
 static bool same_name(const char *a, const char *b)
@@ -140,16 +164,10 @@ static bool same_name(const char *a, const char *b)
 
 int moegen_rt_cpu_has(const char *name)
 {
-    for (const struct feature *f = features; f < features + FEATURES; f++) {
-        if (!same_name(f->name, name))
-            continue;
-        if (!cpuid_bit(f) || (f->needs & ~xcr0()))
-            return 0;
-        if (f->needs != TILE)
-            return 1;
-        pthread_once(&tiles_once, ask_for_tiles);
-        return tiles_allowed;
-    }
+    pthread_once(&present_once, find_present);
+    for (int i = 0; i < FEATURES; i++)
+        if (same_name(features[i].name, name))
+            return present[i];
     return 0;
 }
 

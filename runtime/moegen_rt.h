@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * moegen_rt.h - the ABI between a generated kernel and whoever calls it.
  *
@@ -20,6 +21,13 @@ extern "C" {
 #endif
 
 #define MOEGEN_RT_ABI 1
+
+/* On the declaration of a tile: it is defined in this file and stays in this library. */
+#if defined(__GNUC__)
+#define MOEGEN_HIDDEN __attribute__((visibility("hidden")))
+#else
+#define MOEGEN_HIDDEN
+#endif
 
 /* What one rank of a team needs during a call. Every rank passes the same args and its own worker.
  * NULL in place of a worker means a team of one. */

@@ -235,6 +235,9 @@ function emit.meta(job)
     for _, dim in ipairs(job.family.dims) do
         line("dim", dim)
     end
+    for _, row in ipairs(job.family.derived and job.family.derived(job.spec) or {}) do
+        line("derive", table.unpack(row))
+    end
     for _, arg in ipairs(job.args) do
         local extents = {}
         for i = 4, #arg do

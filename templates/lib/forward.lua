@@ -53,12 +53,23 @@ end
 
 function forward.plan(plan, spec)
     local isa = plan.isa
+    plan:choose("shard", spec.shard.on == "auto" and "hidden" or spec.shard.on,
+        spec.shard.on == "auto" and "columns of both projections: no sums across ranks" or "spec")
     plan.vectors = 2
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v))
     plan:choose("unroll", 4, "k steps per row of the next panel that is packed on the way")
     plan:choose("strip", 2, "panels packed side by side: full cache lines of weights, and two strips fit in L2")
-    plan:choose("k_block", 1024, "products per partial sum: keeps f32 sums of long K accurate")
+    if dtype[spec.dtype].narrow then
+        plan:choose("k_block", 4096, "products per partial sum: inputs are rounded more coarsely than sums")
+    else
+        plan:choose("k_block", 256, "products per partial sum: keeps f32 sums of long K accurate")
+    end
+    if spec.shard.on == "intermediate" then
+        plan:choose("parts", spec.shard.cores == "auto" and 4 or spec.shard.cores, "of the intermediate columns, added in order")
+    else
+        plan.parts = 1
+    end
     plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed")
     plan:choose("segment_rows", 512, "rows of an expert per pass over its weights")
     plan:choose("batch_rows", 512, "rows between barriers")
@@ -73,13 +84,16 @@ function forward.plan(plan, spec)
 end
 
 -- Which steps of the semantics this spec has.
-local function steps(spec)
+local function steps(spec, shard)
     local scale, on = spec.affinity.scale, spec.affinity.on
     local on_p = on == "intermediate" and scale ~= "none"
     return {
         bias_up = spec.bias.gate_up, bias_down = spec.bias.down,
         affinity_on_x = scale == "pre" and not on_p, affinity_on_p = on_p, affinity_on_y = scale == "post" and not on_p,
         bias_scaled = on_p and spec.bias.down,
+        affinity_in_finish = scale == "post" and not on_p and shard ~= "intermediate",
+        affinity_in_combine = scale == "post" and not on_p and shard == "intermediate",
+        add = spec.accumulate and shard == "hidden",
         checkpoint_up = spec.checkpoint == "save", checkpoint_down = spec.checkpoint == "save" and on == "hidden",
     }
 end
@@ -110,6 +124,9 @@ local function constants(spec, plan)
         {"DIRECT_SUMS", plan.direct_rows * width, "floats of such a panel's sums"},
         {"ALL_SUMS", math.max(plan.strip * (plan.segment_rows + 2 * plan.tile_rows), plan.direct_strip * plan.direct_rows) * width,
             "floats of a strip's sums"},
+        {"LOST", plan.direct_rows // 2, "row of a panel's sums from where what rounding lost of the first rows is kept"},
+        {"PARTS", plan.parts, "of I, summed apart"},
+        {"HELD", math.max(plan.batch_rows, plan.segment_rows), "rows of a batch"},
         {"RUN", plan.run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
         {"DIRECT_K", plan.direct_k, "rows of weights per pass of direct tiles"},
         {"PREFETCH", plan.prefetch, "rows of weights fetched ahead"},
@@ -128,8 +145,9 @@ end
 function forward.names(spec, plan, job)
     local isa, io = plan.isa, dtype[spec.dtype]
     local out = dtype[spec.output_dtype]
-    local has = steps(spec)
+    local has = steps(spec, plan.shard)
     local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll, stride = plan.stride,
+        compensated = not io.narrow, lost = plan.direct_rows // 2,
         direct_sums = plan.direct_rows * plan.vectors * isa.lanes,
         panel = round_up(math.max(spec.H, spec.I_TP), plan.unroll) * plan.vectors * isa.lanes}
     local up = spec.gated and isa.lanes or plan.vectors * isa.lanes
@@ -137,6 +155,8 @@ function forward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         io = io.c, bias_c = dtype[spec.bias_dtype].c, output_c = out.c,
         narrow_output = out.narrow ~= nil, narrow_checkpoint = io.narrow ~= nil,
+        by_hidden = plan.shard == "hidden", by_block = plan.shard == "block", by_part = plan.shard == "intermediate",
+        compensated = not io.narrow,
         edge_up = spec.I_TP % up ~= 0, edge_down = spec.H % (plan.vectors * isa.lanes) ~= 0,
         down_vectors = spec.H >= plan.vectors * isa.lanes,
         packed_rows = tile_heights(plan), direct_rows = direct_heights(plan), sweep_rows = {1, 2, 4},
@@ -158,15 +178,21 @@ function forward.names(spec, plan, job)
         list[#list + 1] = epilogue.intermediate(cfg, spec, {bias = has.bias_up, affinity = has.affinity_on_p,
             checkpoint = has.checkpoint_up})
         list[#list + 1] = epilogue.output(cfg, {bias = has.bias_down, bias_scaled = has.bias_scaled,
-            affinity = has.affinity_on_y, checkpoint = has.checkpoint_down, add = spec.accumulate})
+            affinity = has.affinity_in_finish, checkpoint = has.checkpoint_down and not names.by_part, add = has.add})
         if spec.H >= isa.lanes then
             list[#list + 1] = rows.widen(cfg, io, "gather", has.affinity_on_x)
             if out.narrow then
                 list[#list + 1] = rows.narrow(cfg, out, "narrow_output")
             end
         end
-        if has.checkpoint_down and names.down_vectors then
+        if has.checkpoint_down and names.down_vectors and not names.by_part then
             list[#list + 1] = rows.narrow(cfg, io, "narrow_io")
+        end
+        if names.compensated or names.by_part and spec.H >= isa.lanes then
+            list[#list + 1] = rows.add(cfg, "add", {add = true})
+        end
+        if not names.by_hidden and spec.H >= isa.lanes then
+            list[#list + 1] = rows.add(cfg, "combine", {scaled = has.affinity_in_combine, add = spec.accumulate})
         end
         list[#list + 1] = rows.zero(cfg, "zero")
         return list

@@ -36,18 +36,22 @@ function rows.narrow(cfg, dt, name)
     return p
 end
 
--- dst += a * src (a only with `scaled`), all f32.
-function rows.add(cfg, name, scaled)
+-- dst = [dst +] [a *] src, all f32. has: add, scaled
+function rows.add(cfg, name, has)
     local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. name, {scaled and "Row += a * row." or "Row += row."})
+    local p = ir.program(cfg.isa, cfg.prefix .. name,
+        {("Row %s= %srow."):format(has.add and "+" or "", has.scaled and "a * " or "")})
     local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const float"), p:integer("n")
-    local a = scaled and p:op("bcast", "scale", p:at(p:pointer("a", "const float"), 0))
+    local a = has.scaled and p:op("bcast", "scale", p:at(p:pointer("a", "const float"), 0))
     p:loop(n, function()
         local x = p:op("load", "x", p:at(src, 0))
-        if scaled then
+        if has.scaled then
             x = p:op("mul", "x_scaled", x, a)
         end
-        p:op("store", p:at(dst, 0), p:op("add", "sum", x, p:op("load", "before", p:at(dst, 0))))
+        if has.add then
+            x = p:op("add", "sum", x, p:op("load", "before", p:at(dst, 0)))
+        end
+        p:op("store", p:at(dst, 0), x)
         p:advance(src, lanes)
         p:advance(dst, lanes)
     end, "vectors")
