@@ -163,7 +163,7 @@ moegen_status outputs_expect(const moegen_kernel *kernel, const moegen_rt_proble
 {
     const moegen_rt_reference *reference;
     moegen_rt_error why = {{0}};
-    moegen_rt_want want = {0};
+    moegen_rt_want want = {.padding_is_zero = 1};
     int64_t *tokens = NULL;
     moegen_status status = reference_of(kernel, &reference, err);
     if (status)

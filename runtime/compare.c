@@ -10,14 +10,26 @@ enum { CHUNK = 512, ROUNDINGS = 16 };
 
 struct sums {
     double difference, want; /* of squares */
+    double least;            /* no row that is not zero counts as smaller than this */
 };
 
-static int stripped(const moegen_rt_tensor *t)
+/* Where the rows of a tensor lie: `count` elements, `stride` apart. */
+struct row {
+    int64_t count, stride;
+};
+
+/* A row is what one token got: a run of the last extent that is not 1; in tensors whose name ends
+ * in _T (transposed), of the one before it. */
+static struct row row_of(const moegen_rt_tensor *t)
 {
     int rank = t->rank;
+    size_t name = t->name ? strlen(t->name) : 0;
+    bool transposed = rank > 1 && name > 2 && strcmp(t->name + name - 2, "_T") == 0;
+    if (transposed)
+        return (struct row){t->shape[rank - 2], t->shape[rank - 1]};
     while (rank > 0 && t->shape[rank - 1] == 1)
         rank--;
-    return rank;
+    return (struct row){rank ? t->shape[rank - 1] : 1, 1};
 }
 
 /* Same shape but for trailing ones, and got may be longer in its first extent. */
@@ -31,13 +43,29 @@ static bool shapes_agree(const moegen_rt_tensor *got, const moegen_rt_tensor *wa
     return true;
 }
 
+/* Root of the mean square of what is compared. A row that is much smaller, because its sums cancel,
+ * is as badly conditioned as its terms are large: its roundings are counted in those of this. */
+static double typical_size(const double *want, int64_t count)
+{
+    double squares = 0;
+    int64_t n = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (isfinite(want[i])) {
+            squares += want[i] * want[i];
+            n++;
+        }
+    return n ? sqrt(squares / (double)n) : 0;
+}
+
 /* Largest magnitude among the compared elements of a row. */
-static double row_size(const double *want, int64_t n)
+static double row_size(const double *want, struct row row, double least)
 {
     double size = 0;
-    for (int64_t i = 0; i < n; i++)
-        size = fabs(want[i]) > size ? fabs(want[i]) : size; /* false for NaN */
-    return size;
+    for (int64_t i = 0; i < row.count; i++) {
+        double x = fabs(want[i * row.stride]);
+        size = x > size ? x : size; /* false for NaN */
+    }
+    return size > 0 && size < least ? least : size;
 }
 
 static void element(moegen_rt_comparison *c, struct sums *sums, double got, double want, int64_t at,
@@ -62,23 +90,46 @@ static void element(moegen_rt_comparison *c, struct sums *sums, double got, doub
     sums->want += want * want;
 }
 
+static void compare_row(const moegen_rt_tensor *got, const double *want, int64_t first,
+                        struct row row, double typical, struct sums *sums, moegen_rt_comparison *c)
+{
+    const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(got->dtype);
+    double unit = facts->digits ? ldexp(fmax(row_size(want + first, row, sums->least), typical),
+                                        -facts->digits)
+                                : 1;
+    double chunk[CHUNK];
+    int64_t most = row.stride > 1 ? 1 : CHUNK; /* neighbours in memory */
+    for (int64_t i = 0; i < row.count; i += most) {
+        int64_t n = row.count - i < most ? row.count - i : most, at = first + i * row.stride;
+        rt_elements(got, at, n, chunk);
+        for (int64_t j = 0; j < n; j++)
+            element(c, sums, chunk[j], want[at + j], at + j, unit);
+    }
+}
+
+/* A quarter of the root mean square: a row that is smaller than that is what cancellation left of
+ * larger terms. */
+static double least_size(const moegen_rt_tensor *want)
+{
+    const double *w = want->data;
+    double sum = 0, count = 0;
+    for (int64_t i = 0, n = moegen_rt_tensor_count(want); i < n; i++)
+        if (!isnan(w[i])) {
+            sum += w[i] * w[i];
+            count++;
+        }
+    return count > 0 ? 0.25 * sqrt(sum / count) : 0;
+}
+
 static void rows(const moegen_rt_tensor *got, const moegen_rt_tensor *want, struct sums *sums,
                  moegen_rt_comparison *c)
 {
-    const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(got->dtype);
-    int rank = stripped(want);
-    int64_t count = moegen_rt_tensor_count(want), length = rank ? want->shape[rank - 1] : 1;
-    const double *w = want->data;
-    double chunk[CHUNK];
-    for (int64_t row = 0; row < count; row += length) {
-        double unit = facts->digits ? ldexp(row_size(w + row, length), -facts->digits) : 1;
-        for (int64_t i = 0; i < length; i += CHUNK) {
-            int64_t n = length - i < CHUNK ? length - i : CHUNK;
-            rt_elements(got, row + i, n, chunk);
-            for (int64_t j = 0; j < n; j++)
-                element(c, sums, chunk[j], w[row + i + j], row + i + j, unit);
-        }
-    }
+    struct row row = row_of(want);
+    int64_t count = moegen_rt_tensor_count(want), span = row.count * row.stride;
+    double typical = typical_size(want->data, count);
+    for (int64_t first = 0; first < count; first += span)
+        for (int64_t i = 0; i < row.stride; i++)
+            compare_row(got, want->data, first + i, row, typical, sums, c);
 }
 
 static void verdict(moegen_rt_comparison *c)
@@ -115,7 +166,7 @@ moegen_rt_status moegen_rt_compare(const moegen_rt_tensor *got, const moegen_rt_
                        got->name, rt_shape(&have, got->rank, got->shape),
                        rt_shape(&need, want->rank, want->shape));
     const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(got->dtype);
-    struct sums sums = {0, 0};
+    struct sums sums = {.least = least_size(want)};
     *c = (moegen_rt_comparison){.l2_limit = facts->l2_limit,
                                 .roundings_limit = facts->digits ? ROUNDINGS : 0};
     rows(got, want, &sums, c);

@@ -142,9 +142,7 @@ static void find_present(void)
     }
 }
 #else
-static void find_present(void)
-{
-}
+static void find_present(void) {}
 #endif
 
 /* Equal but for underscores? */

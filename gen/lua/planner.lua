@@ -3,7 +3,7 @@
 --
 -- A plan is an ordered list of {key, value, why}; keys can be overridden in the spec (`plan: {strip: 3}` or `--set plan.strip=3`).
 local schema = require "schema"
-local source = require "source"
+local target = require "target"
 
 local planner = {}
 
@@ -21,18 +21,7 @@ function Plan:choose(key, value, why)
     return value
 end
 
--- Targets, best first.
-function planner.targets()
-    local list = {}
-    for _, name in ipairs(source.isas()) do
-        local isa = require("isa." .. name)
-        if isa.rank then
-            list[#list + 1] = isa
-        end
-    end
-    table.sort(list, function(a, b) return a.rank > b.rank end)
-    return list
-end
+planner.targets = target.all
 
 local function missing(isa, features)
     local list = {}

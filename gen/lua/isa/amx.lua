@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- amx.lua - AMX tiles with bf16 dot products, over AVX-512. Columns: see avx512.lua. Place T: a memory operand whose rows
--- are a stride register apart (SIB, index = stride).
+-- are a stride register apart (SIB, index = stride). gcc's load does not say that it reads memory: hence the barrier.
 return {
     name = "amx", summary = "AMX: 8 tiles of 16 rows x 64 bytes, bf16 dot products, over avx512",
     rank = 40, extends = "avx512", partial = true,   -- no family has a plan for tiles yet
@@ -8,12 +8,12 @@ return {
     gcc = "-mamx-tile -mamx-bf16",
     registers = {t = 8}, prefix = {t = "tmm"}, types = {t = "int"},
     rows = {
-        -- op          intrinsic                            mnemonic       encoding                          places
-        tile_config  = {"_tile_loadconfig($m)",             "ldtilecfg",   "VEX.128.NP.0F38.W0 49 /0",       "M"},
-        tile_release = {"_tile_release()",                  "tilerelease", "VEX.128.NP.0F38.W0 49 C0",       ""},
-        tile_zero    = {"_tile_zero($d)",                   "tilezero",    "VEX.128.F2.0F38.W0 49 /r",       "R"},
-        tile_load    = {"_tile_loadd($d, $m, $s)",          "tileloadd",   "VEX.128.F2.0F38.W0 4B /r",       "RTS"},
-        tile_store   = {"_tile_stored($a, $m, $s)",         "tilestored",  "VEX.128.F3.0F38.W0 4B /r",       "TSR"},
-        tile_dot     = {"_tile_dpbf16ps($d, $a, $b)",       "tdpbf16ps",   "VEX.128.F3.0F38.W0 5C /r",       "RMV"},
+        -- op          intrinsic                                                                 mnemonic        encoding                          places
+        tile_config  = {"_tile_loadconfig($m)",                                                  "ldtilecfg",   "VEX.128.NP.0F38.W0 49 /0",       "M"},
+        tile_release = {"_tile_release()",                                                       "tilerelease", "VEX.128.NP.0F38.W0 49 C0",       ""},
+        tile_zero    = {"_tile_zero($d)",                                                        "tilezero",    "VEX.128.F2.0F38.W0 49 /r",       "R"},
+        tile_load    = {"__asm__ volatile(\"\" ::: \"memory\"); _tile_loadd($d, $m, $s)",        "tileloadd",   "VEX.128.F2.0F38.W0 4B /r",       "RTS"},
+        tile_store   = {"_tile_stored($a, $m, $s)",                                              "tilestored",  "VEX.128.F3.0F38.W0 4B /r",       "TSR"},
+        tile_dot     = {"_tile_dpbf16ps($d, $a, $b)",                                            "tdpbf16ps",   "VEX.128.F3.0F38.W0 5C /r",       "RMV"},
     },
 }

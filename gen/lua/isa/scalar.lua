@@ -4,6 +4,7 @@
 --
 -- operands   d written   D read and written   a b c read   m memory   i immediate; in the order Program:op takes them
 -- meaning    statement for lane l of LANES; d, a, b, c point to vec (f float, i int32_t, u uint32_t lanes), m to memory
+-- whole      the same as a statement for all lanes, or for the rows of tiles (class t); helpers: see print_c.lua
 -- says       the same for the comment beside the bytes
 --
 -- A NEW INSTRUCTION SET (EVEX or VEX) takes 2 files: gen/lua/isa/<name>.lua with a row per op it has (copy avx2.lua: rows
@@ -37,7 +38,7 @@ return {
     max          = {operands = "d a b",     meaning = "d->f[l] = a->f[l] > b->f[l] ? a->f[l] : b->f[l]", says = "$d = max($a, $b)"},
     round        = {operands = "d a",       meaning = "d->f[l] = nearest(a->f[l])", says = "$d = round($a)"},
     scalef       = {operands = "d a b",     meaning = "d->f[l] = scaled(a->f[l], b->f[l])", says = "$d = $a * 2^$b"},
-    to_int       = {operands = "d a",       meaning = "d->i[l] = (int32_t)nearest(a->f[l])", says = "$d = (int)$a"},
+    to_int       = {operands = "d a",       meaning = "d->i[l] = integer(a->f[l])", says = "$d = (int)$a"},
     to_float     = {operands = "d a",       meaning = "d->f[l] = (float)a->i[l]", says = "$d = (float)$a"},
 
     int_add      = {operands = "d a b",     meaning = "d->u[l] = a->u[l] + b->u[l]", says = "$d = $a + $b"},
@@ -53,12 +54,12 @@ return {
 
     -- lanes across: half of the 256-bit pack of avx2
     pack_u16     = {operands = "d a b",     whole = "for (int l = 0; l < LANES; l += 4) for (int j = 0; j < 4; j++) "
-                                                 .. "{ d->h[2 * l + j] = (uint16_t)a->u[l + j]; d->h[2 * l + 4 + j] = (uint16_t)b->u[l + j]; }",
+                                                 .. "{ d->h[2 * l + j] = saturated(a->i[l + j]); d->h[2 * l + 4 + j] = saturated(b->i[l + j]); }",
                                             says = "$d = pack($a, $b)"},
     swap_middle  = {operands = "d a",       whole = "for (int l = 0; l < 2; l++) { d->u[l] = a->u[l]; d->u[2 + l] = a->u[4 + l]; "
                                                  .. "d->u[4 + l] = a->u[2 + l]; d->u[6 + l] = a->u[6 + l]; }",
                                             says = "$d = $a, middle quarters swapped"},
-    store_half   = {operands = "m a",       whole = "for (int l = 0; l < LANES / 2; l++) ((uint32_t *)m)[l] = a->u[l];",
+    store_half   = {operands = "m a",       whole = "for (int l = 0; l < LANES; l++) ((uint16_t *)m)[l] = a->h[l];",
                                             says = "$m = low half of $a", writes = true},
 
     -- addresses and caches
@@ -66,13 +67,14 @@ return {
     prefetch_0   = {operands = "m",         whole = "(void)m;", says = "fetch $m"},
     prefetch_1   = {operands = "m",         whole = "(void)m;", says = "fetch $m to L2"},
 
-    -- tiles: 16 rows of 64 bytes
-    tile_config  = {operands = "m",         whole = "(void)m;", says = "tile shapes = $m", silent = true},
-    tile_release = {operands = "",          whole = "", says = "tiles off", silent = true},
-    tile_zero    = {operands = "d",         class = "t", whole = "memory_zero(d, sizeof *d);", says = "$d = 0"},
-    tile_load    = {operands = "d m s",     class = "t", whole = "for (int r = 0; r < 16; r++) copy(d->row[r], (const char *)m + r * s, 64);",
+    -- tiles: 16 rows of 64 bytes, rows in memory s bytes apart; sums are f32, products of bf16 pairs
+    tile_config  = {operands = "m",         class = "t", whole = "(void)m;", says = "tile shapes = $m"},
+    tile_release = {operands = "",          class = "t", whole = "", says = "tiles off"},
+    tile_zero    = {operands = "d",         class = "t", whole = "for (int r = 0; r < 16; r++) for (int n = 0; n < 16; n++) d->f[r][n] = 0;",
+                                            says = "$d = 0"},
+    tile_load    = {operands = "d m s",     class = "t", whole = "for (int r = 0; r < 16; r++) copy_64(d->row[r], (const uint8_t *)m + r * s);",
                                             says = "$d = rows of $m"},
-    tile_store   = {operands = "m s a",     whole = "for (int r = 0; r < 16; r++) copy((char *)m + r * s, a->row[r], 64);",
+    tile_store   = {operands = "m s a",     class = "t", whole = "for (int r = 0; r < 16; r++) copy_64((uint8_t *)m + r * s, a->row[r]);",
                                             says = "rows of $m = $a", writes = true},
-    tile_dot     = {operands = "D a b",     whole = "dot_bf16(d, a, b);", says = "$d += $a * $b"},
+    tile_dot     = {operands = "D a b",     class = "t", whole = "dot_bf16(d, a, b);", says = "$d += $a * $b"},
 }

@@ -1,0 +1,62 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- target.lua - the instruction sets: isa/<name>.lua, each merged over the one that it extends.
+--
+-- A table that extends another has all of its rows, registers and properties; its own add to them or replace them. Features
+-- and compiler flags add up. What says which table this is (the names below) is never inherited.
+local source = require "source"
+
+local target = {}
+
+local own = {name = true, summary = true, rank = true, extends = true, partial = true}
+local loaded = {}
+
+local function merge(base, top)
+    if top == nil or type(base) ~= "table" then
+        return top == nil and base or top
+    end
+    local both = table.move(base, 1, #base, 1, {})
+    table.move(top, 1, #top, #both + 1, both)       -- lists add up
+    for _, part in ipairs{base, top} do
+        for key, value in pairs(part) do
+            if type(key) == "string" then
+                both[key] = value
+            end
+        end
+    end
+    return both
+end
+
+-- The instruction set called name.
+function target.load(name)
+    if loaded[name] then
+        return loaded[name]
+    end
+    local isa = require("isa." .. name)
+    if isa.extends then
+        local base, all = target.load(isa.extends), {}
+        for key, value in pairs(base) do
+            all[key] = not own[key] and merge(value, isa[key]) or isa[key]
+        end
+        for key, value in pairs(isa) do
+            all[key] = all[key] or value
+        end
+        all.gcc = base.gcc .. " " .. isa.gcc
+        isa = all
+    end
+    loaded[name] = isa
+    return isa
+end
+
+-- All that programs can be written for, best first.
+function target.all()
+    local list = {}
+    for _, name in ipairs(source.isas()) do
+        if require("isa." .. name).rank then
+            list[#list + 1] = target.load(name)
+        end
+    end
+    table.sort(list, function(a, b) return a.rank > b.rank end)
+    return list
+end
+
+return target
