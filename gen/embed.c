@@ -1,26 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embed.c - build-time program: Lua modules (as bytecode) and templates (as text) to C arrays.
+/* embed.c - build-time program: Lua modules and templates, as bytecode, to C arrays.
  *
  *     embed OUT.c ROOT FILE...      FILE: path relative to ROOT, gen/lua/.., templates/lib/.. or
  * templates/NAME.c.in
  *
- * Bytecode keeps its line numbers, so that messages of the generator name file and line. */
+ * A template becomes the chunks that gen/lua/translate.lua makes of it. Bytecode keeps its line
+ * numbers, so that messages of the generator name file and line. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <lauxlib.h>
 #include <lua.h>
+#include <lualib.h>
 
 #include "private.h"
 
 struct source {
     const char *path; /* relative */
-    char name[128];   /* "isa.avx512", "moe_forward" */
-    bool template;
+    const char *part; /* of a template: "head", ..; of a module NULL */
+    char name[128];   /* "isa.avx512", "moe_forward.head" */
     char *text;
     size_t len;
 };
+
+static const char *const parts[] = {"bare", "body", "head"};
+enum { PARTS = sizeof parts / sizeof *parts };
 
 static const struct {
     const char *folder, *suffix, *prefix;
@@ -38,20 +43,26 @@ static void die(const char *what, const char *which)
     exit(1);
 }
 
-static void name_source(struct source *s)
+/* Fills in the entries of one file; returns their number. */
+static size_t name_source(struct source *s, const char *path)
 {
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        size_t head = strlen(places[i].folder), tail = strlen(places[i].suffix),
-               n = strlen(s->path);
-        if (strncmp(s->path, places[i].folder, head) != 0 || n <= head + tail ||
-            strcmp(s->path + n - tail, places[i].suffix) != 0)
+        size_t head = strlen(places[i].folder), tail = strlen(places[i].suffix), n = strlen(path);
+        if (strncmp(path, places[i].folder, head) != 0 || n <= head + tail ||
+            strcmp(path + n - tail, places[i].suffix) != 0)
             continue;
-        snprintf(s->name, sizeof s->name, "%s%.*s", places[i].prefix, (int)(n - head - tail),
-                 s->path + head);
-        s->template = places[i].template;
-        return;
+        size_t count = places[i].template ? PARTS : 1;
+        for (size_t k = 0; k < count; k++) {
+            s[k].path = path;
+            s[k].part = places[i].template ? parts[k] : NULL;
+            snprintf(s[k].name, sizeof s[k].name, "%s%.*s%s%s", places[i].prefix,
+                     (int)(n - head - tail), path + head, s[k].part ? "." : "",
+                     s[k].part ? s[k].part : "");
+        }
+        return count;
     }
-    die("neither a module nor a template", s->path);
+    die("neither a module nor a template", path);
+    return 0;
 }
 
 static void read_source(struct source *s, const char *root)
@@ -73,13 +84,13 @@ static void read_source(struct source *s, const char *root)
 static int by_name(const void *a, const void *b)
 {
     const struct source *x = a, *y = b;
-    return x->template != y->template ? x->template - y->template : strcmp(x->name, y->name);
+    return !x->part != !y->part ? !y->part - !x->part : strcmp(x->name, y->name);
 }
 
-static void write_array(FILE *out, const char *kind, size_t index, const void *bytes, size_t len)
+static void write_array(FILE *out, size_t index, const void *bytes, size_t len)
 {
     const unsigned char *at = bytes;
-    fprintf(out, "static const unsigned char %s_%zu[] = {", kind, index);
+    fprintf(out, "static const unsigned char chunk_%zu[] = {", index);
     for (size_t i = 0; i < len; i++)
         fprintf(out, "%s%u,", i % 24 == 0 ? "\n" : "", at[i]);
     fputs("0};\n", out);
@@ -92,23 +103,46 @@ static int collect(lua_State *L, const void *bytes, size_t len, void *user)
     return 0;
 }
 
-static void write_module(FILE *out, size_t index, struct source *s)
+/* Pushes the function of gen/lua/translate.lua. */
+static void load_translator(lua_State *L, const char *root)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/gen/lua/translate.lua", root);
+    luaL_openlibs(L);
+    if (luaL_dofile(L, path) != LUA_OK)
+        die(lua_tostring(L, -1), path);
+}
+
+/* Replaces a template's text by that of the chunk; the translator is on top of the stack. */
+static void translate(lua_State *L, struct source *s)
+{
+    lua_pushvalue(L, -1);
+    lua_pushlstring(L, s->text, s->len);
+    if (lua_pcall(L, 1, 1, 0) != LUA_OK)
+        die(lua_tostring(L, -1), s->path);
+    lua_getfield(L, -1, s->part);
+    const char *text = lua_tolstring(L, -1, &s->len);
+    free(s->text);
+    s->text = text ? strdup(text) : NULL;
+    if (!s->text)
+        die("no such part", s->name);
+    lua_pop(L, 2);
+}
+
+static void write_chunk(FILE *out, lua_State *L, size_t index, struct source *s)
 {
     char label[160];
+    struct text code = {0};
     snprintf(label, sizeof label, "@%s", s->path);
-    lua_State *L = luaL_newstate();
-    if (!L)
-        die("out of memory", s->path);
     if (luaL_loadbufferx(L, s->text, s->len, label, "t") != LUA_OK)
         die(lua_tostring(L, -1), s->path);
-    struct text code = {0};
     lua_dump(L, collect, &code, 0);
     if (code.lost)
         die("out of memory", s->path);
-    write_array(out, "module", index, code.at, code.len);
+    write_array(out, index, code.at, code.len);
     s->len = code.len;
     text_free(&code);
-    lua_close(L);
+    lua_pop(L, 1);
 }
 
 /* Declares the sorted table of the modules or the templates among the sources. */
@@ -118,8 +152,8 @@ static void write_table(FILE *out, const char *kind, const struct source *s, siz
     size_t n = 0;
     fprintf(out, "const struct embedded embedded_%ss[] = {\n", kind);
     for (size_t i = 0; i < count; i++)
-        if (s[i].template == template) {
-            fprintf(out, "    {\"%s\", %s_%zu, %zu},\n", s[i].name, kind, i, s[i].len);
+        if (!s[i].part != template) {
+            fprintf(out, "    {\"%s\", chunk_%zu, %zu},\n", s[i].name, i, s[i].len);
             n++;
         }
     fprintf(out, "    {NULL, NULL, 0},\n};\nconst size_t embedded_%s_count = %zu;\n", kind, n);
@@ -129,20 +163,20 @@ int main(int argc, char **argv)
 {
     if (argc < 3)
         die("usage: embed OUT.c ROOT FILE...", "arguments");
-    size_t count = (size_t)argc - 3;
-    struct source *s = calloc(count + 1, sizeof *s);
-    if (!s)
+    size_t count = 0;
+    struct source *s = calloc((size_t)argc * PARTS, sizeof *s);
+    lua_State *L = luaL_newstate();
+    if (!s || !L)
         die("out of memory", argv[1]);
     struct sha256 sum;
     sha256_start(&sum);
-    for (size_t i = 0; i < count; i++) {
-        s[i].path = argv[3 + i];
-        name_source(&s[i]);
-    }
+    for (int i = 3; i < argc; i++)
+        count += name_source(s + count, argv[i]);
     qsort(s, count, sizeof *s, by_name);
     FILE *out = fopen(argv[1], "wb");
     if (!out)
         die("cannot be written", argv[1]);
+    load_translator(L, argv[2]);
     fputs("/* Made by embed.c from the Lua modules and templates. */\n#include \"private.h\"\n\n",
           out);
     for (size_t i = 0; i < count; i++) {
@@ -150,10 +184,9 @@ int main(int argc, char **argv)
         sha256_add(&sum, s[i].path, strlen(s[i].path) + 1);
         sha256_add(&sum, &s[i].len, sizeof s[i].len);
         sha256_add(&sum, s[i].text, s[i].len);
-        if (s[i].template)
-            write_array(out, "template", i, s[i].text, s[i].len);
-        else
-            write_module(out, i, &s[i]);
+        if (s[i].part)
+            translate(L, &s[i]);
+        write_chunk(out, L, i, &s[i]);
         free(s[i].text);
     }
     write_table(out, "module", s, count, false);
@@ -165,6 +198,7 @@ int main(int argc, char **argv)
     fprintf(out, "const char embedded_digest[65] = \"%.64s\";\n", hex);
     if (fclose(out) != 0)
         die("cannot be written", argv[1]);
+    lua_close(L);
     free(s);
     return 0;
 }

@@ -141,7 +141,7 @@ int native_open(struct lua_State *L); /* native.c: pushes module "native" */
 
 /* embedded.c, made by embed.c at build time: sorted by name, and the digest of all of it. */
 struct embedded {
-    const char *name;  /* "isa.avx512", "moe_forward" */
+    const char *name;  /* "isa.avx512"; of a template "moe_forward.head": parts as in translate.lua */
     const unsigned char *at;
     size_t len;
 };

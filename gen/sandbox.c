@@ -235,6 +235,12 @@ static bool load_from_tree(lua_State *L, const char *root, const char *name)
     return true;
 }
 
+static void load_embedded(lua_State *L, const struct embedded *e)
+{
+    if (luaL_loadbufferx(L, (const char *)e->at, e->len, e->name, "b") != LUA_OK)
+        lua_error(L);
+}
+
 /* Pushes the module's chunk, or raises. */
 static void load_module(lua_State *L, const struct sandbox *s, const char *name)
 {
@@ -245,8 +251,7 @@ static void load_module(lua_State *L, const struct sandbox *s, const char *name)
         } else {
             const struct embedded *m = find(embedded_modules, embedded_module_count, name);
             if (m) {
-                if (luaL_loadbufferx(L, (const char *)m->at, m->len, name, "b") != LUA_OK)
-                    lua_error(L);
+                load_embedded(L, m);
                 return;
             }
         }
@@ -282,7 +287,8 @@ static int require(lua_State *L)
 
 /* ---- module "source" ---- */
 
-/* source.text("moe_forward" or "templates/moe_forward.c.in") -> text */
+/* source.text("moe_forward" or "templates/moe_forward.c.in") -> text; of a source tree only: see
+ * source.chunk for the embedded ones */
 static int source_text(lua_State *L)
 {
     size_t len;
@@ -303,14 +309,26 @@ static int source_text(lua_State *L)
         snprintf(path, sizeof path, "%s/templates/%s.c.in", s->root, name);
         if (push_file(L, path))
             return 1;
-    } else if (!s->root) {
-        const struct embedded *t = find(embedded_templates, embedded_template_count, name);
-        if (t) {
-            lua_pushlstring(L, (const char *)t->at, t->len);
-            return 1;
-        }
     }
     return luaL_error(L, "no template '%s'", name);
+}
+
+/* source.chunk("moe_forward", "body") -> that part of the template (see translate.lua) as a
+ * function, or nil with a source tree */
+static int source_chunk(lua_State *L)
+{
+    const char *family = luaL_checkstring(L, 1), *part = luaL_checkstring(L, 2);
+    void *user;
+    lua_getallocf(L, &user);
+    const struct sandbox *s = user;
+    if (s->root)
+        return 0;
+    const struct embedded *e = find(embedded_templates, embedded_template_count,
+                                    lua_pushfstring(L, "%s.%s", family, part));
+    if (!e)
+        return luaL_error(L, "no template '%s'", family);
+    load_embedded(L, e);
+    return 1;
 }
 
 /* Pushes a sorted list of the names in one of `places`. */
@@ -334,12 +352,17 @@ static int push_names(lua_State *L, int place)
     const struct embedded *table = place == TEMPLATES ? embedded_templates : embedded_modules;
     size_t count = place == TEMPLATES ? embedded_template_count : embedded_module_count;
     const char *prefix = place == TEMPLATES ? "" : places[place].prefix;
+    const char *suffix = place == TEMPLATES ? ".head" : "";
     lua_Integer n = 0;
-    for (size_t i = 0; i < count; i++)
-        if (strncmp(table[i].name, prefix, strlen(prefix)) == 0) {
-            lua_pushstring(L, table[i].name + strlen(prefix));
+    for (size_t i = 0; i < count; i++) {
+        const char *name = table[i].name;
+        size_t head = strlen(prefix), tail = strlen(suffix), len = strlen(name);
+        if (strncmp(name, prefix, head) == 0 && len > head + tail &&
+            strcmp(name + len - tail, suffix) == 0) {
+            lua_pushlstring(L, name + head, len - head - tail);
             lua_rawseti(L, -2, ++n);
         }
+    }
     return 1;
 }
 
@@ -370,7 +393,7 @@ static const struct {
     {LUA_MATHLIBNAME, "random"},   {LUA_MATHLIBNAME, "randomseed"},
 };
 static const luaL_Reg source_functions[] = {
-    {"text", source_text}, {"families", source_families}, {"isas", source_isas}, {NULL, NULL}};
+    {"text", source_text}, {"chunk", source_chunk}, {"families", source_families}, {"isas", source_isas}, {NULL, NULL}};
 
 void sandbox_setup(lua_State *L, struct sandbox *s)
 {

@@ -95,7 +95,7 @@ static void compare_row(const moegen_rt_tensor *got, const double *want, int64_t
 {
     const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(got->dtype);
     double unit = facts->digits ? ldexp(fmax(row_size(want + first, row, sums->least), typical),
-                                        -facts->digits)
+                                        1 - facts->digits)
                                 : 1;
     double chunk[CHUNK];
     int64_t most = row.stride > 1 ? 1 : CHUNK; /* neighbours in memory */

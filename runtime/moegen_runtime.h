@@ -270,9 +270,8 @@ typedef struct moegen_rt_comparison {
     int ok;           /* all limits kept */
     double l2;        /* ||got - want|| / ||want||; the plain norm of got when want is all zero */
     double l2_limit;  /* of the dtype of got; 0 for integers */
-    double roundings; /* largest |got - want| in roundings (2^-digits, half a unit in the last
-                       * place) of its row's largest magnitude; in units for integers; infinity
-                       * where a row of zeros is expected and something else is found */
+    double roundings; /* largest |got - want| in roundings: units in the last place, 2^(1 - digits), of
+                       * the row's largest magnitude */
     double roundings_limit; /* 16; 0 for integers */
     int64_t compared;       /* elements compared */
     int64_t skipped;        /* elements that are NaN in want */

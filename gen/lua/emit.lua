@@ -28,6 +28,17 @@ end
 
 -- struct <name>_args, in the order that moegen_rt.h describes.
 function emit.args_struct(job)
+    if job.bare then
+        local out = {"struct ", job.name, "_args {\n"}
+        for _, arg in ipairs(job.args) do
+            out[#out + 1] = ("const %s *%s;\n"):format(c_of[arg[2]], arg[1]):sub(is_output(arg) and 7 or 1)
+        end
+        for _, dim in ipairs(job.family.dims) do
+            out[#out + 1] = "int64_t " .. dim .. ";\n"
+        end
+        out[#out + 1] = "void *workspace;\nint64_t workspace_bytes;\n};\n"
+        return table.concat(out)
+    end
     local out = {("struct %s_args {\n"):format(job.name)}
     for _, arg in ipairs(job.args) do
         local optional = arg[3]:find("?", 1, true) and "; NULL: absent" or ""
@@ -76,7 +87,14 @@ function emit.includes(job)
     return table.concat(out)
 end
 
-function emit.constants(list)
+function emit.constants(list, job)
+    if job.bare then
+        local out = {}
+        for i, c in ipairs(list) do
+            out[i] = c[1] .. "=" .. ("%d"):format(c[2])
+        end
+        return "enum {" .. table.concat(out, ",") .. "};\n"
+    end
     local out, longest = {"enum {\n"}, 0
     for _, c in ipairs(list) do
         longest = math.max(longest, #c[1] + #tostring(c[2]))
@@ -88,27 +106,14 @@ function emit.constants(list)
     return table.concat(out)
 end
 
-local function rename(text, from, to)
-    return (text:gsub(from, to))
-end
-
--- C functions on single elements, each once: conversions asked for in names.scalars, and what scalar ops call.
-local function scalar_functions(job, names, used)
+-- C functions on single elements, each once: the conversions asked for in names.scalars.
+local function scalar_functions(names)
     local out, seen = {}, {}
     for _, want in ipairs(names.scalars or {}) do
         local name = want and want[1][want[2]]
         if name and not seen[name] then
             seen[name] = true
             out[#out + 1] = want[1].scalar[name]
-        end
-    end
-    if job.plan.spelling == "scalar" then
-        for _, name in ipairs(used) do
-            if name == "load_f16" then
-                out[#out + 1] = rename(dtype.f16.scalar.f16_to_f32, "f16_to_f32", "half_to_float")
-            elseif name == "store_f16" then
-                out[#out + 1] = rename(dtype.f16.scalar.f32_to_f16, "f32_to_f16", "float_to_half")
-            end
         end
     end
     return out
@@ -141,7 +146,7 @@ function emit.tiles(job, names)
         printed[#printed + 1] = (job.bare and "" or "// " .. p.note[1] .. "\n") .. text
     end
     job.operations = count
-    local out = scalar_functions(job, names, used)
+    local out = scalar_functions(names)
     if job.plan.spelling == "scalar" then
         out[#out + 1] = print_c.scalar_preamble(used)
     end

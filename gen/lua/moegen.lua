@@ -11,18 +11,10 @@ local template = require "template"
 
 local moegen = {}
 
-local function family_file(name)
-    return "templates/" .. name .. ".c.in"
-end
-
-local function family_of(name)
-    return template.family(source.text(family_file(name)), family_file(name))
-end
-
 local function all_families()
     local list = {}
     for _, name in ipairs(source.families()) do
-        list[#list + 1] = family_of(name)
+        list[#list + 1] = template.family(name)
     end
     return list
 end
@@ -33,7 +25,7 @@ local function prepare(req, errors)
     if not raw then
         return nil
     end
-    local family = family_of(raw.family)
+    local family = template.family(raw.family)
     local spec, info = schema.check(raw, family, errors, all_families)
     if not spec then
         return nil
@@ -62,18 +54,15 @@ function moegen.build(req)
         schema.complain(job.info, "plan", why, "take fewer rows: plan.tile_rows, plan.direct_rows")
         return {errors = errors}
     end
-    local holes = setmetatable({
-        name = job.name,
-        tiles = tiles,
-        linkage = "",
-        banner = emit.banner(job),
-        includes = emit.includes(job),
-        args_struct = emit.args_struct(job),
-        constants = names.constants and emit.constants(names.constants) or "",
-    }, {__index = names})
-    local file = family_file(job.family.family)
-    local text = template.render(source.text(file), file, holes)      -- C
-    return {name = job.name, c = text, h = emit.header(job), meta = emit.meta(job), notes = job.info.notes or {}}
+    names.name = job.name
+    names.tiles = tiles
+    names.linkage = ""
+    names.banner = emit.banner(job)
+    names.includes = emit.includes(job)
+    names.args_struct = emit.args_struct(job)
+    names.constants = names.constants and emit.constants(names.constants, job) or ""
+    local text = template.render(job.family.family, names, job.bare)  -- C
+    return {name = job.name, c = text, h = job.bare and "" or emit.header(job), meta = emit.meta(job), notes = job.info.notes or {}}
 end
 
 function moegen.explain(req)

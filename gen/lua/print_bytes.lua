@@ -114,10 +114,6 @@ end
 
 local function operand_text(p, code, row)
     local out = {}
-    local order = {R = 1, K = 2, V = 3, M = 4, T = 4, I = 6, S = 5}
-    if row[4]:find("^[MT]") and row[4]:find("R") then
-        order.M, order.T = 0, 0
-    end
     for i = 1, #row[4] do
         local place, x = row[4]:sub(i, i), code[i]
         local text
@@ -126,7 +122,7 @@ local function operand_text(p, code, row)
         elseif type(x) ~= "table" then
             text = code.name == "const" and "[rip+pool]" or tostring(x)
         elseif x.base then
-            local m = memory(x)
+            local m = memory(x, place == "T" and code[i + 1])
             text = "[" .. gpr[m.base] .. (m.index and ("+%s*%d"):format(gpr[m.index], 1 << m.scale) or "")
                 .. hex_disp(m.disp) .. "]" .. (row.form.broadcast and ("{1to%d}"):format(p.isa.lanes) or "")
         else
@@ -136,7 +132,7 @@ local function operand_text(p, code, row)
             end
         end
         if not (place == "S" and row[4]:find("T")) then
-            out[#out + 1] = {order[place] or 0, text, place}
+            out[#out + 1] = {place == "S" and #row[4] + 1 or i, text, place}   -- as in the row; S is an immediate, so last
         end
     end
     table.sort(out, function(x, y) return x[1] < y[1] end)
@@ -285,6 +281,16 @@ local function assemble(p, commented)
     return t
 end
 
+-- Bytes and text of one op whose operands have registers, for tests; rip: displacement of a constant.
+function bytes.instruction(p, code, rip)
+    local row = p.isa.rows[code.name] or x86.rows[code.name]
+    local b = vector_op(p, code, rip)
+    return b, row[2] .. " " .. operand_text(p, code, row):gsub("pool", rip or 0)
+end
+
+-- Bytes of one instruction of the frame, for tests.
+bytes.frame_op = frame_op
+
 -- The machine code alone, for tests.
 function bytes.code(p)
     local ok, why = regalloc.allocate(p)
@@ -299,7 +305,7 @@ local function parameters(p)
     for i, v in ipairs(p.params) do
         list[i] = (v.ctype .. " " .. v.name):gsub("%* (%w)", "*%1"):gsub("%*const %*", "*const *")
     end
-    return table.concat(list, ", ")
+    return list[1] and table.concat(list, ", ") or "void"
 end
 bytes.parameters = parameters
 

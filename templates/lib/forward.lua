@@ -63,7 +63,7 @@ function forward.plan(plan, spec)
     if dtype[spec.dtype].narrow then
         plan:choose("k_block", 4096, "products per partial sum: inputs are rounded more coarsely than sums")
     else
-        plan:choose("k_block", 256, "products per partial sum: keeps f32 sums of long K accurate")
+        plan:choose("k_block", 128, "products per partial sum: keeps f32 sums of long K accurate")
     end
     if spec.shard.on == "intermediate" then
         plan:choose("parts", spec.shard.cores == "auto" and 4 or spec.shard.cores, "of the intermediate columns, added in order")
@@ -115,6 +115,7 @@ local function constants(spec, plan)
         {"STRIP", plan.strip, "panels packed together"},
         {"PANEL", round_up(k, plan.unroll) * width, "floats of a packed panel"},
         {"K_BLOCK", plan.k_block, "products of a partial sum"},
+        {"IDLE", (round_up(k, plan.unroll) + (k // plan.k_block + 2)) * width, "floats that tiles which pack nothing may store to"},
         {"STRIDE", plan.stride, "floats between rows of X and P: an odd number of cache lines"},
         {"SEGMENT_ROWS", plan.segment_rows, "rows that share packed weights"},
         {"BATCH_ROWS", plan.batch_rows, "rows between barriers"},

@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- gemm.lua - register tiles of S = A B. A is f32, rows `stride` elements apart; S is a panel of f32, rows packed.
 --
--- packed(rows)   B is a packed f32 panel, `width` columns (vectors * lanes) to a row. S is added to. The tile passes over
---                steps * inner * unroll rows of B; after every inner * unroll of them it packs one row of the next two
---                panels: while the multiplier works, the next weights come in at an even pace, whose prefetches leave
---                enough of the core's line buffers to the tile itself.
+-- packed(rows)   B is a packed f32 panel, `width` columns (vectors * lanes) to a row. S is added to, in parts: the tile passes
+--                `folds` times over steps * inner * unroll rows of B and adds what it summed. After every inner * unroll rows it
+--                packs one row of the next two panels: while the multiplier works, the next weights come in at an even pace,
+--                whose prefetches leave enough of the core's line buffers to the tile itself.
 -- direct(rows)   B is read where it lies, one vector to a row, `ld` elements apart; S is added to. For experts with few
 --                rows, whose weights are used only once.
 local ir = require "ir"
@@ -18,23 +18,25 @@ function gemm.packed(cfg, rows)
     local isa, lanes = cfg.isa, cfg.isa.lanes
     local width, io = cfg.vectors * lanes, "const " .. cfg.dtype.c
     local p = ir.program(isa, ("%sgemm_%d"):format(cfg.prefix, rows),
-        {("S[%d rows] += A * B over steps * inner * %d rows of B; packs `steps` rows of the next two panels on the way.")
+        {("S[%d rows] += A * B, folds times over steps * inner * %d rows of B; packs folds * steps rows of the next panels.")
             :format(rows, cfg.unroll)})
     local S, A, B = p:pointer("S", "float"), p:pointer("A", "const float"), p:pointer("B", "const float")
-    local steps, inner = p:integer("steps"), p:integer("inner")
-    local dst, step = p:pointer("dst", "float"), p:integer("step")
+    local folds, steps, inner = p:integer("folds"), p:integer("steps"), p:integer("inner")
+    local dst = p:pointer("dst", "float")
     local src = {[0] = p:pointer("src_0", io), p:pointer("src_1", io)}
     local ld, ahead = p:integer("ld"), p:integer("ahead")
     local to_1, to_2 = p:integer("to_1"), p:integer("to_2")
     local acc = {}
-    for r = 0, rows - 1 do
-        p:row(r)
-        acc[r] = {}
-        for v = 0, cfg.vectors - 1 do
-            acc[r][v] = p:op("zero", ("acc_%d_%d"):format(r, v))
+    local function clear()
+        for r = 0, rows - 1 do
+            p:row(r)
+            acc[r] = {}
+            for v = 0, cfg.vectors - 1 do
+                acc[r][v] = p:op("zero", ("acc_%d_%d"):format(r, v))
+            end
         end
+        p:row(nil)
     end
-    p:row(nil)
     local function k_step(k)
         local b = {}
         for v = 0, cfg.vectors - 1 do
@@ -60,27 +62,35 @@ function gemm.packed(cfg, rows)
             end
             p:advance(src[i], ld)
         end
-        p:advance(dst, step)
+        p:advance(dst, width)
     end
-    p:loop(steps, function()
-        local left = p:count_from("left", inner)
-        p:loop(left, function()
-            for k = 0, cfg.unroll - 1 do
-                p:block("k = " .. k, function() k_step(k) end)
+    local function fold()
+        for r = 0, rows - 1 do
+            p:row(r)
+            for v = 0, cfg.vectors - 1 do
+                local at = p:at(S, r * width + v * lanes)
+                local sum = ("sum_%d_%d"):format(r, v)
+                p:op("store", at, p:op("add", sum, acc[r][v], p:op("load", sum .. "_before", at)))
             end
-            p:advance(A, cfg.unroll)
-            p:advance(B, cfg.unroll * width)
-        end, "over K")
-        p:block("a row of the next panels", pack_row)
-    end)
-    for r = 0, rows - 1 do
-        p:row(r)
-        for v = 0, cfg.vectors - 1 do
-            local at = p:at(S, r * width + v * lanes)
-            local sum = ("sum_%d_%d"):format(r, v)
-            p:op("store", at, p:op("add", sum, acc[r][v], p:op("load", sum .. "_before", at)))
         end
+        p:row(nil)
     end
+    p:loop(folds, function()
+        clear()
+        local down = p:count_from("down", steps)
+        p:loop(down, function()
+            local left = p:count_from("left", inner)
+            p:loop(left, function()
+                for k = 0, cfg.unroll - 1 do
+                    p:block("k = " .. k, function() k_step(k) end)
+                end
+                p:advance(A, cfg.unroll)
+                p:advance(B, cfg.unroll * width)
+            end, "over K")
+            p:block("a row of the next panels", pack_row)
+        end)
+        fold()
+    end)
     return p
 end
 

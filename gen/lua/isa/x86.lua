@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- x86.lua - what every x86-64 target shares: ops on addresses and caches, and the frame of a leaf function.
--- Columns: see avx512.lua. Encodings without a vector prefix are legacy ones, with REX computed from the operands.
+-- Columns: see avx512.lua; place T: memory only. Encodings without a vector prefix are legacy ones, with REX computed from
+-- the operands.
 return {
     rows = {
         -- op          intrinsic                                          mnemonic       encoding          places  memory
@@ -11,7 +12,7 @@ return {
     frame = {
         --  name       mnemonic       encoding            places
         move       = {"mov",         "REX.W 8B /r",      "RM"},
-        address    = {"lea",         "REX.W 8D /r",      "RM"},
+        address    = {"lea",         "REX.W 8D /r",      "RT"},
         add_8      = {"add",         "REX.W 83 /0 ib",   "MI"},
         add_32     = {"add",         "REX.W 81 /0 id",   "MI"},
         down       = {"sub",         "REX.W 83 /5 ib",   "MI"},

@@ -1,0 +1,121 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- helpers.lua - types and functions that the meanings of isa/scalar.lua refer to, as C; each after what it needs itself.
+-- Plain C11 without any library, exact: the scalar spelling gives the bits that the instructions give.
+local dtype = require "dtype"
+
+return {
+    {"vec", [[
+typedef union {
+    float f[LANES];
+    int32_t i[LANES];
+    uint32_t u[LANES];
+    uint16_t h[2 * LANES];
+} vec;   // one vector of the target, lane by lane
+]]},
+    {"tile", [[
+typedef union {
+    float f[16][16];
+    uint16_t h[16][32];
+    uint8_t row[16][64];
+} tile;
+]]},
+    {"copy_64", [[
+static void copy_64(uint8_t *d, const uint8_t *m)
+{
+    for (int i = 0; i < 64; i++)
+        d[i] = m[i];
+}
+]]},
+    {"half_to_float", (dtype.f16.scalar.f16_to_f32:gsub("f16_to_f32", "half_to_float"))},
+    {"float_to_half", (dtype.f16.scalar.f32_to_f16:gsub("f32_to_f16", "float_to_half"))},
+    {"fused", [[
+// a * b + c, rounded once: the product is exact in double. A sum that may lie half-way between two floats is moved off
+// that point by what its own rounding lost.
+static float fused(float a, float b, float c)
+{
+    const double p = (double)a * (double)b, q = (double)c;
+    union { double f; uint64_t u; } sum;
+    sum.f = p + q;
+    if ((sum.u & 0xfffffffu) == 0) {
+        const double t = sum.f - p, lost = (p - (sum.f - t)) + (q - t);
+        if (lost > 0 || lost < 0)
+            sum.u = (lost > 0) == (sum.f > 0) ? sum.u + 1 : sum.u - 1;
+    }
+    return (float)sum.f;
+}
+]]},
+    {"nearest", [[
+// To the nearest integer, ties to even; |x| >= 2^23 is one already. The sign stays, of zeros too.
+static float nearest(float x)
+{
+    union { float f; uint32_t u; } y;
+    y.f = x;
+    const uint32_t sign = y.u & 0x80000000u;
+    y.u ^= sign;
+    if (y.u >= 0x4b000000u)
+        return x;
+    volatile float sum = y.f + 0x1p23f;
+    y.f = sum - 0x1p23f;
+    y.u |= sign;
+    return y.f;
+}
+]]},
+    {"integer", [[
+// Out of range and NaN: the least integer.
+static int32_t integer(float x)
+{
+    const float y = nearest(x);
+    return y >= -0x1p31f && y < 0x1p31f ? (int32_t)y : -2147483647 - 1;
+}
+]]},
+    {"saturated", [[
+static uint16_t saturated(int32_t x)
+{
+    return (uint16_t)(x < 0 ? 0 : x > 65535 ? 65535 : x);
+}
+]]},
+    {"scaled", [[
+// x * 2^floor(n), rounded once: it is exact in double.
+static float scaled(float x, float n)
+{
+    union { uint64_t u; double f; } step;
+    int e = n > 300 ? 300 : n > -300 ? (int)n : -300;
+    if (n != n)
+        return x + n;
+    if ((float)e > n)
+        e--;
+    step.u = (uint64_t)(1023 + e) << 52;
+    return (float)((double)x * step.f);
+}
+]]},
+    {"flushed", [[
+static float flushed(float x)
+{
+    return x > -0x1p-126f && x < 0x1p-126f ? x * 0 : x;
+}
+]]},
+    {"widened", [[
+static float widened(uint16_t bf16)
+{
+    union { uint32_t u; float f; } x;
+    x.u = (uint32_t)bf16 << 16;
+    return flushed(x.f);
+}
+]]},
+    {"dot_bf16", [[
+// d[r][n] += sum over k: a[r][2 k] * b[k][2 n] + a[r][2 k + 1] * b[k][2 n + 1]; d holds f32, a and b bf16. As the
+// instruction does it: sums of even and of odd terms, subnormal numbers taken and given as zeros.
+static void dot_bf16(tile *d, const tile *a, const tile *b)
+{
+    for (int r = 0; r < 16; r++)
+        for (int n = 0; n < 16; n++) {
+            float even = 0, odd = 0;
+            for (int k = 0; k < 16; k++) {
+                even = flushed(fused(widened(a->h[r][2 * k]), widened(b->h[k][2 * n]), even));
+                odd = flushed(fused(widened(a->h[r][2 * k + 1]), widened(b->h[k][2 * n + 1]), odd));
+            }
+            d->f[r][n] = flushed(flushed(d->f[r][n]) + flushed(even + odd));
+        }
+}
+]]},
+}
