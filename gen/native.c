@@ -41,6 +41,31 @@ static int native_hex(lua_State *L)
     return 1;
 }
 
+/* native.text(bytes) -> the inside of a C string literal with these bytes, as raw as C allows */
+static int native_text(lua_State *L)
+{
+    size_t n;
+    const unsigned char *at = (const unsigned char *)luaL_checklstring(L, 1, &n);
+    luaL_Buffer b;
+    char *start = luaL_buffinitsize(L, &b, 4 * n + 1), *out = start;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = at[i];
+        if (c != '\0' && c != '\n' && c != '\r' && c != '"' && c != '\\' && c != '?') {
+            *out++ = (char)c;
+            continue;
+        }
+        bool digit = i + 1 < n && at[i + 1] >= '0' && at[i + 1] <= '7'; /* would be taken as part? */
+        *out++ = '\\';
+        if (c >> 6 || digit)
+            *out++ = (char)('0' + (c >> 6));
+        if (c >> 3 || digit)
+            *out++ = (char)('0' + (c >> 3 & 7));
+        *out++ = (char)('0' + (c & 7));
+    }
+    luaL_pushresultsize(&b, (size_t)(out - start));
+    return 1;
+}
+
 /* native.quads(bytes) -> C string literals, a line each: 8 quads (little endian), then the rest as
  * quads and bytes */
 static int native_quads(lua_State *L)
@@ -71,7 +96,7 @@ static int native_quads(lua_State *L)
 int native_open(lua_State *L)
 {
     static const luaL_Reg functions[] = {
-        {"hex", native_hex}, {"quads", native_quads}, {NULL, NULL}};
+        {"hex", native_hex}, {"text", native_text}, {"quads", native_quads}, {NULL, NULL}};
     luaL_newlib(L, functions);
     return 1;
 }

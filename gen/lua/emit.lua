@@ -141,7 +141,7 @@ function emit.tiles(job, names)
         if not text then
             return nil, why
         end
-        count = count + select(2, p:items())
+        count = count + (job.bare and 0 or select(2, p:items()))
         job.peak = math.max(job.peak, p.peak.v)
         printed[#printed + 1] = (job.bare and "" or "// " .. p.note[1] .. "\n") .. text
     end

@@ -6,8 +6,8 @@
 --   VEX2   C5 | R v v v v L p p  |                                       opcode ModRM [SIB] [disp] [imm8]
 --          (R X B R' V' vvvv are stored inverted)
 --
--- parse(row) compiles a row's notation once; encode(form, reg, vvvv, rm, imm, mask) gives the bytes. rm is a register number
--- or a memory operand {base=, index=, scale= (0..3), disp=} or {rip=} (displacement from the end of the instruction).
+-- parse(notation) compiles a row's notation once; register(), memory() and relative() give the bytes of an instruction whose
+-- ModRM operand is a register, memory at base + index << scale + disp, or memory at disp from the instruction's end.
 local encode = {}
 
 local char, pack = string.char, string.pack
@@ -18,7 +18,7 @@ local length_of = {["128"] = 0, ["256"] = 1, ["512"] = 2, LIG = 0, LZ = 0}
 
 -- Compile "EVEX.512.66.0F38.W0 B8 /r ib" (or "48 8B /r" without a vector prefix).
 function encode.parse(notation, tuple)
-    local form = {notation = notation, tuple = tuple, memo = {}, opcode = "", imm = 0}
+    local form = {notation = notation, tuple = tuple, heads = {}, whole = {}, opcode = "", imm = 0}
     local head, rest = notation:match("^(%S+)%s*(.*)$")
     if head:find("^E?VEX") then
         form.evex = head:sub(1, 1) == "E"
@@ -52,115 +52,92 @@ function encode.parse(notation, tuple)
     return form
 end
 
--- ModRM, SIB and displacement of a memory operand; n is what EVEX multiplies an 8-bit displacement by.
-local function address(reg, mem, n)
-    local low = (reg & 7) << 3
-    if mem.rip then
-        return char(low | 5) .. pack("<i4", mem.rip)
-    end
-    local base, disp = mem.base, mem.disp
-    local mod, tail = 2, nil
-    if disp == 0 and base & 7 ~= 5 then
-        mod, tail = 0, ""
-    elseif disp % n == 0 and disp // n >= -128 and disp // n <= 127 then
-        mod, tail = 1, pack("<i1", disp // n)
-    else
-        tail = pack("<i4", disp)
-    end
-    if mem.index then
-        return char(mod << 6 | low | 4, mem.scale << 6 | (mem.index & 7) << 3 | base & 7) .. tail
-    elseif base & 7 == 4 then
-        return char(mod << 6 | low | 4, 0x24) .. tail
-    end
-    return char(mod << 6 | low | base & 7) .. tail
-end
-
-local function rm_bytes(form, reg, rm, n)
-    if not form.modrm then
-        return ""
-    elseif type(rm) == "number" then
-        return char(0xc0 | (reg & 7) << 3 | rm & 7)
-    end
-    return address(reg, rm, n)
-end
-
--- The X and B bits (bit 3 of index and base, or bits 4 and 3 of an rm register).
-local function extend(rm)
-    if type(rm) == "number" then
-        return rm >> 4 & 1, rm >> 3 & 1
-    elseif rm.rip then
-        return 0, 0
-    end
-    return rm.index and rm.index >> 3 & 1 or 0, rm.base >> 3 & 1
-end
-
-local function evex(form, reg, vvvv, rm, mask)
-    local x, b = extend(rm)
+local function evex(form, reg, vvvv, x, b, mask)
     local p1 = (reg >> 3 & 1 ~ 1) << 7 | (x ~ 1) << 6 | (b ~ 1) << 5 | (reg >> 4 & 1 ~ 1) << 4 | form.map
     local p2 = form.w << 7 | (vvvv & 15 ~ 15) << 3 | 4 | form.prefix
     local p3 = form.length << 5 | (form.broadcast and 16 or 0) | (vvvv >> 4 & 1 ~ 1) << 3 | mask
-    return char(0x62, p1, p2, p3) .. form.opcode .. rm_bytes(form, reg, rm, form.tuple or 64)
+    return char(0x62, p1, p2, p3) .. form.opcode
 end
 
-local function vex(form, reg, vvvv, rm)
-    local x, b = extend(rm)
+local function vex(form, reg, vvvv, x, b)
     local last = (vvvv & 15 ~ 15) << 3 | form.length << 2 | form.prefix
     local r = (reg >> 3 & 1 ~ 1) << 7
-    local head
     if x == 0 and b == 0 and form.map == 1 and form.w == 0 then
-        head = char(0xc5, r | last)
-    else
-        head = char(0xc4, r | (x ~ 1) << 6 | (b ~ 1) << 5 | form.map, form.w << 7 | last)
+        return char(0xc5, r | last) .. form.opcode
     end
-    return head .. form.opcode .. rm_bytes(form, reg, rm, 1)
+    return char(0xc4, r | (x ~ 1) << 6 | (b ~ 1) << 5 | form.map, form.w << 7 | last) .. form.opcode
 end
 
-local function legacy(form, reg, rm)
-    local x, b = extend(rm)
+local function legacy(form, reg, _, x, b)
     local rex = (form.w or 0) << 3 | (reg >> 3 & 1) << 2 | x << 1 | b
-    local opcode = form.opcode
-    if form.plus then
-        opcode = char(opcode:byte() + (rm & 7))
-    end
-    return (rex ~= 0 and char(0x40 | rex) or "") .. opcode .. rm_bytes(form, reg, rm, 1)
+    return (rex ~= 0 and char(0x40 | rex) or "") .. form.opcode
 end
 
--- Absent operands are 0 (reg, vvvv, mask) or nil (imm). The immediate comes last.
-local function fresh(form, reg, vvvv, rm, mask)
-    reg = form.digit or reg
-    if form.evex then
-        return evex(form, reg, vvvv, rm, mask)
-    elseif form.vector then
-        return vex(form, reg, vvvv, rm)
-    end
-    return legacy(form, reg, rm)
-end
-
-function encode.encode(form, reg, vvvv, rm, imm, mask)
-    local key, sub
-    if type(rm) == "number" then
-        key, sub = reg | vvvv << 5 | rm << 10 | mask << 15, 0
-    elseif rm.rip then
-        key, sub = reg | vvvv << 5 | 1 << 24, rm.rip
-    else
-        key, sub = reg | vvvv << 5 | rm.base << 10 | (rm.index or 16) << 15 | rm.scale << 20 | mask << 22 | 1 << 25, rm.disp
-    end
-    local memo = form.memo[key]
-    if not memo then
-        memo = {}
-        form.memo[key] = memo
-    end
-    local bytes = memo[sub]
+-- Prefix and opcode, which depend on few bits of the operands: x and b are bit 3 of index and base, or bits 4 and 3 of an rm
+-- register. Kept in the form.
+local function head(form, reg, vvvv, x, b, mask)
+    local key = reg >> 3 | x << 2 | b << 3 | vvvv << 4 | mask << 9
+    local bytes = form.heads[key]
     if not bytes then
-        bytes = fresh(form, reg, vvvv, rm, mask)
-        memo[sub] = bytes
+        bytes = (form.evex and evex or form.vector and vex or legacy)(form, reg, vvvv, x, b, mask)
+        form.heads[key] = bytes
     end
+    return bytes
+end
+
+local function with_imm(form, bytes, imm)
     if form.imm == 1 then
-        return bytes .. pack("<I1", imm & 255)
+        return bytes .. char(imm & 255)
     elseif form.imm == 4 then
         return bytes .. pack("<i4", imm)
     end
     return bytes
+end
+
+-- Absent operands are 0 (reg, vvvv, rm, mask) or nil (imm). The immediate comes last.
+function encode.register(form, reg, vvvv, rm, mask, imm)
+    reg = form.digit or reg
+    local key = reg | vvvv << 5 | rm << 10 | mask << 15
+    local bytes = form.whole[key]
+    if not bytes then
+        bytes = head(form, reg, vvvv, rm >> 4 & 1, rm >> 3 & 1, mask)
+        if form.plus then
+            bytes = bytes:sub(1, -2) .. char(bytes:byte(-1) + (rm & 7))
+        elseif form.modrm then
+            bytes = bytes .. char(0xc0 | (reg & 7) << 3 | rm & 7)
+        end
+        form.whole[key] = bytes
+    end
+    return form.imm > 0 and with_imm(form, bytes, imm) or bytes
+end
+
+-- index may be nil; scale is 0..3.
+function encode.memory(form, reg, vvvv, base, index, scale, disp, mask, imm)
+    reg = form.digit or reg
+    local bytes = head(form, reg, vvvv, index and index >> 3 & 1 or 0, base >> 3 & 1, mask)
+    local n = form.evex and (form.tuple or 64) or 1    -- what EVEX multiplies an 8-bit displacement by
+    local low, modrm, sib = base & 7, (reg & 7) << 3, nil
+    if index then
+        modrm, sib = modrm | 4, scale << 6 | (index & 7) << 3 | low
+    elseif low == 4 then
+        modrm, sib = modrm | 4, 0x24
+    else
+        modrm = modrm | low
+    end
+    local short = disp // n
+    if disp == 0 and low ~= 5 then
+        bytes = bytes .. (sib and char(modrm, sib) or char(modrm))
+    elseif short >= -128 and short <= 127 and disp % n == 0 then
+        bytes = bytes .. (sib and char(modrm | 0x40, sib, short & 255) or char(modrm | 0x40, short & 255))
+    else
+        bytes = bytes .. (sib and pack("<BBi4", modrm | 0x80, sib, disp) or pack("<Bi4", modrm | 0x80, disp))
+    end
+    return form.imm > 0 and with_imm(form, bytes, imm) or bytes
+end
+
+function encode.relative(form, reg, vvvv, disp, imm)
+    reg = form.digit or reg
+    return with_imm(form, head(form, reg, vvvv, 0, 0, 0) .. pack("<Bi4", (reg & 7) << 3 | 5, disp), imm)
 end
 
 return encode

@@ -75,13 +75,19 @@ static uint16_t saturated(int32_t x)
 }
 ]]},
     {"scaled", [[
-// x * 2^floor(n), rounded once: it is exact in double.
+// x * 2^floor(n), rounded once: it is exact in double. As the instruction has it, a quiet NaN times 2^infinity is infinity.
 static float scaled(float x, float n)
 {
     union { uint64_t u; double f; } step;
+    union { float f; uint32_t u; } bits;
     int e = n > 300 ? 300 : n > -300 ? (int)n : -300;
     if (n != n)
         return x + n;
+    if (n - n != 0) {
+        const float power = n > 0 ? n : 0;
+        bits.f = x;
+        return x != x && (bits.u & 0x400000u) != 0 ? power : x * power;
+    }
     if ((float)e > n)
         e--;
     step.u = (uint64_t)(1023 + e) << 52;

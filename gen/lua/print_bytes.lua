@@ -1,79 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- print_bytes.lua - a program as machine code: file-scope asm that tcc, gcc and clang assemble to the same bytes.
 -- For a file, one instruction a line with its mnemonic and its meaning; for the JIT, the same bytes packed into .quad.
-local encode = require "encode"
-local regalloc = require "regalloc"
+local assemble = require "assemble"
 local native = require "native"
-local x86 = require "isa.x86"
+local regalloc = require "regalloc"
 
 local bytes = {}
 
 local gpr = {[0] = "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi",
              "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"}
-local scale_of = {[1] = 0, [2] = 1, [4] = 2, [8] = 3}
-
-local function form_of(row, notation, tuple)
-    local form = row.form
-    if not form then
-        form = encode.parse(notation, tuple)
-        row.form = form
-    end
-    return form
-end
-
-local function frame_op(name, reg, rm, imm)
-    local row = x86.frame[name]
-    return encode.encode(form_of(row, row[2], 1), reg or 0, 0, rm or 0, imm, 0)
-end
-
-local function memory(mem, stride)
-    local base = mem.base
-    local disp = mem.offset * base.size
-    if stride then
-        return {base = base.reg, index = stride.reg, scale = 0, disp = disp}
-    elseif mem.index then
-        return {base = base.reg, index = mem.index.reg, scale = scale_of[base.size], disp = disp}
-    end
-    return {base = base.reg, disp = disp, scale = 0}
-end
-
--- One vector op. Constants refer to the pool behind the code: `rip` is patched when its place is known.
-local function vector_op(p, code, rip)
-    local row = p.isa.rows[code.name] or x86.rows[code.name]
-    local form = row.form or form_of(row, row[3], row[5])
-    local places = row[4]
-    local reg, vvvv, rm, imm, mask = 0, 0, 0, row.fixed, 0
-    if places == "A" then
-        reg = code[1].reg
-        vvvv, rm = reg, reg
-    else
-        for i = 1, #places do
-            local x, place = code[i], places:byte(i)
-            if place == 82 then                          -- R
-                reg = x.reg
-            elseif place == 86 then                      -- V
-                vvvv = x.reg
-            elseif place == 77 then                      -- M
-                if rip and i == 2 then
-                    rm = {rip = rip}
-                elseif x.base then
-                    rm = memory(x)
-                else
-                    rm = x.reg
-                end
-            elseif place == 73 then                      -- I
-                imm = x
-            elseif place == 75 then                      -- K
-                mask = x.reg
-            elseif place == 83 then                      -- S: a register in the high half of the immediate
-                imm = row[3]:find("128.", 1, true) and imm or x.reg << 4
-            elseif place == 84 then                      -- T: rows a stride apart
-                rm = memory(x, code[i + 1])
-            end
-        end
-    end
-    return encode.encode(form, reg, vvvv, rm, imm, mask)
-end
 
 -- Text for the reader --------------------------------------------------------------------------------------------
 
@@ -122,9 +57,10 @@ local function operand_text(p, code, row)
         elseif type(x) ~= "table" then
             text = code.name == "const" and "[rip+pool]" or tostring(x)
         elseif x.base then
-            local m = memory(x, place == "T" and code[i + 1])
-            text = "[" .. gpr[m.base] .. (m.index and ("+%s*%d"):format(gpr[m.index], 1 << m.scale) or "")
-                .. hex_disp(m.disp) .. "]" .. (row.form.broadcast and ("{1to%d}"):format(p.isa.lanes) or "")
+            local stride = place == "T" and code[i + 1]
+            local index = stride or x.index
+            text = "[" .. gpr[x.base.reg] .. (index and ("+%s*%d"):format(gpr[index.reg], stride and 1 or x.base.size) or "")
+                .. hex_disp(x.offset * x.base.size) .. "]" .. (row.form.broadcast and ("{1to%d}"):format(p.isa.lanes) or "")
         else
             text = register(p, x)
             if row.form.length == 0 and row.form.vector then
@@ -150,155 +86,43 @@ local function operand_text(p, code, row)
     return table.concat(list, ",")
 end
 
--- Assembly -------------------------------------------------------------------------------------------------------
-
-local Text = {}
-Text.__index = Text
-
-function Text:emit(code, mnemonic, meaning)
-    self.n = self.n + 1
-    self.bytes[self.n] = code
-    self.length = self.length + #code
-    if self.commented then
-        self.comments[self.n] = {mnemonic or "", meaning or ""}
-    end
-end
-
-local function frame_in(p, t)
-    for _, reg in ipairs(p.save) do
-        t:emit(frame_op("push", nil, reg), "push " .. gpr[reg])
-    end
-    for i = 7, #p.params do
-        local v = p.params[i]
-        if v.reg then
-            local disp = 8 * (#p.save + 1 + i - 7)
-            t:emit(frame_op("move", v.reg, {base = 4, disp = disp, scale = 0}),
-                   ("mov %s,[rsp%s]"):format(gpr[v.reg], hex_disp(disp)), v.name)
+-- Mnemonic with operands, and meaning, of what is not an op of the program.
+local describe = {
+    push = function(item) return "push " .. gpr[item.reg], "" end,
+    pop = function(item) return "pop " .. gpr[item.reg], "" end,
+    zero_upper = function() return "vzeroupper", "" end,
+    back = function() return "ret", "" end,
+    argument = function(item) return ("mov %s,[rsp%s]"):format(gpr[item.value.reg], hex_disp(item.disp)), item.value.name end,
+    down = function(item) return ("sub %s,1"):format(gpr[item.count.reg]), "--" .. item.count.name end,
+    jump = function() return "jnz loop", "until none is left" end,
+    count = function(item)
+        return ("mov %s,%s"):format(gpr[item.value.reg], gpr[item.from.reg]), ("%s = %s"):format(item.value.name, item.from.name)
+    end,
+    advance = function(item)
+        local v, by = item.pointer, item.by
+        if type(by) == "table" then
+            return ("lea %s,[%s+%s*%d]"):format(gpr[v.reg], gpr[v.reg], gpr[by.reg], v.size), v.name .. " += " .. by.name
         end
-    end
-end
+        return ("add %s,%d"):format(gpr[v.reg], by * v.size), ("%s += %d"):format(v.name, by)
+    end,
+    const = function(item, p)
+        return ("vbroadcastss %s,[rip+0x%x]"):format(register(p, item.code[1]), item.rip), says(item.code)
+    end,
+    pool = function(item) return ".long", ("0x%08x"):format(item.bits) end,
+}
 
-local function frame_out(p, t)
-    if p.isa.zero_upper then
-        t:emit(frame_op("wide_off"), "vzeroupper")
-    end
-    for i = #p.save, 1, -1 do
-        t:emit(frame_op("pop", nil, p.save[i]), "pop " .. gpr[p.save[i]])
-    end
-    t:emit(frame_op("back"), "ret")
-end
-
-local function advance(t, code)
-    local v, by = code.pointer, code.by
-    local reg = v.reg
-    if type(by) == "table" then
-        t:emit(frame_op("address", reg, {base = reg, index = by.reg, scale = scale_of[v.size], disp = 0}),
-               ("lea %s,[%s+%s*%d]"):format(gpr[reg], gpr[reg], gpr[by.reg], v.size), v.name .. " += " .. by.name)
-        return
-    end
-    local n = by * v.size
-    t:emit(frame_op(n >= -128 and n < 128 and "add_8" or "add_32", nil, reg, n),
-           ("add %s,%d"):format(gpr[reg], n), ("%s += %d"):format(v.name, by))
-end
-
-local function control(t, code)
-    local kind = code.control
-    if kind == "loop" then
-        t.loops[#t.loops + 1] = t.length
-        if t.commented then
-            t.titles[t.n + 1] = "loop: " .. code.count.name .. " times"
-        end
-    elseif kind == "again" then
-        local start = table.remove(t.loops)
-        t:emit(frame_op("down", nil, code.count.reg, 1), ("sub %s,1"):format(gpr[code.count.reg]), "--" .. code.count.name)
-        t:emit(frame_op("again", nil, nil, start - (t.length + 6)), "jnz loop", "until none is left")
-    elseif kind == "count" then
-        t:emit(frame_op("move", code.value.reg, code.from.reg), ("mov %s,%s"):format(gpr[code.value.reg], gpr[code.from.reg]),
-               ("%s = %s"):format(code.value.name, code.from.name))
-    elseif kind == "advance" then
-        advance(t, code)
-    elseif kind == "open" and t.commented then
-        t.titles[t.n + 1] = code.title
-    end
-end
-
--- The 32 bits of a constant: a float, or an integer taken as bits.
-function bytes.bits(x)
-    return math.type(x) == "float" and string.unpack("<I4", string.pack("<f", x)) or x
-end
-
-local function assemble(p, commented)
-    local t = setmetatable({n = 0, length = 0, bytes = {}, comments = {}, titles = {}, loops = {}, commented = commented}, Text)
-    local fixups, pool, index = {}, {}, {}
-    local function constant(code)
-        local bits = bytes.bits(code.imm)
-        if not index[bits] then
-            pool[#pool + 1] = bits
-            index[bits] = #pool
-        end
-        t:emit(vector_op(p, code, 0))
-        fixups[#fixups + 1] = {n = t.n, stop = t.length, index = index[bits], code = code}
-    end
-    frame_in(p, t)
-    for _, code in ipairs(p.preamble) do
-        constant(code)
-    end
-    local items, count = p:items()
-    for i = 1, count do
-        local code = items[i]
-        if code.control then
-            control(t, code)
-        elseif code.name == "const" then
-            constant(code)
-        else
-            local b = code.bytes
-            if not b then
-                b = vector_op(p, code)
-                code.bytes = b
-            end
-            if commented then
-                local row = p.isa.rows[code.name] or x86.rows[code.name]
-                t:emit(b, row[2] .. " " .. operand_text(p, code, row), says(code))
-            else
-                local n = t.n + 1
-                t.n = n
-                t.bytes[n] = b
-                t.length = t.length + #b
-            end
-        end
-    end
-    frame_out(p, t)
-    for _, f in ipairs(fixups) do
-        local rip = t.length + 4 * (f.index - 1) - f.stop
-        t.bytes[f.n] = vector_op(p, f.code, rip)
-        if commented then
-            t.comments[f.n] = {("vbroadcastss %s,[rip+0x%x]"):format(register(p, f.code[1]), rip), says(f.code)}
-        end
-    end
-    for i = 1, #pool do
-        t:emit(string.pack("<I4", pool[i]), ".long", ("0x%08x"):format(pool[i]))
-    end
-    return t
+local function op_text(p, code)
+    local row = assemble.row(p, code.name)
+    return row[2] .. " " .. operand_text(p, code, row)
 end
 
 -- Bytes and text of one op whose operands have registers, for tests; rip: displacement of a constant.
 function bytes.instruction(p, code, rip)
-    local row = p.isa.rows[code.name] or x86.rows[code.name]
-    local b = vector_op(p, code, rip)
-    return b, row[2] .. " " .. operand_text(p, code, row):gsub("pool", rip or 0)
+    return assemble.vector_op(p, code, rip), op_text(p, code):gsub("pool", rip or 0)
 end
 
 -- Bytes of one instruction of the frame, for tests.
-bytes.frame_op = frame_op
-
--- The machine code alone, for tests.
-function bytes.code(p)
-    local ok, why = regalloc.allocate(p)
-    if not ok then
-        return nil, why
-    end
-    return table.concat(assemble(p, false).bytes)
-end
+bytes.frame_op = assemble.frame_op
 
 local function parameters(p)
     local list = {}
@@ -308,27 +132,42 @@ local function parameters(p)
     return list[1] and table.concat(list, ", ") or "void"
 end
 bytes.parameters = parameters
+bytes.bits = assemble.bits
+
+-- For libtcc: bytes that a macro calls. It takes a string's bytes as they are, five times faster than an assembly's text.
+local function print_data(p)
+    local tall = p.taller or p
+    if not tall.type then
+        tall.type = "void (*)(" .. parameters(tall) .. ")"
+    end
+    local text = native.text(table.concat((assemble.place(p))))
+    return ("static const unsigned char %s_code[] __attribute__((aligned(64))) = \"%s\";\n#define %s ((%s)%s_code)\n"):format(
+        p.name, text, p.name, tall.type, p.name)
+end
 
 -- C text that declares and defines the program, or nil and the reason why it does not fit.
 function bytes.print(p, job)
     local ok, why = regalloc.allocate(p)
     if not ok then
         return nil, why
+    elseif job.jit then
+        return print_data(p)
     end
-    local t = assemble(p, not job.jit)
-    local out = {("extern void %s(%s)%s;\n"):format(p.name, parameters(p), job.jit and "" or " MOEGEN_HIDDEN")}
-    out[#out + 1] = ("__asm__(\".text\\n.p2align 6,0x90\\n.globl %s\\n.hidden %s\\n%s:\\n\"\n"):format(p.name, p.name, p.name)
-    if job.jit then
-        out[#out + 1] = native.quads(table.concat(t.bytes))
-    else
-        for i = 1, t.n do
-            if t.titles[i] then
-                out[#out + 1] = "        // " .. t.titles[i] .. "\n"
-            end
-            local c = t.comments[i] or {"", ""}
-            out[#out + 1] = ("        %-74s // %-46s %s\n"):format("\".byte " .. native.hex(t.bytes[i]) .. "\\n\"", c[1], c[2])
-                :gsub("%s+\n$", "\n")
+    local code, what = assemble.place(p, true)
+    local out = {("extern void %s(%s) MOEGEN_HIDDEN;\n"):format(p.name, parameters(p)),
+        ("__asm__(\".text\\n.p2align 6,0x90\\n.globl %s\\n.hidden %s\\n%s:\\n\"\n"):format(p.name, p.name, p.name)}
+    for i = 1, #code do
+        if what.titles[i] then
+            out[#out + 1] = "        // " .. what.titles[i] .. "\n"
         end
+        local item, text, meaning = what[i], nil, nil
+        if item.control then
+            text, meaning = describe[item.control](item, p)
+        else
+            text, meaning = op_text(p, item), says(item)
+        end
+        out[#out + 1] = ("        %-74s // %-46s %s\n"):format("\".byte " .. native.hex(code[i]) .. "\\n\"", text, meaning)
+            :gsub("%s+\n$", "\n")
     end
     out[#out + 1] = ");\n"
     return table.concat(out)

@@ -158,6 +158,7 @@ function forward.names(spec, plan, job)
         narrow_output = out.narrow ~= nil, narrow_checkpoint = io.narrow ~= nil,
         by_hidden = plan.shard == "hidden", by_block = plan.shard == "block", by_part = plan.shard == "intermediate",
         compensated = not io.narrow,
+        transposes = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes,
         edge_up = spec.I_TP % up ~= 0, edge_down = spec.H % (plan.vectors * isa.lanes) ~= 0,
         down_vectors = spec.H >= plan.vectors * isa.lanes,
         packed_rows = tile_heights(plan), direct_rows = direct_heights(plan), sweep_rows = {1, 2, 4},
@@ -194,6 +195,9 @@ function forward.names(spec, plan, job)
         end
         if not names.by_hidden and spec.H >= isa.lanes then
             list[#list + 1] = rows.add(cfg, "combine", {scaled = has.affinity_in_combine, add = spec.accumulate})
+        end
+        if names.transposes then
+            list[#list + 1] = rows.transpose(cfg, io, "transpose", spec.block_size)
         end
         list[#list + 1] = rows.zero(cfg, "zero")
         return list

@@ -70,4 +70,44 @@ function rows.zero(cfg, name)
     return p
 end
 
+-- A square of lanes x lanes: column c of S (rows `width` apart) becomes the run T[c * pitch ..], in dtype dt.
+function rows.transpose(cfg, dt, name, pitch)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose %d x %d sums."):format(lanes, lanes)})
+    local T, S = p:pointer("T", dt.c), p:pointer("S", "const float")
+    local quads = {}   -- quads[s][j]: in group g, column 4 g + j of rows 4 s .. 4 s + 3
+    for s = 0, lanes // 4 - 1 do
+        local r = {}
+        for i = 0, 3 do
+            r[i] = p:op("load", "row_" .. 4 * s + i, p:at(S, (4 * s + i) * cfg.vectors * lanes))
+        end
+        local a, b = p:op("unpack_low", "low_01_" .. s, r[0], r[1]), p:op("unpack_low", "low_23_" .. s, r[2], r[3])
+        local c, d = p:op("unpack_high", "high_01_" .. s, r[0], r[1]), p:op("unpack_high", "high_23_" .. s, r[2], r[3])
+        quads[s] = {[0] = p:op("halves_low", "quad_0_" .. s, a, b), p:op("halves_high", "quad_1_" .. s, a, b),
+                    p:op("halves_low", "quad_2_" .. s, c, d), p:op("halves_high", "quad_3_" .. s, c, d)}
+    end
+    -- list: vectors whose groups are columns first, first + step, ... of ever more rows
+    local function join(list, first, step, j)
+        if #list == 1 then
+            return quantise.store(p, dt, p:at(T, (4 * first + j) * pitch), list[1])
+        end
+        for _, half in ipairs{"even", "odd"} do
+            local joined = {}
+            for i = 1, #list, 2 do
+                local named = ("%s_%d_%d_%d_%d"):format(half, j, first, step, i)
+                joined[#joined + 1] = p:op("groups_" .. half, named, list[i], list[i + 1])
+            end
+            join(joined, first + (half == "odd" and step or 0), 2 * step, j)
+        end
+    end
+    for j = 0, 3 do
+        local list = {}
+        for s = 0, lanes // 4 - 1 do
+            list[s + 1] = quads[s][j]
+        end
+        join(list, 0, 1, j)
+    end
+    return p
+end
+
 return rows

@@ -43,6 +43,13 @@ return {
         shl          = {"_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256($a), $i))", "vpslld", "VEX.256.66.0F.WIG 72 /6 ib",     "VMI"},
         shr          = {"_mm256_castsi256_ps(_mm256_srli_epi32(_mm256_castps_si256($a), $i))", "vpsrld", "VEX.256.66.0F.WIG 72 /2 ib",     "VMI"},
 
+        unpack_low   = {"_mm256_unpacklo_ps($a, $b)",                                     "vunpcklps",   "VEX.256.NP.0F.WIG 14 /r",        "RVM"},
+        unpack_high  = {"_mm256_unpackhi_ps($a, $b)",                                     "vunpckhps",   "VEX.256.NP.0F.WIG 15 /r",        "RVM"},
+        halves_low   = {"_mm256_shuffle_ps($a, $b, 0x44)",                                "vshufps",     "VEX.256.NP.0F.WIG C6 /r ib",     "RVM",   32, fixed = 0x44},
+        halves_high  = {"_mm256_shuffle_ps($a, $b, 0xee)",                                "vshufps",     "VEX.256.NP.0F.WIG C6 /r ib",     "RVM",   32, fixed = 0xee},
+        groups_even  = {"_mm256_permute2f128_ps($a, $b, 0x20)",                           "vperm2f128",  "VEX.256.66.0F3A.W0 06 /r ib",    "RVM",   32, fixed = 0x20},
+        groups_odd   = {"_mm256_permute2f128_ps($a, $b, 0x31)",                           "vperm2f128",  "VEX.256.66.0F3A.W0 06 /r ib",    "RVM",   32, fixed = 0x31},
+
         is_nan       = {"_mm256_cmp_ps($a, $b, _CMP_UNORD_Q)",                            "vcmpps",      "VEX.256.NP.0F.WIG C2 /r ib",     "RVM",   32, fixed = 3},
         is_less      = {"_mm256_cmp_ps($a, $b, _CMP_LT_OS)",                              "vcmpps",      "VEX.256.NP.0F.WIG C2 /r ib",     "RVM",   32, fixed = 1},
         blend        = {"_mm256_blendv_ps($a, $b, $k)",                                   "vblendvps",   "VEX.256.66.0F3A.W0 4A /r ib",    "RSVM"},

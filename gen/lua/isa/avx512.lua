@@ -50,6 +50,13 @@ return {
         shl          = {"_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512($a), $i))", "vpslld", "EVEX.512.66.0F.W0 72 /6 ib",     "VMI"},
         shr          = {"_mm512_castsi512_ps(_mm512_srli_epi32(_mm512_castps_si512($a), $i))", "vpsrld", "EVEX.512.66.0F.W0 72 /2 ib",     "VMI"},
 
+        unpack_low   = {"_mm512_unpacklo_ps($a, $b)",                                     "vunpcklps",   "EVEX.512.NP.0F.W0 14 /r",        "RVM"},
+        unpack_high  = {"_mm512_unpackhi_ps($a, $b)",                                     "vunpckhps",   "EVEX.512.NP.0F.W0 15 /r",        "RVM"},
+        halves_low   = {"_mm512_shuffle_ps($a, $b, 0x44)",                                "vshufps",     "EVEX.512.NP.0F.W0 C6 /r ib",     "RVM",   64, fixed = 0x44},
+        halves_high  = {"_mm512_shuffle_ps($a, $b, 0xee)",                                "vshufps",     "EVEX.512.NP.0F.W0 C6 /r ib",     "RVM",   64, fixed = 0xee},
+        groups_even  = {"_mm512_shuffle_f32x4($a, $b, 0x88)",                             "vshuff32x4",  "EVEX.512.66.0F3A.W0 23 /r ib",   "RVM",   64, fixed = 0x88},
+        groups_odd   = {"_mm512_shuffle_f32x4($a, $b, 0xdd)",                             "vshuff32x4",  "EVEX.512.66.0F3A.W0 23 /r ib",   "RVM",   64, fixed = 0xdd},
+
         is_nan       = {"_mm512_cmp_ps_mask($a, $b, _CMP_UNORD_Q)",                       "vcmpps",      "EVEX.512.NP.0F.W0 C2 /r ib",     "RVM",   64, fixed = 3},
         is_less      = {"_mm512_cmp_ps_mask($a, $b, _CMP_LT_OS)",                         "vcmpps",      "EVEX.512.NP.0F.W0 C2 /r ib",     "RVM",   64, fixed = 1},
         blend        = {"_mm512_mask_blend_ps($k, $a, $b)",                               "vblendmps",   "EVEX.512.66.0F38.W0 65 /r",      "RKVM"},

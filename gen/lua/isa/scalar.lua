@@ -52,7 +52,17 @@ return {
     is_less      = {operands = "d a b",     meaning = "d->u[l] = a->f[l] < b->f[l] ? 0xffffffffu : 0", says = "$d = $a < $b", class = "k"},
     blend        = {operands = "d k a b",   meaning = "d->u[l] = k->u[l] ? b->u[l] : a->u[l]", says = "$d = $k ? $b : $a"},
 
-    -- lanes across: half of the 256-bit pack of avx2
+    -- lanes across: in groups of 4 lanes (128 bits), and groups across; what transposes need
+    unpack_low   = {operands = "d a b",     meaning = "d->u[l] = (l & 1 ? b : a)->u[(l & ~3) + (l & 3) / 2]", says = "$d = low pairs of $a, $b"},
+    unpack_high  = {operands = "d a b",     meaning = "d->u[l] = (l & 1 ? b : a)->u[(l & ~3) + 2 + (l & 3) / 2]", says = "$d = high pairs of $a, $b"},
+    halves_low   = {operands = "d a b",     meaning = "d->u[l] = (l & 2 ? b : a)->u[(l & ~3) + (l & 1)]", says = "$d = low halves of $a, $b"},
+    halves_high  = {operands = "d a b",     meaning = "d->u[l] = (l & 2 ? b : a)->u[(l & ~3) + 2 + (l & 1)]", says = "$d = high halves of $a, $b"},
+    groups_even  = {operands = "d a b",     meaning = "d->u[l] = (l < LANES / 2 ? a : b)->u[2 * (l % (LANES / 2) & ~3) + (l & 3)]",
+                                            says = "$d = even groups of $a, $b"},
+    groups_odd   = {operands = "d a b",     meaning = "d->u[l] = (l < LANES / 2 ? a : b)->u[2 * (l % (LANES / 2) & ~3) + 4 + (l & 3)]",
+                                            says = "$d = odd groups of $a, $b"},
+
+    -- half of the 256-bit pack of avx2
     pack_u16     = {operands = "d a b",     whole = "for (int l = 0; l < LANES; l += 4) for (int j = 0; j < 4; j++) "
                                                  .. "{ d->h[2 * l + j] = saturated(a->i[l + j]); d->h[2 * l + 4 + j] = saturated(b->i[l + j]); }",
                                             says = "$d = pack($a, $b)"},
