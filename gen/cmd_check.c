@@ -70,9 +70,7 @@ static int add_variant(struct check *c, const char *target, const char *spelling
         status = get(c, v, "scalar", &err);
         v->emulated = !status;
     }
-    bool fatal = status == MOEGEN_INTERNAL || status == MOEGEN_NO_MEMORY || status == MOEGEN_IO ||
-                 status == MOEGEN_BAD_ARGUMENT;
-    if (status && (alone || fatal))
+    if (status && (alone || status != MOEGEN_UNSUPPORTED))
         return fail(status, err);
     c->variants++;
     if (status)

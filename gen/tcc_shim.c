@@ -27,7 +27,7 @@
 
 /* ---- state ---- */
 
-enum { CHUNK = 1 << 20, ALIGN = 16 };
+enum { CHUNK = 4 << 20, ALIGN = 16 }; /* a compile takes 1 to 2 MiB */
 
 struct chunk {
     struct chunk *next;

@@ -107,14 +107,14 @@ static void compare_row(const moegen_rt_tensor *got, const double *want, int64_t
     }
 }
 
-/* A quarter of the root mean square: a row that is smaller than that is what cancellation left of
- * larger terms. */
+/* A quarter of the root mean square of all that is not 0 (padding): a row that is smaller than that
+ * is what cancellation left of larger terms. */
 static double least_size(const moegen_rt_tensor *want)
 {
     const double *w = want->data;
     double sum = 0, count = 0;
     for (int64_t i = 0, n = moegen_rt_tensor_count(want); i < n; i++)
-        if (!isnan(w[i])) {
+        if (!isnan(w[i]) && w[i] != 0) {
             sum += w[i] * w[i];
             count++;
         }

@@ -284,7 +284,7 @@ typedef struct moegen_rt_comparison {
 /* Compares an output with its reference (f64, NaN = not compared). Shapes must agree up to trailing
  * extents of 1; got may have more rows (first extent) than want. A row is a run of the last extent
  * that is not such a 1; of a tensor whose name ends in _T, of the last extent but one. Its largest
- * magnitude counts as at least a quarter of the tensor's root mean square, unless it is 0. Fails
+ * magnitude counts as at least a quarter of the root mean square of what is not 0, unless it is 0. Fails
  * only on shapes that do not agree or want not f64; a wrong value is result->ok = 0. */
 MOEGEN_RT_API moegen_rt_status moegen_rt_compare(const moegen_rt_tensor *got,
                                                  const moegen_rt_tensor *want,

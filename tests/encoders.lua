@@ -137,7 +137,8 @@ local function frame_row(table_name, name, row)
         for _, imm in ipairs(immediates) do
             local list = {}
             for letter in places:gmatch(".") do
-                list[#list + 1] = letter == "R" and gpr[reg] or letter == "I" and (places == "I" and ".+6%+d" or "%d"):format(imm) or rm_text
+                list[#list + 1] = letter == "R" and gpr[reg] or letter ~= "I" and rm_text
+                    or (places == "I" and ".+6%+d" or "%d"):format(imm)
             end
             case(table_name .. "." .. name, print_bytes.frame_op(name, reg, rm, imm or nil), mnemonic .. " " .. table.concat(list, ","))
         end

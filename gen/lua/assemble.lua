@@ -12,13 +12,20 @@ local assemble = {}
 
 local scale_of = {[1] = 0, [2] = 1, [4] = 2, [8] = 3}
 
+-- Places of a row ("RVM") as a table: letter -> operand.
+local places = {}
+
 local function parsed(row)
-    row.form = encode.parse(row[3], row[5])
-    local at = {}   -- letter of a place -> operand
-    for i = 1, #row[4] do
-        at[row[4]:sub(i, i)] = i
+    local at = places[row[4]]
+    if not at then
+        at = {}
+        for i = 1, #row[4] do
+            at[row[4]:sub(i, i)] = i
+        end
+        places[row[4]] = at
     end
-    row.at = at
+    row.form, row.at = encode.parse(row[3], row[5]), at
+    row.plain = not (at.K or at.I or at.S or row.fixed) and at.M   -- M's operand, where R, V and M are all there is
     return row
 end
 
@@ -32,56 +39,55 @@ end
 function assemble.vector_op(p, code, rip)
     local row = p.isa.rows[code.name] or x86.rows[code.name]
     local form = row.form or parsed(row).form
-    local at = row.at
-    local reg, vvvv = 0, 0
-    if at.R then
-        reg = code[at.R].reg
-    elseif at.A then
-        reg = code[1].reg
-        return encode.register(form, reg, reg, reg, 0)
+    local at, plain = row.at, row.plain
+    local m = code[plain or at.M or at.T or at.A]
+    local reg = at.R and code[at.R].reg or at.A and m.reg or 0
+    local vvvv = at.V and code[at.V].reg or at.A and reg or 0
+    local mask, imm = 0, nil
+    if not plain then
+        mask, imm = at.K and code[at.K].reg or 0, row.fixed or at.I and code[at.I]
+        if at.S and at.M then                  -- a register in the high half of the immediate
+            imm = code[at.S].reg << 4
+        end
     end
-    if at.V then
-        vvvv = code[at.V].reg
-    end
-    local mask = at.K and code[at.K].reg or 0
-    local imm = row.fixed or at.I and code[at.I]
     if rip then
         return encode.relative(form, reg, vvvv, rip, imm)
-    end
-    local m = code[at.M or at.T]
-    if at.S and at.M then                      -- a register in the high half of the immediate
-        imm = code[at.S].reg << 4
-    end
-    if not m then
+    elseif not m then
         return encode.register(form, reg, vvvv, 0, mask, imm)
-    elseif not m.base then
+    end
+    local base, index, scale = m.base, m.index, 0
+    if not base then
         return encode.register(form, reg, vvvv, m.reg, mask, imm)
-    end
-    local base, index = m.base, m.index
-    local disp = m.offset * base.size
-    if at.T then                               -- rows a stride apart
-        return encode.memory(form, reg, vvvv, base.reg, code[at.T + 1].reg, 0, disp, mask, imm)
+    elseif at.T then                           -- rows a stride apart
+        index = code[at.T + 1]
     elseif index then
-        return encode.memory(form, reg, vvvv, base.reg, index.reg, scale_of[base.size], disp, mask, imm)
+        scale = scale_of[base.size]
     end
-    return encode.memory(form, reg, vvvv, base.reg, nil, 0, disp, mask, imm)
+    return encode.memory(form, reg, vvvv, base.reg, index and index.reg, scale, m.offset * base.size, mask, imm)
 end
 
--- One instruction of the frame; rm: a register or {base=, index=, scale=, disp=}.
-function assemble.frame_op(name, reg, rm, imm)
+-- The form of an instruction of the frame.
+local function frame(name)
     local row = x86.frame[name]
     local form = row.form
     if not form then
         form = encode.parse(row[2], 1)
         row.form = form
     end
-    if type(rm) == "table" then
-        return encode.memory(form, reg or 0, 0, rm.base, rm.index, rm.scale, rm.disp, 0, imm)
-    end
-    return encode.register(form, reg or 0, 0, rm or 0, 0, imm)
+    return form
 end
 
-local frame_op = assemble.frame_op
+-- One instruction of the frame, for tests; rm: a register or {base=, index=, scale=, disp=}.
+function assemble.frame_op(name, reg, rm, imm)
+    if type(rm) == "table" then
+        return encode.memory(frame(name), reg, 0, rm.base, rm.index, rm.scale, rm.disp, 0, imm)
+    end
+    return encode.register(frame(name), reg, 0, rm, 0, imm)
+end
+
+local function frame_op(name, reg, rm, imm)
+    return encode.register(frame(name), reg, 0, rm, 0, imm)
+end
 
 -- Code of the items that control, where it does not depend on its place.
 local control = {
@@ -89,18 +95,11 @@ local control = {
     advance = function(item)
         local v, by = item.pointer, item.by
         if type(by) == "table" then
-            return frame_op("address", v.reg, {base = v.reg, index = by.reg, scale = scale_of[v.size], disp = 0})
+            return encode.memory(frame("address"), v.reg, 0, v.reg, by.reg, scale_of[v.size], 0, 0)
         end
         local n = by * v.size
-        return frame_op(n >= -128 and n < 128 and "add_8" or "add_32", nil, v.reg, n)
+        return frame_op(n >= -128 and n < 128 and "add_8" or "add_32", 0, v.reg, n)
     end,
-    -- the frame: items of this file
-    push = function(item) return frame_op("push", nil, item.reg) end,
-    argument = function(item) return frame_op("move", item.value.reg, {base = 4, disp = item.disp, scale = 0}) end,
-    zero_upper = function() return frame_op("wide_off") end,
-    pop = function(item) return frame_op("pop", nil, item.reg) end,
-    back = function() return frame_op("back") end,
-    down = function(item) return frame_op("down", nil, item.count.reg, 1) end,
 }
 
 -- Pieces -----------------------------------------------------------------------------------------------------------
@@ -110,19 +109,25 @@ local control = {
 local Pieces = {}
 Pieces.__index = Pieces
 
+function Pieces:start(ends, item)
+    local open = {ends = ends, length = 0, item = item}
+    self[#self + 1] = open
+    self.open = not self.apart and open or nil
+    return open
+end
+
 function Pieces:add(text, row, item)
     local open = self.open
-    if not open or open.only_rows ~= (row ~= nil) or row and row < open.row then
-        open = {only_rows = row ~= nil, ends = row and {}, row = row, length = 0, item = self.apart and item or nil}
-        self[#self + 1] = open
-        self.open = not self.apart and open or nil
+    if row then
+        if not open or not open.ends or row < open.row then
+            open = self:start({}, item)
+        end
+        local length = open.length + #text
+        open.row, open.length, open.ends[row] = row, length, length
+    elseif not open or open.ends then
+        open = self:start(nil, item)
     end
     open[#open + 1] = text
-    if row then
-        open.row = row
-        open.length = open.length + #text
-        open.ends[row] = open.length
-    end
 end
 
 -- A piece that place() completes, or a mark in the list.
@@ -136,7 +141,7 @@ function Pieces:control(item)
     if kind == "loop" then
         self:special("loop", item)
     elseif kind == "again" then
-        self:add(control.down(item), nil, {control = "down", count = item.count})
+        self:add(frame_op("down", 0, item.count.reg, 1), nil, {control = "down", count = item.count})
         self:special("jump", {control = "jump"})
     elseif kind ~= "open" and kind ~= "close" then
         self:add(control[kind](item), nil, item)
@@ -146,25 +151,29 @@ function Pieces:control(item)
 end
 
 function Pieces:frame_in(p)
+    local apart = self.apart
     for _, reg in ipairs(p.save) do
-        self:control{control = "push", reg = reg}
+        self:add(frame_op("push", 0, reg), nil, apart and {control = "push", reg = reg})
     end
     for i = 7, #p.params do
         local v = p.params[i]
         if v.reg then
-            self:control{control = "argument", value = v, disp = 8 * (#p.save + 1 + i - 7)}
+            local disp = 8 * (#p.save + 1 + i - 7)
+            self:add(encode.memory(frame("move"), v.reg, 0, 4, nil, 0, disp, 0), nil,
+                apart and {control = "argument", value = v, disp = disp})
         end
     end
 end
 
 function Pieces:frame_out(p)
+    local apart = self.apart
     if p.isa.zero_upper then
-        self:control{control = "zero_upper"}
+        self:add(frame_op("wide_off", 0, 0), nil, apart and {control = "zero_upper"})
     end
     for i = #p.save, 1, -1 do
-        self:control{control = "pop", reg = p.save[i]}
+        self:add(frame_op("pop", 0, p.save[i]), nil, apart and {control = "pop", reg = p.save[i]})
     end
-    self:control{control = "back"}
+    self:add(frame_op("back", 0, 0), nil, apart and {control = "back"})
 end
 
 -- The pieces of the tallest program; apart: one per instruction.
@@ -174,15 +183,15 @@ local function pieces(p, apart)
     for _, code in ipairs(p.preamble) do
         list:special("const", code)
     end
-    local vector_op = assemble.vector_op
+    local vector_op, items, add = assemble.vector_op, p.code, list.add
     for i = 1, p.count do
-        local code = p.code[i]
+        local code = items[i]
         if code.control then
             list:control(code)
         elseif code.name == "const" then
             list:special("const", code)
         else
-            list:add(vector_op(p, code), code.row, code)
+            add(list, vector_op(p, code), code.row, code)
         end
     end
     list:frame_out(p)
@@ -239,7 +248,7 @@ function assemble.place(p, apart)
         elseif kind == "open" then
             what.titles[n + 1] = item.title
         elseif kind == "jump" then
-            emit(frame_op("again", nil, nil, table.remove(loops) - (length + 6)), item)
+            emit(frame_op("again", 0, 0, table.remove(loops) - (length + 6)), item)
         elseif not rows or not item.row or item.row < rows then   -- const
             local bits = assemble.bits(item.imm)
             if not index[bits] then

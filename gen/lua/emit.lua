@@ -3,8 +3,6 @@
 -- tiles in the plan's spelling, header, metadata.
 local dtype = require "dtype"
 local planner = require "planner"
-local print_bytes = require "print_bytes"
-local print_c = require "print_c"
 local schema = require "schema"
 
 local emit = {}
@@ -120,9 +118,9 @@ local function scalar_functions(names)
 end
 
 local print_tile = {
-    bytes = function(p, job) return print_bytes.print(p, job) end,
-    intrinsics = function(p) return print_c.intrinsics(p) end,
-    scalar = function(p) return print_c.scalar(p) end,
+    bytes = function(p, job) return require("print_bytes").print(p, job) end,
+    intrinsics = function(p) return require("print_c").intrinsics(p) end,
+    scalar = function(p) return require("print_c").scalar(p) end,
 }
 
 -- All tiles of a kernel as text; nil and a sentence when one does not fit the register file.
@@ -148,7 +146,7 @@ function emit.tiles(job, names)
     job.operations = count
     local out = scalar_functions(names)
     if job.plan.spelling == "scalar" then
-        out[#out + 1] = print_c.scalar_preamble(used)
+        out[#out + 1] = require("print_c").scalar_preamble(used)
     end
     table.move(printed, 1, #printed, #out + 1, out)
     return table.concat(out, "\n")

@@ -16,39 +16,50 @@ local prefix_of = {NP = 0, ["66"] = 1, F3 = 2, F2 = 3}
 local map_of = {["0F"] = 1, ["0F38"] = 2, ["0F3A"] = 3}
 local length_of = {["128"] = 0, ["256"] = 1, ["512"] = 2, LIG = 0, LZ = 0}
 
+-- "EVEX.512.66.0F38.W0" as a table of fields; nil for what has no vector prefix.
+local prefixes = {}
+
+local function prefix(head)
+    local fields = prefixes[head]
+    if not fields and head:find("^E?VEX") then
+        fields = {evex = head:sub(1, 1) == "E", length = 0, prefix = 0, map = 1, w = 0}
+        for part in head:gmatch("[^.]+") do
+            fields.length = length_of[part] or fields.length
+            fields.prefix = prefix_of[part] or fields.prefix
+            fields.map = map_of[part] or fields.map
+            fields.w = part == "W1" and 1 or fields.w
+            fields.broadcast = fields.broadcast or part == "b"
+        end
+        prefixes[head] = fields
+    end
+    return fields
+end
+
 -- Compile "EVEX.512.66.0F38.W0 B8 /r ib" (or "48 8B /r" without a vector prefix).
 function encode.parse(notation, tuple)
-    local form = {notation = notation, tuple = tuple, heads = {}, whole = {}, opcode = "", imm = 0}
     local head, rest = notation:match("^(%S+)%s*(.*)$")
-    if head:find("^E?VEX") then
-        form.evex = head:sub(1, 1) == "E"
-        form.length, form.prefix, form.map, form.w = 0, 0, 1, 0
-        for part in head:gmatch("[^.]+") do
-            form.length = length_of[part] or form.length
-            form.prefix = prefix_of[part] or form.prefix
-            form.map = map_of[part] or form.map
-            form.w = part == "W1" and 1 or form.w
-            form.broadcast = form.broadcast or part == "b"
-        end
-        form.vector = true
-    else
-        rest = notation
-    end
-    for part in rest:gmatch("%S+") do
+    local v = prefix(head)
+    local form = v and {vector = true, evex = v.evex, length = v.length, prefix = v.prefix, map = v.map, w = v.w,
+        broadcast = v.broadcast} or {w = 0}
+    local opcode = ""
+    form.heads, form.whole, form.imm = {}, {}, 0
+    form.scale = form.evex and (tuple or 64) or 1    -- what an 8-bit displacement is multiplied by
+    for part in (v and rest or notation):gmatch("%S+") do
         if part == "/r" then
             form.modrm = true
-        elseif part:find("^/%d$") then
-            form.modrm, form.digit = true, tonumber(part:sub(2))
         elseif part == "ib" or part == "id" then
             form.imm = part == "ib" and 1 or 4
         elseif part == "REX.W" then
             form.w = 1
         elseif part == "+r" then
             form.plus = true
+        elseif part:byte() == 47 then                -- "/2"
+            form.modrm, form.digit = true, tonumber(part:sub(2))
         else
-            form.opcode = form.opcode .. char(tonumber(part, 16))
+            opcode = opcode .. char(tonumber(part, 16))
         end
     end
+    form.opcode = opcode
     return form
 end
 
@@ -69,19 +80,15 @@ local function vex(form, reg, vvvv, x, b)
 end
 
 local function legacy(form, reg, _, x, b)
-    local rex = (form.w or 0) << 3 | (reg >> 3 & 1) << 2 | x << 1 | b
+    local rex = form.w << 3 | (reg >> 3 & 1) << 2 | x << 1 | b
     return (rex ~= 0 and char(0x40 | rex) or "") .. form.opcode
 end
 
 -- Prefix and opcode, which depend on few bits of the operands: x and b are bit 3 of index and base, or bits 4 and 3 of an rm
--- register. Kept in the form.
+-- register. Kept in form.heads, whose keys are made of these bits.
 local function head(form, reg, vvvv, x, b, mask)
-    local key = reg >> 3 | x << 2 | b << 3 | vvvv << 4 | mask << 9
-    local bytes = form.heads[key]
-    if not bytes then
-        bytes = (form.evex and evex or form.vector and vex or legacy)(form, reg, vvvv, x, b, mask)
-        form.heads[key] = bytes
-    end
+    local bytes = (form.evex and evex or form.vector and vex or legacy)(form, reg, vvvv, x, b, mask)
+    form.heads[reg >> 3 | x << 2 | b << 3 | vvvv << 4 | mask << 9] = bytes
     return bytes
 end
 
@@ -114,9 +121,9 @@ end
 -- index may be nil; scale is 0..3.
 function encode.memory(form, reg, vvvv, base, index, scale, disp, mask, imm)
     reg = form.digit or reg
-    local bytes = head(form, reg, vvvv, index and index >> 3 & 1 or 0, base >> 3 & 1, mask)
-    local n = form.evex and (form.tuple or 64) or 1    -- what EVEX multiplies an 8-bit displacement by
-    local low, modrm, sib = base & 7, (reg & 7) << 3, nil
+    local x, b = index and index >> 3 or 0, base >> 3
+    local bytes = form.heads[reg >> 3 | x << 2 | b << 3 | vvvv << 4 | mask << 9] or head(form, reg, vvvv, x, b, mask)
+    local n, low, modrm, sib = form.scale, base & 7, (reg & 7) << 3, nil
     if index then
         modrm, sib = modrm | 4, scale << 6 | (index & 7) << 3 | low
     elseif low == 4 then

@@ -99,10 +99,6 @@ function Program:at(base, offset, index)
     return {base = base, offset = offset or 0, index = index}
 end
 
-local function touch(v, at)
-    v.last = at
-end
-
 function Program:use(name)
     if not self.used[name] then
         self.used[name] = true
@@ -125,25 +121,26 @@ function Program:op(name, ...)
     self.count = at
     local code = {op = op, name = name, row = self.current, ...}
     self.code[at] = code
-    self:use(name)
+    if not self.used[name] then
+        self:use(name)
+    end
     local result
     for i = 1, #roles do
         local role, x = roles[i], code[i]
         if role == "d" then
-            x = self:value(x, op.class or "v", op.ctype)
-            x.def, x.last = at, at
+            result = {name = x, class = op.class or "v", def = at, last = at, reg = nil}
             if op.ctype then
-                x.size = size_of[(op.ctype:gsub(" %*$", ""))]
+                result.ctype, result.size = op.ctype, size_of[(op.ctype:gsub(" %*$", ""))]
             end
-            code[i], result = x, x
+            self.values[#self.values + 1] = result
+            code[i] = result
         elseif role == "D" then
             x.mutated, x.last, result = true, at, x
         elseif role == "m" then
-            touch(x.base, at)
+            x.base.last = at
             if x.index then
-                touch(x.index, at)
+                x.index.last = at
             end
-            code.mem = x
         elseif role == "i" then
             code.imm = x
         else

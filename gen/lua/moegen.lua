@@ -62,7 +62,9 @@ function moegen.build(req)
     names.args_struct = emit.args_struct(job)
     names.constants = names.constants and emit.constants(names.constants, job) or ""
     local text = template.render(job.family.family, names, job.bare)  -- C
-    return {name = job.name, c = text, h = job.bare and "" or emit.header(job), meta = emit.meta(job), notes = job.info.notes or {}}
+    local file = not job.bare and require "fit"                       -- lines that a reader's window holds
+    return {name = job.name, c = file and file.text(text) or text, h = file and file.text(emit.header(job)) or "",
+            meta = emit.meta(job), notes = job.info.notes or {}}
 end
 
 function moegen.explain(req)

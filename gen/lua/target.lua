@@ -17,7 +17,7 @@ local function merge(base, top)
     local both = table.move(base, 1, #base, 1, {})
     table.move(top, 1, #top, #both + 1, both)       -- lists add up
     for _, part in ipairs{base, top} do
-        for key, value in pairs(part) do
+        for key, value in next, part do             -- in any order
             if type(key) == "string" then
                 both[key] = value
             end
@@ -34,10 +34,10 @@ function target.load(name)
     local isa = require("isa." .. name)
     if isa.extends then
         local base, all = target.load(isa.extends), {}
-        for key, value in pairs(base) do
+        for key, value in next, base do
             all[key] = not own[key] and merge(value, isa[key]) or isa[key]
         end
-        for key, value in pairs(isa) do
+        for key, value in next, isa do
             all[key] = all[key] or value
         end
         all.gcc = base.gcc .. " " .. isa.gcc

@@ -12,7 +12,7 @@ local sigmoid, erf = math_lib.sigmoid, math_lib.erf
 
 local function times_sigmoid(c)
     return function(p, name, x)
-        return p:op("mul", name, x, sigmoid(p, name .. "_sigmoid", x, c))
+        return p:op("mul", name, x, sigmoid(p, name .. "_s", x, c))
     end
 end
 
@@ -36,7 +36,7 @@ return {
         local inner = p:const_copy(name .. "_inner", "one_f", 1.0)
         p:op("fma", inner, square, p:const("gelu_cubic", 0.044715))
         local y = p:op("mul", name .. "_y", x, inner)
-        return p:op("mul", name, x, sigmoid(p, name .. "_sigmoid", y, 1.59576912160573))
+        return p:op("mul", name, x, sigmoid(p, name .. "_s", y, 1.59576912160573))
     end},
 
     relu = {says = "max(x, 0)", forward = function(p, name, x)

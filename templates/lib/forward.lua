@@ -77,7 +77,8 @@ function forward.plan(plan, spec)
     plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a strip's vectors pass")
     local columns = spec.gated and isa.lanes or 2 * isa.lanes
     plan:choose("direct_strip", 64, "panels that share a pass over rows of weights")
-    plan:choose("run", math.max(1, 256 // (isa.lanes * dtype[spec.dtype].size)), "vectors of a row fetched before the next row: 4 cache lines")
+    plan:choose("run", math.max(1, 256 // (isa.lanes * dtype[spec.dtype].size)),
+        "vectors of a row fetched before the next row: 4 cache lines")
     local longest = math.max(round_up(spec.H, plan.unroll), round_up(spec.I_TP, columns))
     local lines = round_up(longest, 16) // 16
     plan.stride = (lines | 1) * 16   -- an odd number of cache lines: rows of a tile fall into different sets

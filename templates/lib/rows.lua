@@ -94,7 +94,7 @@ function rows.transpose(cfg, dt, name, pitch)
         for _, half in ipairs{"even", "odd"} do
             local joined = {}
             for i = 1, #list, 2 do
-                local named = ("%s_%d_%d_%d_%d"):format(half, j, first, step, i)
+                local named = ("%s_%d_%d_%d_%d"):format(half:sub(1, 1), j, first, step, i)
                 joined[#joined + 1] = p:op("groups_" .. half, named, list[i], list[i + 1])
             end
             join(joined, first + (half == "odd" and step or 0), 2 * step, j)

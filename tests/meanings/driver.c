@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * driver.c - runs each op of one target in its three spellings and compares what they store, bit by bit. Two NaNs are
- * equal in lanes of floats. Inputs: all pairs of special numbers, random bits, random numbers of like size, sums that
- * lie next to half-way points. Made for tests/meanings.sh, which gives the tables.
+ * driver.c - runs each op of one target in its three spellings and compares what they store, bit by
+ * bit. Two NaNs are equal in lanes of floats. Inputs: all pairs of special numbers, random bits,
+ * random numbers of like size, sums that lie next to half-way points. Made for tests/meanings.sh,
+ * which gives the tables.
  */
 #include <stdio.h>
 #include <string.h>
@@ -61,7 +62,8 @@ static uint32_t moderate(void)
     return (random_bits() & 0x807fffffu) | (120u + random_bits() % 16u) << 23;
 }
 
-/* a * b = 1 - tiny or 1 + tiny, c = an even number above 2^24: the sum lies beside a half-way point. */
+/* a * b = 1 - tiny or 1 + tiny, c = an even number above 2^24: the sum lies beside a half-way
+ * point. */
 static void near_tie(uint32_t *a, uint32_t *b, uint32_t *c)
 {
     *a = 0x3f800000u + random_bits() % 4u;

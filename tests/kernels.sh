@@ -1,0 +1,80 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Every family, with the cases of tests/kernels/FAMILY.yaml, against float64 (`moegen check`: all routings, 1, 2 and 3 threads, NaN in
+# everything that is not an input): each case with every dtype and target, the cases `plain` and `ungated` with every activation, some
+# with every spelling and compiler, and kernels drawn at random from FAMILY.mix.
+#   kernels.sh MOEGEN SOURCE [BUILD [SEED [COUNT]]]        SEED, COUNT: of the random ones
+set -u
+moegen=$1 seed=${4:-1} count=${5:-64}
+cd "$2/tests/kernels" || exit 1
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+
+names() { "$moegen" list "$1" | awk '{print $1}'; }
+has_key() { "$moegen" list keys | grep -q "^$1: $2 "; }
+job() { echo "$*" >>"$tmp/jobs"; }
+
+# One kernel per drawn line, numbered.
+draw() {
+  awk -v seed="$seed" -v count="$count" -v family="$family" '
+    BEGIN { x = 7919 * seed + 1 }
+    function random(n) { x = (x * 16807) % 2147483647; return int(x / 2147483647 * n) }
+    /^[^#]/ { row[rows++] = $0 }
+    END {
+      print "kernels:"
+      for (i = 1; i <= count; i++) {
+        text = "kernel: " family
+        for (r = 0; r < rows; r++) { n = split(row[r], part, / [|] /); text = text ", " part[random(n) + 1] }
+        print "  mix" i ": {" text "}"
+      }
+    }' "$1"
+}
+
+for family in $(names kernels); do
+  [ "$family" != probe ] || continue # measures the machine: has no answer
+  spec=$family.yaml
+  [ -e "$spec" ] || { echo "FAIL family $family has no tests/kernels/$spec"; exit 1; }
+  dtypes=none
+  ! has_key "$family" dtype || dtypes=$(names dtypes)
+  for dtype in $dtypes; do
+    set=
+    [ "$dtype" = none ] || set="--set dtype=$dtype"
+    job "$spec --target all $set"
+    has_key "$family" activation || continue
+    for activation in $(names activations); do
+      for case in plain ungated; do job "$spec:$case --target all --set activation=$activation $set"; done
+    done
+  done
+  job "$spec:plain --target all --spelling all --cc gcc,clang"
+  job "$spec:odd --target all --spelling bytes,intrinsics,scalar ${set:-}"
+  if [ -e "$family.mix" ]; then
+    { cat "$family.mix"; names activations | awk '{printf "%sactivation: %s", sep, $1; sep = " | "} END {print ""}'
+      names dtypes | awk '{printf "%sdtype: %s", sep, $1; sep = " | "} END {print ""}'; } >"$tmp/mix"
+    draw "$tmp/mix" >"$tmp/$family-mix.yaml"
+    job "$tmp/$family-mix.yaml --target all"
+    job "$tmp/$family-mix.yaml:mix1 --target all --spelling intrinsics,scalar"
+    job "$tmp/$family-mix.yaml:mix2 --target all --spelling intrinsics,scalar"
+    job "$tmp/$family-mix.yaml:mix3 --target all --spelling intrinsics,scalar"
+  fi
+done
+
+# shellcheck disable=SC2016
+xargs -P 2 -I ARGS sh -c '
+  moegen=$1 tmp=$2
+  out=$(mktemp "$tmp/out.XXXXXX")
+  # shellcheck disable=SC2086
+  timeout 150 "$moegen" check $3 --quiet >"$out" 2>&1
+  status=$?
+  if [ $status != 0 ]; then
+    { grep -v -e " ok$" -e " ok (emulated)$" -e "not run:" "$out" | cut -c 1-300 | head -n 20
+      echo "FAIL ($status) moegen check $3"; } >"$out.failed"
+    cat "$out.failed"
+  fi' sh "$moegen" "$tmp" ARGS <"$tmp/jobs"
+
+ran=$(cat "$tmp"/out.?????? | sed -n 's/^\([0-9]*\) ok, .*/\1/p' | awk '{n += $1} END {print n + 0}')
+echo "$(wc -l <"$tmp/jobs") jobs, $ran kernels right"
+for mix in "$tmp"/*-mix.yaml; do # the specs of random kernels that failed
+  [ ! -e "$mix" ] || grep -h -o "^FAIL [a-z_]*_mix[0-9]*" "$tmp"/out.??????.failed 2>/dev/null | sed 's/.*_mix/mix/' | sort -u |
+    while read -r name; do grep "^  $name:" "$mix"; done
+done
+if ls "$tmp"/out.*.failed >/dev/null 2>&1 || [ "$ran" = 0 ]; then exit 1; fi
