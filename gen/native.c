@@ -54,7 +54,8 @@ static int native_text(lua_State *L)
             *out++ = (char)c;
             continue;
         }
-        bool digit = i + 1 < n && at[i + 1] >= '0' && at[i + 1] <= '7'; /* would be taken as part? */
+        /* Would what follows be taken as part of the escape? */
+        bool digit = i + 1 < n && at[i + 1] >= '0' && at[i + 1] <= '7';
         *out++ = '\\';
         if (c >> 6 || digit)
             *out++ = (char)('0' + (c >> 6));

@@ -392,8 +392,11 @@ static const struct {
     {LUA_GNAME, "warn"},           {LUA_STRLIBNAME, "dump"},
     {LUA_MATHLIBNAME, "random"},   {LUA_MATHLIBNAME, "randomseed"},
 };
-static const luaL_Reg source_functions[] = {
-    {"text", source_text}, {"chunk", source_chunk}, {"families", source_families}, {"isas", source_isas}, {NULL, NULL}};
+static const luaL_Reg source_functions[] = {{"text", source_text},
+                                            {"chunk", source_chunk},
+                                            {"families", source_families},
+                                            {"isas", source_isas},
+                                            {NULL, NULL}};
 
 void sandbox_setup(lua_State *L, struct sandbox *s)
 {

@@ -212,7 +212,8 @@ function emit.header(job)
     for i, text in ipairs(job.family.statuses or {}) do
         out[#out + 1] = (" *     %d  %s\n"):format(i, text)
     end
-    out[#out + 1] = (" */\n#ifndef %s\n#define %s\n\n#include \"moegen_rt.h\"\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n"):format(guard, guard)
+    out[#out + 1] = (" */\n#ifndef %s\n#define %s\n\n#include \"moegen_rt.h\"\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n")
+        :format(guard, guard)
     out[#out + 1] = emit.args_struct(job)
     out[#out + 1] = ("\n// A moegen_entry; see moegen_rt.h.\nint32_t %s(const void *args, const moegen_worker *worker);\n"):format(job.name)
     out[#out + 1] = ("\n// A moegen_workspace: bytes that a call with these sizes and `size` ranks needs.\n"

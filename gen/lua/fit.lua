@@ -91,7 +91,7 @@ local function assembly(line)
         return short
     end
     short = ("%s // %s"):format(bytes, comment:gsub("  +", "  "))
-    return #short <= WIDTH and short or ("%s// %s\n%s"):format(bytes:match("^%s*"), comment, bytes)
+    return #short <= WIDTH and short or words(comment, "    // ", "    //     ") .. "\n" .. bytes
 end
 
 local function line_of(line)

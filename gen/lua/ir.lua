@@ -95,7 +95,7 @@ function Program:integer(name)
 end
 
 -- Memory at base + offset (elements), plus index elements when an integer value is given.
-function Program:at(base, offset, index)
+function Program.at(_, base, offset, index)
     return {base = base, offset = offset or 0, index = index}
 end
 

@@ -129,7 +129,8 @@ function moegen.list(what)
     local items, text = {}, {}
     local listing = listings[what]
     if not listing then
-        return {errors = {{message = ("nothing is called '%s' to list: kernels, activations, dtypes, targets, keys"):format(tostring(what))}}}
+        local message = "nothing is called '%s' to list: kernels, activations, dtypes, targets, keys"
+        return {errors = {{message = message:format(tostring(what))}}}
     end
     listing(function(name, says)
         items[#items + 1] = {name = name, text = says}

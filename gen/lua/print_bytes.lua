@@ -164,7 +164,8 @@ function bytes.print(p, job)
         if what.titles[i] then
             out[#out + 1] = "    // " .. what.titles[i] .. "\n"
         end
-        local item, text, meaning = what[i], nil, nil
+        local item = what[i]
+        local text, meaning
         if item.control then
             text, meaning = describe[item.control](item, p)
         else
