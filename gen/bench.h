@@ -28,6 +28,7 @@ struct probe {
 /* A probe that could not be made measures nothing and says NAN. */
 void probe_open(struct probe *p, moegen_engine *engine, const char *target);
 void probe_measure(struct probe *p, bool reads); /* one short sample; reads: also of bandwidth */
+void probe_evict(struct probe *p);               /* read until no cache holds anything else */
 double probe_gflops(const struct probe *p);      /* of one core */
 double probe_gbps(const struct probe *p);        /* of one core */
 void probe_close(struct probe *p);

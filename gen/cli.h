@@ -26,7 +26,7 @@ struct options {
         *cflags;
     int64_t threads, tokens, runs, seed;
     double seconds;
-    bool quiet, help, latency, version;
+    bool quiet, help, latency, cold, version;
     int verbose;
 };
 struct command {

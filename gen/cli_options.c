@@ -44,6 +44,9 @@ static const struct option {
     {"--runs", NULL, "N", BENCH, INTEGER, AT(runs), "timed runs of each variant"},
     {"--seconds", NULL, "S", BENCH, REAL, AT(seconds), "time to spend on each variant (1)"},
     {"--plot", NULL, "F.svg", BENCH, TEXT, AT(plot), "draw the results as bars"},
+    {"--cold", NULL, NULL, BENCH, FLAG, AT(cold),
+     "empty the caches before each run: weights come from memory, as between the layers of a "
+     "model"},
     {"--latency", NULL, NULL, BENCH, FLAG, AT(latency),
      "only measure spec text to callable kernel: cold, disk hit, memory hit"},
     {"--max", NULL, "SIZE", CACHE, TEXT, AT(max), "prune: keep at most this much: 256M"},

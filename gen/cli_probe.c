@@ -125,6 +125,12 @@ void probe_measure(struct probe *p, bool reads)
         samples_add(&p->read_seconds, timed(p->read));
 }
 
+void probe_evict(struct probe *p)
+{
+    if (p->read)
+        moegen_call_run(p->read, NULL);
+}
+
 double probe_gflops(const struct probe *p)
 {
     return 1e-9 * p->flops / samples_at(&p->fma_seconds, 0.5);

@@ -247,14 +247,16 @@ static int prepare(struct group *g)
         double start = seconds_now();
         status = moegen_call_run(c->stand.call, &err);
         double once = seconds_now() - start;
-        c->batch = once > 2e-4 ? 1 : (int)(2e-4 / fmax(once, 1e-8)) + 1;
+        c->batch = once > 2e-4 || g->b->o->cold ? 1 : (int)(2e-4 / fmax(once, 1e-8)) + 1;
     }
     progress("", g->count + 1, g->count + 1);
     return status ? fail(status, err) : EXIT_OK;
 }
 
-static void sample(struct contender *c)
+static void sample(struct contender *c, bool cold)
 {
+    if (cold && c->probe)
+        probe_evict(c->probe);
     double start = seconds_now();
     for (int i = 0; i < c->batch; i++)
         if (moegen_call_run(c->stand.call, NULL))
@@ -281,7 +283,7 @@ static void time_all(struct group *g)
             reads += bandwidth ? seconds_now() - start : 0;
         }
         for (int i = 0; i < g->count; i++)
-            sample(&g->contender[round % 2 ? g->count - 1 - i : i]);
+            sample(&g->contender[round % 2 ? g->count - 1 - i : i], o->cold);
     }
     progress("", 100, 100);
 }

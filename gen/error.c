@@ -67,8 +67,8 @@ static char *copy(const char *s)
     return s ? strdup(s) : NULL;
 }
 
-moegen_status error_add(moegen_error **err, moegen_status status, const char *file, int line, int col, int len,
-                        const char *message, const char *hint, const char *source)
+moegen_status error_add(moegen_error **err, moegen_status status, const char *file, int line,
+                        int col, int len, const char *message, const char *hint, const char *source)
 {
     if (!err)
         return status;
@@ -88,8 +88,13 @@ moegen_status error_add(moegen_error **err, moegen_status status, const char *fi
     if (e->count == 0)
         e->status = status;
     e->diag[e->count++] = (struct diag){
-        .file = copy(file), .line = line, .col = col, .len = len < 1 ? 1 : len,
-        .message = copy(message), .hint = copy(hint), .source = copy(source),
+        .file = copy(file),
+        .line = line,
+        .col = col,
+        .len = len < 1 ? 1 : len,
+        .message = copy(message),
+        .hint = copy(hint),
+        .source = copy(source),
     };
     text_free(&e->rendered);
     return status;

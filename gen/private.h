@@ -14,12 +14,13 @@ struct lua_State;
 
 /* ---- error.c: growable text, diagnostics ---- */
 
-/* Growable bytes, always NUL-terminated once anything was added. Starts as {0}; text_free of an empty one is legal. */
+/* Growable bytes, always NUL-terminated once anything was added. Starts as {0}; text_free of an
+ * empty one is legal. */
 struct text {
-    char *at;      /* NULL while empty */
-    size_t len;    /* without the NUL */
-    size_t room;   /* bytes allocated */
-    bool lost;     /* an allocation failed: content is incomplete */
+    char *at;    /* NULL while empty */
+    size_t len;  /* without the NUL */
+    size_t room; /* bytes allocated */
+    bool lost;   /* an allocation failed: content is incomplete */
 };
 void text_add(struct text *t, const char *bytes, size_t len);
 void text_fmt(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -27,23 +28,25 @@ void text_free(struct text *t);
 
 /* One complaint. All strings are owned by the moegen_error that holds it. */
 struct diag {
-    char *file;     /* label of the text: a path, "<spec>" or "--set key=value" */
-    int line, col;  /* 1-based, code points; 0 when the complaint has no place */
-    int len;        /* columns under the caret, at least 1 */
-    char *message;  /* one sentence, no newline, no final period */
-    char *hint;     /* "did you mean 'x'?" or NULL */
-    char *source;   /* the source line, or NULL */
+    char *file;    /* label of the text: a path, "<spec>" or "--set key=value" */
+    int line, col; /* 1-based, code points; 0 when the complaint has no place */
+    int len;       /* columns under the caret, at least 1 */
+    char *message; /* one sentence, no newline, no final period */
+    char *hint;    /* "did you mean 'x'?" or NULL */
+    char *source;  /* the source line, or NULL */
 };
 struct moegen_error {
     moegen_status status;
     struct diag *diag;
     size_t count, room;
-    struct text rendered;  /* what moegen_error_text returns */
+    struct text rendered; /* what moegen_error_text returns */
 };
-/* Append a complaint to *err, made on first use; strings are copied; hint and source may be NULL. Returns status, so that
- * callers can write `return error_add(...)`. A NULL err is legal (the caller does not want to know). */
-moegen_status error_add(moegen_error **err, moegen_status status, const char *file, int line, int col, int len,
-                        const char *message, const char *hint, const char *source);
+/* Append a complaint to *err, made on first use; strings are copied; hint and source may be NULL.
+ * Returns status, so that callers can write `return error_add(...)`. A NULL err is legal (the
+ * caller does not want to know). */
+moegen_status error_add(moegen_error **err, moegen_status status, const char *file, int line,
+                        int col, int len, const char *message, const char *hint,
+                        const char *source);
 /* The same without a place, from a format. */
 moegen_status error_set(moegen_error **err, moegen_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -52,51 +55,54 @@ moegen_status error_set(moegen_error **err, moegen_status status, const char *fo
 
 /* Reads YAML and pushes one node tree on L's stack:
  *     node = {kind="map"|"list"|"scalar", line=, col=, len=}         1-based, code points
- *     scalar: value=text, plain=not quoted; list: items={node,...}; map: entries={{key=scalar, value=node},...}
- * Bounded in every direction, so hostile text costs milliseconds. After an error nothing is pushed and err holds
- * every complaint that could be found, with its place and line. file is the label of the text in messages. */
-moegen_status spec_push(struct lua_State *L, const char *file, const char *text, size_t len, moegen_error **err);
-/* A copy of the 1-based line of text, without its break: what goes into diag.source. NULL if there is no such line, or
- * it is empty or too long to quote. Caller frees. */
+ *     scalar: value=text, plain=not quoted; list: items={node,...}; map: entries={{key=scalar,
+ * value=node},...} Bounded in every direction, so hostile text costs milliseconds. After an error
+ * nothing is pushed and err holds every complaint that could be found, with its place and line.
+ * file is the label of the text in messages. */
+moegen_status spec_push(struct lua_State *L, const char *file, const char *text, size_t len,
+                        moegen_error **err);
+/* A copy of the 1-based line of text, without its break: what goes into diag.source. NULL if there
+ * is no such line, or it is empty or too long to quote. Caller frees. */
 char *spec_line(const char *text, size_t len, int line);
 
-/* host.c: the generator. Every call runs in a Lua state of its own (sandboxed: no files, no clock, no randomness, bounded
- * memory), so any thread may call at any time and equal requests give equal bytes. Complaints about the spec are
- * MOEGEN_BAD_SPEC (all of them, with places) or MOEGEN_UNSUPPORTED; a failure of the generator itself is MOEGEN_INTERNAL
- * with the Lua traceback as hint. */
+/* host.c: the generator. Every call runs in a Lua state of its own (sandboxed: no files, no clock,
+ * no randomness, bounded memory), so any thread may call at any time and equal requests give equal
+ * bytes. Complaints about the spec are MOEGEN_BAD_SPEC (all of them, with places) or
+ * MOEGEN_UNSUPPORTED; a failure of the generator itself is MOEGEN_INTERNAL with the Lua traceback
+ * as hint. */
 struct host_set {
-    const char *key, *value;  /* "shard.on" and YAML text */
-    const char *label;        /* for messages; NULL: "--set key=value" */
+    const char *key, *value; /* "shard.on" and YAML text */
+    const char *label;       /* for messages; NULL: "--set key=value" */
 };
 struct host_prop {
-    const char *name;  /* measured property of this CPU, "vdpbf16ps_rate" */
+    const char *name; /* measured property of this CPU, "vdpbf16ps_rate" */
     double value;
 };
 struct host_request {
-    const char *file;  /* label of the text in messages: a path, or "<spec>" */
+    const char *file; /* label of the text in messages: a path, or "<spec>" */
     const char *text;
     size_t len;
-    const char *kernel;  /* a name of `kernels:`; NULL or "": the only one */
-    const struct host_set *set;  /* later ones win */
+    const char *kernel;         /* a name of `kernels:`; NULL or "": the only one */
+    const struct host_set *set; /* later ones win */
     size_t set_count;
-    const char *const *feature;  /* names of cpu.c that this machine, or the machine aimed at, has */
+    const char *const *feature; /* names of cpu.c that this machine, or the machine aimed at, has */
     size_t feature_count;
     const struct host_prop *prop;
     size_t prop_count;
-    const char *purpose;  /* "jit" or "file"; NULL: "file" */
-    const char *command;  /* for the banner, "moegen gen specs/x.yaml:forward"; may be NULL */
+    const char *purpose; /* "jit" or "file"; NULL: "file" */
+    const char *command; /* for the banner, "moegen gen specs/x.yaml:forward"; may be NULL */
 };
 struct listing {
-    struct text text;  /* ready to print */
+    struct text text; /* ready to print */
     struct listing_item {
         char *name, *text;
-    } *item;
+    } * item;
     size_t count;
 };
 void listing_free(struct listing *l);
 struct generated {
-    struct text name, c, h, meta;  /* kernel name; the two files; metadata lines */
-    struct listing notes;          /* remarks on the request that are no errors: item[i].text */
+    struct text name, c, h, meta; /* kernel name; the two files; metadata lines */
+    struct listing notes;         /* remarks on the request that are no errors: item[i].text */
 };
 void generated_free(struct generated *g);
 /* Outputs start as {0}, are filled on MOEGEN_OK only, and are freed by the caller. */
@@ -106,18 +112,21 @@ moegen_status host_explain(const struct host_request *r, struct text *out, moege
 moegen_status host_kernels(const struct host_request *r, struct listing *out, moegen_error **err);
 /* what: kernels, activations, dtypes, targets, keys. */
 moegen_status host_list(const char *what, struct listing *out, moegen_error **err);
-moegen_status host_schema(struct text *out, moegen_error **err); /* JSON schema of the spec language */
-/* Digest (64 hex digits) of the generator: every Lua module and template. False: $MOEGEN_TEMPLATE_DIR cannot be read.
- * That variable (development only) names a source tree to read modules and templates from instead of the embedded
- * copies; the digest is then that of its files as they are now. */
+moegen_status host_schema(struct text *out,
+                          moegen_error **err); /* JSON schema of the spec language */
+/* Digest (64 hex digits) of the generator: every Lua module and template. False:
+ * $MOEGEN_TEMPLATE_DIR cannot be read. That variable (development only) names a source tree to read
+ * modules and templates from instead of the embedded copies; the digest is then that of its files
+ * as they are now. */
 bool host_digest(char hex[65]);
 
-/* arena.c: memory that is dropped all at once. Starts as {0}; blocks are aligned to 16 bytes; one thread. */
+/* arena.c: memory that is dropped all at once. Starts as {0}; blocks are aligned to 16 bytes; one
+ * thread. */
 enum { ARENA_CLASSES = 33 };
 struct arena {
     struct arena_block *chunks, *large;
     void *freed[ARENA_CLASSES];
-    char *at;     /* rest of the newest chunk */
+    char *at; /* rest of the newest chunk */
     size_t left, chunk_size;
 };
 /* size > 0; old NULL: a new block. NULL: out of memory, and the old block is as it was. */
@@ -128,20 +137,23 @@ void arena_drop(struct arena *a);
 /* sandbox.c: the Lua states of host.c. */
 struct sandbox {
     struct arena arena;
-    size_t used, soft;  /* bytes; at `soft` garbage is collected */
-    bool asked;         /* a collection was asked for: the next request decides */
-    bool full;          /* the cap was hit */
-    const char *root;   /* $MOEGEN_TEMPLATE_DIR or NULL */
+    size_t used, soft; /* bytes; at `soft` garbage is collected */
+    bool asked;        /* a collection was asked for: the next request decides */
+    bool full;         /* the cap was hit */
+    const char *root;  /* $MOEGEN_TEMPLATE_DIR or NULL */
 };
-struct lua_State *sandbox_create(struct sandbox *s);        /* a bare state, NULL: out of memory; *s must stay put */
-void sandbox_setup(struct lua_State *L, struct sandbox *s); /* libraries and `require`; call protected */
-void sandbox_destroy(struct sandbox *s);                    /* ends the state too */
+struct lua_State *
+sandbox_create(struct sandbox *s); /* a bare state, NULL: out of memory; *s must stay put */
+void sandbox_setup(struct lua_State *L,
+                   struct sandbox *s);   /* libraries and `require`; call protected */
+void sandbox_destroy(struct sandbox *s); /* ends the state too */
 bool sandbox_digest(const char *root, char hex[65]);
 int native_open(struct lua_State *L); /* native.c: pushes module "native" */
 
 /* embedded.c, made by embed.c at build time: sorted by name, and the digest of all of it. */
 struct embedded {
-    const char *name;  /* "isa.avx512"; of a template "moe_forward.head": parts as in translate.lua */
+    const char
+        *name; /* "isa.avx512"; of a template "moe_forward.head": parts as in translate.lua */
     const unsigned char *at;
     size_t len;
 };
@@ -151,8 +163,9 @@ extern const char embedded_digest[65];
 
 /* ---- digest.c jit.c code.c cc.c cache.c cache_list.c registry.c (C) ---- */
 
-/* digest.c. SHA-256 names things on disk; the fast hash (about 8 bytes per cycle, any alignment, same value on every
- * machine) finds things in memory and detects damage, but resists no attacker. */
+/* digest.c. SHA-256 names things on disk; the fast hash (about 8 bytes per cycle, any alignment,
+ * same value on every machine) finds things in memory and detects damage, but resists no attacker.
+ */
 struct sha256 {
     uint32_t h[8];
     uint64_t len;
@@ -181,44 +194,55 @@ struct code {
     void *fn[MAX_ENTRIES]; /* the asked symbols, in the order asked */
     void *dl;              /* dlopen handle, or NULL */
 };
-/* code.c: publish a blob as a read+execute mapping; no page is ever writable and executable. MOEGEN_UNSUPPORTED when
- * the system refuses executable memory. The blob is not needed afterwards. */
+/* code.c: publish a blob as a read+execute mapping; no page is ever writable and executable.
+ * MOEGEN_UNSUPPORTED when the system refuses executable memory. The blob is not needed afterwards.
+ */
 moegen_status code_map(const struct blob *b, struct code *out, moegen_error **err);
 /* With MOEGEN_PERF_MAP=1 in the environment: name the code for `perf report`. */
 void code_note(const struct code *c, const char *name);
 void code_unmap(struct code *c);
 bool write_all(int fd, const void *bytes, size_t len); /* write(2) until all is written */
 
-/* jit.c: compile C text with libtcc, in memory and hermetically: no includes, no libraries, no files, no external
- * symbols; static data must be const. symbols: names of the 1..MAX_ENTRIES functions that are not static. A rejected
- * text is MOEGEN_INTERNAL with tcc's sentence and the line of the text, since we wrote that text. Any thread may call
- * at any time; compiles take turns. Needs 256 KiB of stack. */
-moegen_status jit_compile(const char *text, const char *const *symbols, int n, struct blob *out, moegen_error **err);
-/* What the machine code depends on besides the text: digest of the libtcc it was built with. For cache keys. */
+/* jit.c: compile C text with libtcc, in memory and hermetically: no includes, no libraries, no
+ * files, no external symbols; static data must be const. symbols: names of the 1..MAX_ENTRIES
+ * functions that are not static. A rejected text is MOEGEN_INTERNAL with tcc's sentence and the
+ * line of the text, since we wrote that text. Any thread may call at any time; compiles take turns.
+ * Needs 256 KiB of stack. */
+moegen_status jit_compile(const char *text, const char *const *symbols, int n, struct blob *out,
+                          moegen_error **err);
+/* What the machine code depends on besides the text: digest of the libtcc it was built with. For
+ * cache keys. */
 const char *jit_identity(void);
 
-/* cc.c: the same through an installed compiler. cc: program name or path; NULL: $MOEGEN_CC, else gcc, cc, clang.
- * flags: extra arguments, NULL-terminated, or NULL. "moegen_rt.h" is found by the text. MOEGEN_UNSUPPORTED when no
- * compiler can be started; MOEGEN_INTERNAL with every error message when it rejects the text. */
-moegen_status cc_compile(const char *text, const char *cc, const char *const *flags, const char *const *symbols, int n,
-                         struct code *out, moegen_error **err);
-/* Only ask whether the text compiles, e.g. with flags -Wall -Werror; every message becomes a diagnostic. */
-moegen_status cc_check(const char *text, const char *cc, const char *const *flags, moegen_error **err);
+/* cc.c: the same through an installed compiler. cc: program name or path; NULL: $MOEGEN_CC, else
+ * gcc, cc, clang. flags: extra arguments, NULL-terminated, or NULL. "moegen_rt.h" is found by the
+ * text. MOEGEN_UNSUPPORTED when no compiler can be started; MOEGEN_INTERNAL with every error
+ * message when it rejects the text. */
+moegen_status cc_compile(const char *text, const char *cc, const char *const *flags,
+                         const char *const *symbols, int n, struct code *out, moegen_error **err);
+/* Only ask whether the text compiles, e.g. with flags -Wall -Werror; every message becomes a
+ * diagnostic. */
+moegen_status cc_check(const char *text, const char *cc, const char *const *flags,
+                       moegen_error **err);
 extern const char moegen_rt_header_text[]; /* runtime/moegen_rt.h, embedded by the build */
 
-/* cache.c: kernels on disk. Thread-safe; concurrent processes are fine. Never fails the program: a problem is logged
- * once and the cache then misses. A NULL cache is legal everywhere and always misses. */
+/* cache.c: kernels on disk. Thread-safe; concurrent processes are fine. Never fails the program: a
+ * problem is logged once and the cache then misses. A NULL cache is legal everywhere and always
+ * misses. */
 struct cache;
 typedef void cache_log(void *user, int level, const char *message);
-/* dir NULL: $MOEGEN_CACHE_DIR, else $XDG_CACHE_HOME/moegen, else ~/.cache/moegen; made if missing. NULL when dir is ""
- * (no message) or not usable (logged). */
+/* dir NULL: $MOEGEN_CACHE_DIR, else $XDG_CACHE_HOME/moegen, else ~/.cache/moegen; made if missing.
+ * NULL when dir is "" (no message) or not usable (logged). */
 struct cache *cache_open(const char *dir, cache_log *log, void *user);
 void cache_close(struct cache *c);
-const char *cache_path(const struct cache *c); /* absolute directory; "" for NULL; owned by the cache */
-/* True: *out and *meta (kernel metadata, NUL-terminated, caller frees with text_free) are as they were put. */
+const char *
+cache_path(const struct cache *c); /* absolute directory; "" for NULL; owned by the cache */
+/* True: *out and *meta (kernel metadata, NUL-terminated, caller frees with text_free) are as they
+ * were put. */
 bool cache_get(struct cache *c, const unsigned char key[32], struct blob *out, struct text *meta);
 /* True when the entry is there now. meta: the metadata text. */
-bool cache_put(struct cache *c, const unsigned char key[32], const struct blob *b, const char *meta, size_t meta_len);
+bool cache_put(struct cache *c, const unsigned char key[32], const struct blob *b, const char *meta,
+               size_t meta_len);
 struct cache_entry {
     char key[65];        /* hex */
     const char *meta;    /* metadata text; "" when the entry is damaged */
@@ -226,20 +250,26 @@ struct cache_entry {
     uint64_t bytes;      /* size of the file */
     int64_t used;        /* seconds since 1970: when it was last used, to the hour */
 };
-/* Read and verify every entry, sorted by key; visit returns false to stop. Returns the number of entries visited. */
-size_t cache_each(struct cache *c, bool (*visit)(void *user, const struct cache_entry *e), void *user);
-/* Remove least recently used entries until at most max_bytes remain, and forgotten temporary files. 0 removes all.
- * Returns the number of entries removed; *bytes (may be NULL) gets the bytes freed. */
+/* Read and verify every entry, sorted by key; visit returns false to stop. Returns the number of
+ * entries visited. */
+size_t cache_each(struct cache *c, bool (*visit)(void *user, const struct cache_entry *e),
+                  void *user);
+/* Remove least recently used entries until at most max_bytes remain, and forgotten temporary files.
+ * 0 removes all. Returns the number of entries removed; *bytes (may be NULL) gets the bytes freed.
+ */
 size_t cache_prune(struct cache *c, uint64_t max_bytes, uint64_t *bytes);
-bool cache_drop(struct cache *c, const char *key); /* remove one entry by its hex key; true if it was there */
+bool cache_drop(struct cache *c,
+                const char *key); /* remove one entry by its hex key; true if it was there */
 
 /* registry.c: request bytes -> value, in memory. Reads take no lock; entries are never removed. */
 struct registry;
 struct registry *registry_create(void); /* NULL: out of memory */
 void *registry_find(const struct registry *r, const void *key, size_t len); /* NULL: not there */
-/* Returns the value now stored under key: `value`, or the one that another thread stored first. NULL: out of memory. */
+/* Returns the value now stored under key: `value`, or the one that another thread stored first.
+ * NULL: out of memory. */
 void *registry_add(struct registry *r, const void *key, size_t len, void *value);
-void registry_destroy(struct registry *r, void (*drop)(void *value)); /* drop is called for every value */
+void registry_destroy(struct registry *r,
+                      void (*drop)(void *value)); /* drop is called for every value */
 
 /* ---- engine.c kernel.c call.c generate.c (D) ---- */
 
@@ -250,7 +280,8 @@ struct paint {
 void diag_render(struct text *t, const struct diag *d, const struct paint *p);
 int dtype_find(const char *name); /* moegen_dtype, or -1 */
 
-/* crew.c: idle thread teams, shared by an engine and its kernels. Thread-safe, reference-counted. */
+/* crew.c: idle thread teams, shared by an engine and its kernels. Thread-safe, reference-counted.
+ */
 struct crew;
 struct crew *crew_create(int threads); /* NULL: out of memory */
 struct crew *crew_retain(struct crew *c);
@@ -272,8 +303,8 @@ bool extent_parse(const char *text, const char *const *dims, int dim_count, stru
 int64_t extent_value(const struct extent *x, const int64_t *size);
 /* The size that makes the extent equal `value`, or -1 if none does. */
 int64_t extent_solve(const struct extent *x, int64_t value);
-/* A run-time size that no input fixes: max(1, ceil((from * times - less) / per) + less), the most blocks of `per` slots
- * that from * times rows of less + 1 experts can need. */
+/* A run-time size that no input fixes: max(1, ceil((from * times - less) / per) + less), the most
+ * blocks of `per` slots that from * times rows of less + 1 experts can need. */
 struct derived {
     int dim, from; /* indices of run-time sizes */
     int64_t times, less, per;
@@ -304,12 +335,12 @@ struct unit {
     int derived_count;
     struct pair {
         const char *key, *value;
-    } *param, *answer; /* spec keys (sorted); sentences of positive return codes */
+    } * param, *answer; /* spec keys (sorted); sentences of positive return codes */
     size_t param_count, answer_count;
     const char *requires; /* CPU features */
     const char *cflags;   /* what gcc and clang need to compile its C */
     const char *entry_name, *workspace_name;
-    moegen_entry entry;         /* NULL when this CPU cannot run it */
+    moegen_entry entry; /* NULL when this CPU cannot run it */
     moegen_workspace workspace;
     struct code code;
     struct crew *crew;
@@ -321,7 +352,8 @@ moegen_status unit_create(const char *meta, size_t len, struct crew *crew, struc
 void unit_attach(struct unit *u, struct code *code, const char *origin, double seconds);
 void unit_retain(struct unit *u);
 void unit_release(struct unit *u);
-const char *unit_answer(const struct unit *u, int32_t code); /* sentence of a positive return code */
+const char *unit_answer(const struct unit *u,
+                        int32_t code); /* sentence of a positive return code */
 
 /* engine.c */
 struct cache *engine_cache(const moegen_engine *engine); /* NULL: none */

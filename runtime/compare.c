@@ -10,7 +10,6 @@ enum { CHUNK = 512, ROUNDINGS = 16 };
 
 struct sums {
     double difference, want; /* of squares */
-    double least;            /* no row that is not zero counts as smaller than this */
 };
 
 /* Where the rows of a tensor lie: `count` elements, `stride` apart. */
@@ -43,21 +42,23 @@ static bool shapes_agree(const moegen_rt_tensor *got, const moegen_rt_tensor *wa
     return true;
 }
 
-/* Root of the mean square of what is compared. A row that is much smaller, because its sums cancel,
- * is as badly conditioned as its terms are large: its roundings are counted in those of this. */
+/* Root of the mean square of what is compared and is not 0 (padding). A row that is much smaller,
+ * because its sums cancel, is as badly conditioned as its terms are large: its roundings are
+ * counted in those of this. */
 static double typical_size(const double *want, int64_t count)
 {
     double squares = 0;
     int64_t n = 0;
     for (int64_t i = 0; i < count; i++)
-        if (isfinite(want[i])) {
+        if (isfinite(want[i]) && want[i] != 0) {
             squares += want[i] * want[i];
             n++;
         }
     return n ? sqrt(squares / (double)n) : 0;
 }
 
-/* Largest magnitude among the compared elements of a row. */
+/* Largest magnitude among the compared elements of a row, at least `least`; 0 for a row of zeros.
+ */
 static double row_size(const double *want, struct row row, double least)
 {
     double size = 0;
@@ -94,9 +95,8 @@ static void compare_row(const moegen_rt_tensor *got, const double *want, int64_t
                         struct row row, double typical, struct sums *sums, moegen_rt_comparison *c)
 {
     const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(got->dtype);
-    double unit = facts->digits ? ldexp(fmax(row_size(want + first, row, sums->least), typical),
-                                        1 - facts->digits)
-                                : 1;
+    double size = row_size(want + first, row, typical);
+    double unit = facts->digits ? ldexp(size, 1 - facts->digits) : 1;
     double chunk[CHUNK];
     int64_t most = row.stride > 1 ? 1 : CHUNK; /* neighbours in memory */
     for (int64_t i = 0; i < row.count; i += most) {
@@ -105,20 +105,6 @@ static void compare_row(const moegen_rt_tensor *got, const double *want, int64_t
         for (int64_t j = 0; j < n; j++)
             element(c, sums, chunk[j], want[at + j], at + j, unit);
     }
-}
-
-/* A quarter of the root mean square of all that is not 0 (padding): a row that is smaller than that
- * is what cancellation left of larger terms. */
-static double least_size(const moegen_rt_tensor *want)
-{
-    const double *w = want->data;
-    double sum = 0, count = 0;
-    for (int64_t i = 0, n = moegen_rt_tensor_count(want); i < n; i++)
-        if (!isnan(w[i]) && w[i] != 0) {
-            sum += w[i] * w[i];
-            count++;
-        }
-    return count > 0 ? 0.25 * sqrt(sum / count) : 0;
 }
 
 static void rows(const moegen_rt_tensor *got, const moegen_rt_tensor *want, struct sums *sums,
@@ -166,7 +152,7 @@ moegen_rt_status moegen_rt_compare(const moegen_rt_tensor *got, const moegen_rt_
                        got->name, rt_shape(&have, got->rank, got->shape),
                        rt_shape(&need, want->rank, want->shape));
     const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(got->dtype);
-    struct sums sums = {.least = least_size(want)};
+    struct sums sums = {0, 0};
     *c = (moegen_rt_comparison){.l2_limit = facts->l2_limit,
                                 .roundings_limit = facts->digits ? ROUNDINGS : 0};
     rows(got, want, &sums, c);

@@ -2,14 +2,15 @@
 /*
  * moegen_rt.h - the ABI between a generated kernel and whoever calls it.
  *
- * Generated C includes this header and nothing else of moegen. A host may bring its own threads: fill one
- * moegen_worker per rank, all sharing one barrier, and call the kernel's entry once on every rank.
+ * Generated C includes this header and nothing else of moegen. A host may bring its own threads:
+ * fill one moegen_worker per rank, all sharing one barrier, and call the kernel's entry once on
+ * every rank.
  *
  * A kernel's argument structure consists of 8-byte members only, in this order:
- *     one pointer per tensor, in the order of the kernel's header (NULL for an absent optional tensor),
- *     one int64_t per run-time size (T, N, ...), in the order of the kernel's header,
- *     void *workspace, int64_t workspace_bytes.
- * Tensors are dense and row-major. 16-bit floats (bf16, f16) are passed as uint16_t.
+ *     one pointer per tensor, in the order of the kernel's header (NULL for an absent optional
+ * tensor), one int64_t per run-time size (T, N, ...), in the order of the kernel's header, void
+ * *workspace, int64_t workspace_bytes. Tensors are dense and row-major. 16-bit floats (bf16, f16)
+ * are passed as uint16_t.
  */
 #ifndef MOEGEN_RT_H
 #define MOEGEN_RT_H
@@ -32,14 +33,16 @@ extern "C" {
 /* What one rank of a team needs during a call. Every rank passes the same args and its own worker.
  * NULL in place of a worker means a team of one. */
 typedef struct moegen_worker {
-    int64_t rank;                 /* 0 .. size-1 */
-    int64_t size;                 /* ranks in the team, >= 1 */
-    void (*barrier)(void *team);  /* returns when all ranks have called it; not called when size is 1 */
-    void *team;                   /* passed to barrier */
+    int64_t rank; /* 0 .. size-1 */
+    int64_t size; /* ranks in the team, >= 1 */
+    void (*barrier)(
+        void *team); /* returns when all ranks have called it; not called when size is 1 */
+    void *team;      /* passed to barrier */
 } moegen_worker;
 
-/* Entry of a kernel. Returns 0, or a positive status whose text the kernel's header lists; then no output was
- * written. Every rank returns the same value. Never writes outside the tensors and the workspace. */
+/* Entry of a kernel. Returns 0, or a positive status whose text the kernel's header lists; then no
+ * output was written. Every rank returns the same value. Never writes outside the tensors and the
+ * workspace. */
 typedef int32_t (*moegen_entry)(const void *args, const moegen_worker *worker);
 
 /* Bytes of workspace (alignment 64) that a call with these args needs with a team of `size` ranks.

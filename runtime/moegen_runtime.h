@@ -270,8 +270,8 @@ typedef struct moegen_rt_comparison {
     int ok;           /* all limits kept */
     double l2;        /* ||got - want|| / ||want||; the plain norm of got when want is all zero */
     double l2_limit;  /* of the dtype of got; 0 for integers */
-    double roundings; /* largest |got - want| in roundings: units in the last place, 2^(1 - digits), of
-                       * the row's largest magnitude */
+    double roundings; /* largest |got - want| in roundings: units in the last place, 2^(1 - digits),
+                       * of the row's largest magnitude */
     double roundings_limit; /* 16; 0 for integers */
     int64_t compared;       /* elements compared */
     int64_t skipped;        /* elements that are NaN in want */
@@ -284,8 +284,8 @@ typedef struct moegen_rt_comparison {
 /* Compares an output with its reference (f64, NaN = not compared). Shapes must agree up to trailing
  * extents of 1; got may have more rows (first extent) than want. A row is a run of the last extent
  * that is not such a 1; of a tensor whose name ends in _T, of the last extent but one. Its largest
- * magnitude counts as at least a quarter of the root mean square of what is not 0, unless it is 0. Fails
- * only on shapes that do not agree or want not f64; a wrong value is result->ok = 0. */
+ * magnitude counts as at least the root mean square of all that is not 0. Fails only on shapes that
+ * do not agree or want not f64; a wrong value is result->ok = 0. */
 MOEGEN_RT_API moegen_rt_status moegen_rt_compare(const moegen_rt_tensor *got,
                                                  const moegen_rt_tensor *want,
                                                  moegen_rt_comparison *result,

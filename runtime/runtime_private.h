@@ -128,6 +128,95 @@ moegen_rt_status rt_wanted(const moegen_rt_want *want, int64_t T, uint8_t **to,
 moegen_rt_status rt_output(moegen_rt_problem *out, const char *name, int rank, const int64_t *shape,
                            double value, double **data, moegen_rt_error *err);
 
+/* ---- gradient.c: what the training families share ---- */
+
+double rt_dot(const double *x, const double *y, int64_t n);
+/* acc[rows][n] += x[rows][k] W^T, where W [n][k] starts at element `first` of t. work: k. */
+void rt_product_t(const double *x, int64_t rows, int64_t k, const moegen_rt_tensor *t,
+                  int64_t first, int64_t n, double *acc, double *work);
+/* acc[x_at[i] * stride + y_at[j]] += sum over r of x[r][i] y[r][j], where x is [rows][m] and y is
+ * [rows][n]. NULL for x_at or y_at: i or j itself. */
+void rt_outer(const double *x, int64_t rows, int64_t m, const int64_t *x_at, const double *y,
+              int64_t n, const int64_t *y_at, double *acc, int64_t stride);
+
+/* Which of n features a weight gradient is computed for: all (at is NULL), or `count` of them,
+ * ascending, when only some tokens are wanted. A weight gradient sums over all tokens, so the
+ * reference saves time by leaving out features instead. The caller frees at. */
+struct rt_part {
+    int64_t n, count;
+    int64_t *at;
+};
+/* The part whose share of n is that of the wanted tokens in T, but at least two. */
+moegen_rt_status rt_part(const moegen_rt_want *want, int64_t T, int64_t n, struct rt_part *part,
+                         moegen_rt_error *err);
+/* Sets what is not in the part to NaN; data is [outer][part->n][inner]. */
+void rt_blank_rest(const struct rt_part *part, double *data, int64_t outer, int64_t inner);
+
+/* Does the kernel add into the caller's parameter gradients? Then they are inputs, too. */
+bool rt_accumulates(const moegen_rt_problem *p);
+/* Adds the output of a parameter's gradient: zero, or the input of that name. */
+moegen_rt_status rt_gradient(const moegen_rt_problem *p, moegen_rt_problem *out, const char *name,
+                             int rank, const int64_t *shape, double **data, moegen_rt_error *err);
+/* Adds that input with random values, if there is to be one. */
+moegen_rt_status rt_fill_gradient(moegen_rt_problem *p, const char *name, int rank,
+                                  const int64_t *shape, uint64_t seed, moegen_rt_error *err);
+
+/* Limits plus offset as a tensor of that dtype holds them: a value is clamped if it equals one. */
+struct rt_limits rt_stored_limits(struct rt_limits of, double offset, moegen_rt_dtype dtype);
+/* Strictly inside. */
+bool rt_inside(double v, struct rt_limits limits);
+
+/* ---- fill_moe_backward.c ---- */
+
+/* rt_moe_read, for moe_backward: *recompute says that there are no checkpoints. */
+moegen_rt_status rt_moe_backward_read(const moegen_rt_problem *p, struct rt_moe *m, bool *recompute,
+                                      moegen_rt_error *err);
+
+/* ---- router.c: one token ---- */
+
+/* A router turns logits into scores (all experts), chooses the top k of the scores or of the
+ * logits, and turns what is chosen into affinities. */
+struct rt_router_method {
+    const char *name;
+    bool sigmoid; /* else softmax */
+    bool after;   /* the function is applied to the chosen logits only */
+    bool renorm;  /* the chosen scores are divided by their sum */
+};
+struct rt_router {
+    int64_t H, E, k;
+    const struct rt_router_method *how;
+    bool backward, bias, correction;
+    double scale;          /* of the affinities */
+    bool balance, z;       /* auxiliary losses */
+    double balance_c, z_c; /* their coefficients */
+};
+moegen_rt_status rt_router_read(const moegen_rt_problem *p, struct rt_router *r,
+                                moegen_rt_error *err);
+struct rt_router_token {
+    double *p;       /* [E] scores of all experts */
+    double *rank;    /* [E] what is ranked */
+    double *l, *q;   /* [k] of the chosen: logits or scores, and affinities before the scale */
+    double *dq, *dl; /* [k] */
+    double *dp;      /* [E] */
+};
+/* p[n] from l[n]: sigmoid or softmax. */
+void rt_router_scores(bool is_sigmoid, const double *l, int64_t n, double *p);
+/* The k best of rank[E] into chosen, best first, the lower index first among equals. Says which
+ * places and (result) whether the set itself could come out differently in f32. */
+bool rt_router_choose(const struct rt_router *r, const double *rank, int64_t *chosen,
+                      uint8_t *unsure);
+/* t->q: affinities of the chosen experts from the logits, before the scale. */
+void rt_router_weigh(const struct rt_router *r, const double *logits, const int64_t *chosen,
+                     struct rt_router_token *t);
+/* dlogits += those of the affinities, whose gradients are in t->dq; after rt_router_weigh. */
+void rt_router_weigh_back(const struct rt_router *r, const int64_t *chosen,
+                          struct rt_router_token *t, double *dlogits);
+/* Adds one token's part of both auxiliary losses; count[e] of the T tokens chose expert e. */
+void rt_router_losses(const struct rt_router *r, int64_t T, const double *logits,
+                      const double *count, struct rt_router_token *t, double *balance, double *z);
+void rt_router_losses_back(const struct rt_router *r, int64_t T, const double *logits,
+                           const double *count, struct rt_router_token *t, double *dlogits);
+
 /* ---- ref_moe_index.c ---- */
 
 /* Blocks that the formula of index building gives for T tokens. */
@@ -147,5 +236,10 @@ moegen_rt_status rt_index_build(const int32_t *chosen, int64_t T, int64_t k, int
                                        moegen_rt_problem *, moegen_rt_error *)
 RT_FAMILY(moe_forward);
 RT_FAMILY(moe_index);
+RT_FAMILY(moe_backward);
+RT_FAMILY(grouped_gemm);
+RT_FAMILY(router);
+RT_FAMILY(mlp_forward);
+RT_FAMILY(mlp_backward);
 
 #endif

@@ -39,6 +39,7 @@ struct rank {
     moegen_rt_team *team;
     pthread_t thread;
     moegen_worker worker;
+    _Atomic int cpu; /* where it ran when the last run started */
 };
 
 struct moegen_rt_team {
@@ -49,8 +50,9 @@ struct moegen_rt_team {
     _Alignas(LINE) moegen_rt_entry entry; /* of the run in progress; NULL: the threads end */
     void *ctx;
     int size;
-    bool crowded;   /* more ranks than CPUs: spinning only keeps others from working */
-    unsigned forks; /* value of `forks` when the threads were made */
+    bool crowded;      /* more ranks than CPUs: spinning only keeps others from working */
+    cpu_set_t allowed; /* CPUs of the thread that made the team */
+    unsigned forks;    /* value of `forks` when the threads were made */
     struct rank *rank;
 };
 
@@ -138,6 +140,39 @@ static void barrier(void *at)
     }
 }
 
+/*
+ * A CPU of one's own. A kernel may wake a thread on the CPU of the rank that woke it and leave both
+ * there while others idle (seen on a virtual machine: two ranks took as long as one). So a rank
+ * that finds itself where a lower one is moves to a CPU that no rank had, and is free to be moved
+ * on by the kernel.
+ */
+static void spread(struct rank *self)
+{
+    moegen_rt_team *team = self->team;
+    const int here = sched_getcpu();
+    bool shared = false;
+    cpu_set_t taken;
+    CPU_ZERO(&taken);
+    for (int r = 0; r < team->size; r++) {
+        const int cpu = atomic_load_explicit(&team->rank[r].cpu, memory_order_relaxed);
+        if (cpu >= 0 && cpu < CPU_SETSIZE && r != self->worker.rank)
+            CPU_SET(cpu, &taken);
+        shared |= r < self->worker.rank && cpu == here;
+    }
+    atomic_store_explicit(&self->cpu, here, memory_order_relaxed);
+    for (int cpu = 0; shared && cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &team->allowed) || CPU_ISSET(cpu, &taken))
+            continue;
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        if (sched_setaffinity(0, sizeof one, &one) == 0)
+            atomic_store_explicit(&self->cpu, cpu, memory_order_relaxed);
+        sched_setaffinity(0, sizeof team->allowed, &team->allowed);
+        return;
+    }
+}
+
 static void *work(void *at)
 {
     struct rank *self = at;
@@ -146,6 +181,8 @@ static void *work(void *at)
         wait_change(&team->gate, gate, team->crowded);
         if (!team->entry)
             return NULL;
+        if (!team->crowded)
+            spread(self);
         team->entry(team->ctx, &self->worker);
         if (atomic_fetch_sub(&team->busy.value, 1) == 1) /* the last? */
             wake(&team->busy);
@@ -156,6 +193,7 @@ static void open_gate(moegen_rt_team *team, moegen_rt_entry entry, void *ctx)
 {
     team->entry = entry;
     team->ctx = ctx;
+    atomic_store_explicit(&team->rank[0].cpu, sched_getcpu(), memory_order_relaxed);
     atomic_store_explicit(&team->busy.value, (uint32_t)team->size - 1, memory_order_relaxed);
     atomic_fetch_add(&team->gate.value, 1);
     wake(&team->gate);
@@ -178,6 +216,10 @@ static int start(moegen_rt_team *team)
     }
     atomic_init(&team->here, 0);
     team->forks = atomic_load(&forks);
+    if (sched_getaffinity(0, sizeof team->allowed, &team->allowed) != 0)
+        CPU_ZERO(&team->allowed);
+    for (int r = 0; r < team->size; r++)
+        atomic_init(&team->rank[r].cpu, -1);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -210,7 +252,7 @@ moegen_rt_status moegen_rt_team_create(int size, moegen_rt_team **out, moegen_rt
         return rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory for a team of %d threads", size);
     }
     for (int r = 0; r < size; r++)
-        team->rank[r] = (struct rank){.team = team, .worker = {r, size, barrier, team}};
+        team->rank[r] = (struct rank){.team = team, .worker = {r, size, barrier, team}, .cpu = -1};
     int failed = start(team);
     if (failed) {
         free(team->rank);

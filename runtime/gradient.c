@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gradient.c - what the references of the training families share: products, accumulated outputs,
+ * the part of a weight gradient that is computed, limits as a checkpoint stores them. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime_private.h"
+
+/* ---- products ---- */
+
+double rt_dot(const double *x, const double *y, int64_t n)
+{
+    double a = 0, b = 0, c = 0, d = 0;
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        a += x[i] * y[i];
+        b += x[i + 1] * y[i + 1];
+        c += x[i + 2] * y[i + 2];
+        d += x[i + 3] * y[i + 3];
+    }
+    for (; i < n; i++)
+        a += x[i] * y[i];
+    return (a + b) + (c + d);
+}
+
+void rt_product_t(const double *x, int64_t rows, int64_t k, const moegen_rt_tensor *t,
+                  int64_t first, int64_t n, double *acc, double *work)
+{
+    for (int64_t j = 0; j < n; j++) {
+        rt_elements(t, first + j * k, k, work);
+        for (int64_t r = 0; r < rows; r++)
+            acc[r * n + j] += rt_dot(x + r * k, work, k);
+    }
+}
+
+/* to[y_at[j]] += f[0] y[j] + .. + f[count - 1] y[(count - 1) n + j], count 1 or 4 */
+static void add_rows(double *restrict to, const double *restrict y, int64_t n, const int64_t *y_at,
+                     const double *f, int64_t count)
+{
+    for (int64_t j = 0; y_at && j < n; j++)
+        for (int64_t r = 0; r < count; r++)
+            to[y_at[j]] += f[r] * y[r * n + j];
+    if (y_at)
+        return;
+    if (count == 1) {
+        for (int64_t j = 0; j < n; j++)
+            to[j] += f[0] * y[j];
+        return;
+    }
+    const double a = f[0], b = f[1], c = f[2], d = f[3];
+    for (int64_t j = 0; j < n; j++)
+        to[j] += (a * y[j] + b * y[n + j]) + (c * y[2 * n + j] + d * y[3 * n + j]);
+}
+
+void rt_outer(const double *x, int64_t rows, int64_t m, const int64_t *x_at, const double *y,
+              int64_t n, const int64_t *y_at, double *acc, int64_t stride)
+{
+    for (int64_t i = 0; i < m; i++) {
+        double *to = acc + (x_at ? x_at[i] : i) * stride;
+        for (int64_t r = 0; r < rows;) {
+            int64_t count = rows - r >= 4 ? 4 : 1;
+            double f[4] = {0};
+            for (int64_t j = 0; j < count; j++)
+                f[j] = x[(r + j) * m + i];
+            add_rows(to, y + r * n, n, y_at, f, count);
+            r += count;
+        }
+    }
+}
+
+/* ---- part of a weight gradient ---- */
+
+moegen_rt_status rt_part(const moegen_rt_want *want, int64_t T, int64_t n, struct rt_part *part,
+                         moegen_rt_error *err)
+{
+    *part = (struct rt_part){n, n, NULL};
+    if (!want || !want->tokens)
+        return MOEGEN_RT_OK;
+    int64_t count = (int64_t)ceil((double)n * (double)want->token_count / (double)T);
+    count = count < 2 ? 2 : count;
+    if (count >= n)
+        return MOEGEN_RT_OK;
+    part->at = malloc((size_t)count * sizeof *part->at);
+    if (!part->at)
+        return rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+    for (int64_t i = 0; i < count; i++)
+        part->at[i] = i * (n - 1) / (count - 1);
+    part->count = count;
+    return MOEGEN_RT_OK;
+}
+
+void rt_blank_rest(const struct rt_part *part, double *data, int64_t outer, int64_t inner)
+{
+    for (int64_t o = 0; part->at && o < outer; o++) {
+        double *at = data + o * part->n * inner;
+        for (int64_t i = 0, next = 0; i < part->n; i++) {
+            bool kept = next < part->count && part->at[next] == i;
+            next += kept;
+            for (int64_t j = 0; !kept && j < inner; j++)
+                at[i * inner + j] = (double)NAN;
+        }
+    }
+}
+
+/* ---- accumulated outputs ---- */
+
+bool rt_accumulates(const moegen_rt_problem *p)
+{
+    return moegen_rt_problem_bool(p, "accumulate_grads", 0);
+}
+
+moegen_rt_status rt_gradient(const moegen_rt_problem *p, moegen_rt_problem *out, const char *name,
+                             int rank, const int64_t *shape, double **data, moegen_rt_error *err)
+{
+    const moegen_rt_tensor *start = NULL;
+    moegen_rt_status status = MOEGEN_RT_OK;
+    if (rt_accumulates(p))
+        status = rt_input(p, name, true, rank, shape, &start, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_output(out, name, rank, shape, 0, data, err);
+    if (status == MOEGEN_RT_OK && start)
+        rt_elements(start, 0, moegen_rt_tensor_count(start), *data);
+    return status;
+}
+
+moegen_rt_status rt_fill_gradient(moegen_rt_problem *p, const char *name, int rank,
+                                  const int64_t *shape, uint64_t seed, moegen_rt_error *err)
+{
+    moegen_rt_dtype dtype;
+    if (!rt_accumulates(p))
+        return MOEGEN_RT_OK;
+    moegen_rt_status status = rt_dtype(p, "dtype", MOEGEN_RT_F32, &dtype, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_dtype(p, "output_dtype", dtype, &dtype, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_add_normal(p, name, dtype, rank, shape, seed, 1, err);
+    return status;
+}
+
+/* ---- limits ---- */
+
+static double stored(double x, moegen_rt_dtype dtype)
+{
+    double room;
+    if (!isfinite(x))
+        return x;
+    moegen_rt_encode(dtype, &x, 1, &room);
+    moegen_rt_decode(dtype, &room, 1, &x);
+    return x;
+}
+
+struct rt_limits rt_stored_limits(struct rt_limits of, double offset, moegen_rt_dtype dtype)
+{
+    return (struct rt_limits){stored(of.lo + offset, dtype), stored(of.hi + offset, dtype)};
+}
+
+bool rt_inside(double v, struct rt_limits limits)
+{
+    return limits.lo < v && v < limits.hi;
+}

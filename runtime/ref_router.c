@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ref_router.c - the router over a batch in float64, forward and backward (SEMANTICS 5). */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime_private.h"
+
+enum { ROWS = 16 };
+
+struct pass {
+    struct rt_router r;
+    const moegen_rt_tensor *x, *weight, *bias, *correction, *logits, *index, *dy;
+    int64_t T;
+    struct rt_router_token t;
+    int64_t *chosen; /* [k] */
+    uint8_t *unsure; /* [k] */
+    double *count;   /* [E] tokens that chose each expert */
+    double *rows;    /* [ROWS, H] */
+    double *l;       /* [ROWS, E] */
+    double *dx;      /* [ROWS, H] */
+    double *one;     /* [E] */
+    double *work;
+};
+
+static moegen_rt_status read_inputs(struct pass *s, const moegen_rt_problem *p,
+                                    moegen_rt_error *err)
+{
+    const struct rt_router *r = &s->r;
+    int64_t x[] = {-1, r->H}, w[] = {r->H, r->E};
+    moegen_rt_status status = rt_input(p, "hidden_states", true, 2, x, &s->x, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_input(p, "router_weight", true, 2, w, &s->weight, err);
+    if (status != MOEGEN_RT_OK)
+        return status;
+    s->T = s->x->rank ? s->x->shape[0] : 1;
+    int64_t all[] = {s->T, r->E}, few[] = {s->T, r->k};
+    if (!r->backward && r->bias)
+        status = rt_input(p, "router_bias", true, 1, &r->E, &s->bias, err);
+    if (status == MOEGEN_RT_OK && !r->backward && r->correction)
+        status = rt_input(p, "correction_bias", true, 1, &r->E, &s->correction, err);
+    if (status == MOEGEN_RT_OK && r->backward)
+        status = rt_input(p, "logits", true, 2, all, &s->logits, err);
+    if (status == MOEGEN_RT_OK && r->backward)
+        status = rt_input(p, "expert_index", true, 2, few, &s->index, err);
+    if (status == MOEGEN_RT_OK && r->backward)
+        status = rt_input(p, "expert_affinities_grad", true, 2, all, &s->dy, err);
+    for (int64_t i = 0; status == MOEGEN_RT_OK && r->backward && i < s->T * r->k; i++) {
+        int64_t e = rt_index_at(s->index, i);
+        if (e < 0 || e >= r->E)
+            return rt_fail(
+                err, MOEGEN_RT_BAD_DATA, "expert_index[%lld][%lld] is %lld, not in 0..%lld",
+                (long long)(i / r->k), (long long)(i % r->k), (long long)e, (long long)r->E - 1);
+        s->count[e]++;
+    }
+    return status;
+}
+
+static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
+{
+    int64_t H = s->r.H, E = s->r.E, k = s->r.k, wide = H > E ? H : E;
+    struct {
+        double **at;
+        int64_t count;
+    } const need[] = {
+        {&s->t.p, E},       {&s->t.rank, E},      {&s->t.l, k},      {&s->t.q, k},
+        {&s->t.dq, k},      {&s->t.dl, k},        {&s->t.dp, E},     {&s->count, E},
+        {&s->one, E},       {&s->work, 4 * wide}, {&s->l, ROWS * E}, {&s->rows, ROWS * H},
+        {&s->dx, ROWS * H},
+    };
+    bool ok = true;
+    for (size_t i = 0; i < sizeof need / sizeof *need; i++)
+        ok &= (*need[i].at = calloc((size_t)need[i].count, sizeof(double))) != NULL;
+    ok &= (s->chosen = malloc((size_t)k * sizeof *s->chosen)) != NULL;
+    ok &= (s->unsure = malloc((size_t)k)) != NULL;
+    return ok ? MOEGEN_RT_OK : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+}
+
+static void release(struct pass *s)
+{
+    double *owned[] = {s->t.p,   s->t.rank, s->t.l,  s->t.q, s->t.dq, s->t.dl, s->t.dp,
+                       s->count, s->one,    s->work, s->l,   s->rows, s->dx};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+    free(s->chosen);
+    free(s->unsure);
+}
+
+struct outputs {
+    double *logits, *index, *affinities, *weights, *balance, *z;
+};
+
+static moegen_rt_status make_outputs(const struct pass *s, struct outputs *o,
+                                     moegen_rt_problem *out, moegen_rt_error *err)
+{
+    int64_t all[] = {s->T, s->r.E}, few[] = {s->T, s->r.k}, one[] = {1};
+    moegen_rt_status status = rt_output(out, "logits", 2, all, 0, &o->logits, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_output(out, "expert_index", 2, few, 0, &o->index, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_output(out, "expert_affinities", 2, all, 0, &o->affinities, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_output(out, "topk_weights", 2, few, 0, &o->weights, err);
+    if (status == MOEGEN_RT_OK && s->r.balance)
+        status = rt_output(out, "load_balance_loss", 1, one, 0, &o->balance, err);
+    if (status == MOEGEN_RT_OK && s->r.z)
+        status = rt_output(out, "z_loss", 1, one, 0, &o->z, err);
+    return status;
+}
+
+static void make_logits(struct pass *s, double *logits)
+{
+    const struct rt_router *r = &s->r;
+    if (s->bias)
+        rt_elements(s->bias, 0, r->E, s->one);
+    for (int64_t first = 0; first < s->T; first += ROWS) {
+        int64_t rows = s->T - first < ROWS ? s->T - first : ROWS;
+        double *l = logits + first * r->E;
+        rt_elements(s->x, first * r->H, rows * r->H, s->rows);
+        rt_product(s->rows, rows, r->H, s->weight, 0, r->E, l, s->work);
+        for (int64_t i = 0; s->bias && i < rows * r->E; i++)
+            l[i] += s->one[i % r->E];
+    }
+}
+
+/* Chooses and weighs for token i; NaN where f32 rounding decides what is chosen. */
+static void route(struct pass *s, struct outputs *o, int64_t i)
+{
+    const struct rt_router *r = &s->r;
+    const double *logits = o->logits + i * r->E;
+    rt_router_scores(r->how->sigmoid, logits, r->E, s->t.p);
+    for (int64_t e = 0; e < r->E; e++)
+        s->t.rank[e] = s->correction && !r->how->after ? s->t.p[e] + s->one[e]
+                       : s->correction                 ? logits[e] + s->one[e]
+                                                       : logits[e];
+    bool open = rt_router_choose(r, s->t.rank, s->chosen, s->unsure);
+    rt_router_weigh(r, logits, s->chosen, &s->t);
+    for (int64_t e = 0; open && e < r->E; e++)
+        o->affinities[i * r->E + e] = (double)NAN;
+    for (int64_t j = 0; j < r->k; j++) {
+        int64_t e = s->chosen[j];
+        s->count[e]++;
+        o->index[i * r->k + j] = s->unsure[j] ? (double)NAN : (double)e;
+        o->weights[i * r->k + j] = open ? (double)NAN : r->scale * s->t.q[j];
+        if (!open)
+            o->affinities[i * r->E + e] = r->scale * s->t.q[j];
+    }
+}
+
+static moegen_rt_status forward(struct pass *s, moegen_rt_problem *out, moegen_rt_error *err)
+{
+    struct outputs o = {0};
+    moegen_rt_status status = make_outputs(s, &o, out, err);
+    if (status != MOEGEN_RT_OK)
+        return status;
+    make_logits(s, o.logits);
+    if (s->correction)
+        rt_elements(s->correction, 0, s->r.E, s->one);
+    for (int64_t i = 0; i < s->T; i++)
+        route(s, &o, i);
+    double balance = 0, z = 0;
+    for (int64_t i = 0; i < s->T; i++)
+        rt_router_losses(&s->r, s->T, o.logits + i * s->r.E, s->count, &s->t, &balance, &z);
+    if (o.balance)
+        *o.balance = balance;
+    if (o.z)
+        *o.z = z;
+    return MOEGEN_RT_OK;
+}
+
+/* The logits' gradient of token i. */
+static void logits_back(struct pass *s, int64_t i, double *dlogits)
+{
+    const struct rt_router *r = &s->r;
+    rt_elements(s->logits, i * r->E, r->E, s->one);
+    memset(dlogits, 0, (size_t)r->E * sizeof *dlogits);
+    for (int64_t j = 0; j < r->k; j++) {
+        s->chosen[j] = rt_index_at(s->index, i * r->k + j);
+        rt_elements(s->dy, i * r->E + s->chosen[j], 1, &s->t.dq[j]);
+    }
+    rt_router_weigh(r, s->one, s->chosen, &s->t);
+    rt_router_weigh_back(r, s->chosen, &s->t, dlogits);
+    rt_router_losses_back(r, s->T, s->one, s->count, &s->t, dlogits);
+}
+
+static moegen_rt_status backward(struct pass *s, const moegen_rt_problem *p, moegen_rt_problem *out,
+                                 moegen_rt_error *err)
+{
+    const struct rt_router *r = &s->r;
+    int64_t x[] = {s->T, r->H}, w[] = {r->H, r->E};
+    double *dx, *dw, *db = NULL;
+    moegen_rt_status status = rt_output(out, "hidden_states_grad", 2, x, 0, &dx, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_gradient(p, out, "router_weight_grad", 2, w, &dw, err);
+    if (status == MOEGEN_RT_OK && r->bias)
+        status = rt_gradient(p, out, "router_bias_grad", 1, &r->E, &db, err);
+    for (int64_t first = 0; status == MOEGEN_RT_OK && first < s->T; first += ROWS) {
+        int64_t rows = s->T - first < ROWS ? s->T - first : ROWS;
+        for (int64_t i = 0; i < rows; i++)
+            logits_back(s, first + i, s->l + i * r->E);
+        rt_elements(s->x, first * r->H, rows * r->H, s->rows);
+        rt_product_t(s->l, rows, r->E, s->weight, 0, r->H, dx + first * r->H, s->work);
+        rt_outer(s->rows, rows, r->H, NULL, s->l, r->E, NULL, dw, r->E);
+        for (int64_t i = 0; db && i < rows * r->E; i++)
+            db[i % r->E] += s->l[i];
+    }
+    return status;
+}
+
+/* ---- filling ---- */
+
+/* Moves the hidden states of each token towards the weights of the experts that the routing asks
+ * for, so that the router chooses them (as far as H leaves room for E directions). */
+static moegen_rt_status push(moegen_rt_problem *p, const struct rt_router *r,
+                             const moegen_rt_fill *how, moegen_rt_error *err)
+{
+    moegen_rt_tensor *x = moegen_rt_problem_tensor(p, "hidden_states");
+    const moegen_rt_tensor *w = moegen_rt_problem_tensor(p, "router_weight");
+    int64_t T = x->shape[0];
+    size_t width = moegen_rt_dtype_of(x->dtype)->bytes;
+    double *row = malloc((size_t)r->H * sizeof *row), *g = malloc(w->bytes / width * sizeof *g);
+    int32_t *chosen = malloc((size_t)(T * r->k) * sizeof *chosen);
+    moegen_rt_status status = MOEGEN_RT_OK;
+    if (!row || !g || !chosen)
+        status = rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+    if (status == MOEGEN_RT_OK)
+        status = rt_route(how->routing, how->seed, T, r->E, r->k, chosen, err);
+    if (status == MOEGEN_RT_OK)
+        rt_elements(w, 0, r->H * r->E, g);
+    for (int64_t t = 0; status == MOEGEN_RT_OK && t < T; t++) {
+        rt_elements(x, t * r->H, r->H, row);
+        for (int64_t j = 0; j < r->k; j++)
+            for (int64_t h = 0; h < r->H; h++)
+                row[h] += 6 * g[h * r->E + chosen[t * r->k + j]];
+        moegen_rt_encode(x->dtype, row, (size_t)r->H, (char *)x->data + (size_t)(t * r->H) * width);
+    }
+    free(row);
+    free(g);
+    free(chosen);
+    return status;
+}
+
+/* What the forward pass hands to the backward pass; where rounding could change a choice, the one
+ * that float64 makes. */
+static moegen_rt_status fill_backward(moegen_rt_problem *p, const struct rt_router *r,
+                                      moegen_rt_dtype io, uint64_t seed, moegen_rt_error *err)
+{
+    moegen_rt_dtype affinity;
+    moegen_rt_tensor *logits, *index;
+    moegen_rt_problem *out = moegen_rt_problem_create();
+    struct pass s = {.r = *r};
+    struct outputs o = {0};
+    s.r.backward = false;
+    moegen_rt_status status = rt_dtype(p, "affinity_dtype", io, &affinity, err);
+    if (status == MOEGEN_RT_OK)
+        status = out ? allocate(&s, err) : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+    if (status == MOEGEN_RT_OK)
+        status = read_inputs(&s, p, err);
+    if (status == MOEGEN_RT_OK)
+        status = make_outputs(&s, &o, out, err);
+    int64_t all[] = {s.T, r->E}, few[] = {s.T, r->k};
+    if (status == MOEGEN_RT_OK)
+        status = moegen_rt_problem_add(p, "logits", io == MOEGEN_RT_F64 ? io : MOEGEN_RT_F32, 2,
+                                       all, &logits, err);
+    if (status == MOEGEN_RT_OK)
+        status = moegen_rt_problem_add(p, "expert_index", MOEGEN_RT_I32, 2, few, &index, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_add_normal(p, "expert_affinities_grad", affinity, 2, all, seed, 1, err);
+    if (status == MOEGEN_RT_OK) {
+        make_logits(&s, o.logits);
+        moegen_rt_encode(logits->dtype, o.logits, (size_t)(s.T * r->E), logits->data);
+        if (s.correction)
+            rt_elements(s.correction, 0, r->E, s.one);
+        for (int64_t i = 0; i < s.T; i++) {
+            route(&s, &o, i);
+            for (int64_t j = 0; j < r->k; j++)
+                ((int32_t *)index->data)[i * r->k + j] = (int32_t)s.chosen[j];
+        }
+    }
+    release(&s);
+    moegen_rt_problem_destroy(out);
+    return status;
+}
+
+moegen_rt_status rt_fill_router(moegen_rt_problem *p, const moegen_rt_fill *how,
+                                moegen_rt_error *err)
+{
+    struct rt_router r;
+    moegen_rt_dtype io, bias;
+    moegen_rt_status status = rt_router_read(p, &r, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_dtype(p, "dtype", MOEGEN_RT_F32, &io, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_dtype(p, "bias_dtype", io, &bias, err);
+    if (status != MOEGEN_RT_OK)
+        return status;
+    int64_t x[] = {moegen_rt_problem_int(p, "T", how->T), r.H}, w[] = {r.H, r.E};
+    if (x[0] < 1 || x[0] >= INT32_MAX)
+        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "T: %lld is not in 1..%d", (long long)x[0],
+                       INT32_MAX - 1);
+    status = rt_add_normal(p, "hidden_states", io, 2, x, how->seed, 1, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_add_normal(p, "router_weight", io, 2, w, how->seed, 1 / sqrt((double)r.H), err);
+    if (status == MOEGEN_RT_OK && how->routing && strcmp(how->routing, "uniform") != 0)
+        status = push(p, &r, how, err);
+    if (status == MOEGEN_RT_OK && r.bias)
+        status = rt_add_normal(p, "router_bias", bias, 1, &r.E, how->seed, 0.5, err);
+    if (status == MOEGEN_RT_OK && r.correction)
+        status = rt_add_normal(p, "correction_bias", bias, 1, &r.E, how->seed, 0.5, err);
+    if (status == MOEGEN_RT_OK && r.backward)
+        status = fill_backward(p, &r, io, how->seed, err);
+    if (status == MOEGEN_RT_OK && r.backward)
+        status = rt_fill_gradient(p, "router_weight_grad", 2, w, how->seed, err);
+    if (status == MOEGEN_RT_OK && r.backward && r.bias)
+        status = rt_fill_gradient(p, "router_bias_grad", 1, &r.E, how->seed, err);
+    return status;
+}
+
+moegen_rt_status rt_compute_router(const moegen_rt_problem *p, const moegen_rt_want *want,
+                                   moegen_rt_problem *out, moegen_rt_error *err)
+{
+    (void)want; /* always everything */
+    struct pass s = {0};
+    moegen_rt_status status = rt_router_read(p, &s.r, err);
+    if (status == MOEGEN_RT_OK)
+        status = allocate(&s, err);
+    if (status == MOEGEN_RT_OK)
+        status = read_inputs(&s, p, err);
+    if (status == MOEGEN_RT_OK)
+        status = s.r.backward ? backward(&s, p, out, err) : forward(&s, out, err);
+    release(&s);
+    return status;
+}
