@@ -36,11 +36,12 @@ static bool guarded_intact(const struct guarded *g)
     return true;
 }
 
-/* Rounds an f32 tensor where the kernel wants bf16 or f16; leaves everything else to bind. */
+/* Rounds an f32 tensor where the kernel wants a 16-bit float; leaves everything else to bind. */
 static moegen_status fit(moegen_rt_problem *in, const moegen_arg *a, moegen_error **err)
 {
     moegen_rt_tensor *t = moegen_rt_problem_tensor(in, a->name);
-    if (t->dtype != MOEGEN_RT_F32 || (a->dtype != MOEGEN_BF16 && a->dtype != MOEGEN_F16))
+    const moegen_rt_dtype_facts *wanted = moegen_rt_dtype_of((moegen_rt_dtype)a->dtype);
+    if (t->dtype != MOEGEN_RT_F32 || wanted->digits == 0 || wanted->bytes != 2)
         return MOEGEN_OK;
     int64_t count = moegen_rt_tensor_count(t), shape[8];
     int rank = t->rank;

@@ -231,7 +231,7 @@ static moegen_rt_status push(moegen_rt_problem *p, const struct rt_router *r,
         rt_elements(x, t * r->H, r->H, row);
         for (int64_t j = 0; j < r->k; j++)
             for (int64_t h = 0; h < r->H; h++)
-                row[h] += 6 * g[h * r->E + chosen[t * r->k + j]];
+                row[h] += 10 * g[h * r->E + chosen[t * r->k + j]];
         moegen_rt_encode(x->dtype, row, (size_t)r->H, (char *)x->data + (size_t)(t * r->H) * width);
     }
     free(row);

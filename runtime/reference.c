@@ -17,13 +17,8 @@
 #name, rt_fill_##name, rt_compute_##name                                                   \
     }
 static const moegen_rt_reference references[] = {
-    ROW(moe_forward),
-    ROW(moe_index),
-    ROW(moe_backward),
-    ROW(grouped_gemm),
-    ROW(router),
-    ROW(mlp_forward),
-    ROW(mlp_backward),
+    ROW(moe_forward), ROW(moe_index),   ROW(moe_backward), ROW(grouped_gemm),
+    ROW(router),      ROW(mlp_forward), ROW(mlp_backward),
 };
 enum { REFERENCES = sizeof references / sizeof *references };
 

@@ -1,0 +1,36 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The C of every case of tests/kernels gives no warning under gcc and clang; targets, spellings and dtypes in turns.
+#   warnings.sh MOEGEN SOURCE
+set -u
+moegen=$1
+cd "$2" || exit 1
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+compilers=
+for cc in gcc clang; do ! command -v $cc >/dev/null || compilers="$compilers $cc"; done
+[ -n "$compilers" ] || { echo "no gcc and no clang"; exit 77; }
+
+for spec in tests/kernels/*.yaml; do
+  family=$(basename "$spec" .yaml)
+  dtypes=$("$moegen" list keys | sed -n "s/^$family: dtype  *one of \([^[]*\).*/\1/p" | tr -d ,)
+  sed -n 's/^  \([A-Za-z0-9_]*\): .*/\1/p' "$spec" | awk -v spec="$spec" -v dtypes="$dtypes" '
+    BEGIN {
+      n = split(dtypes, dtype, " ")
+      v = split("avx512 --spelling bytes|avx2 --spelling intrinsics|scalar|avx512 --spelling intrinsics|avx2 --spelling bytes|avx512 --spelling scalar", variant, "|")
+    }
+    { print spec ":" $1 " --target " variant[NR % v + 1] (n ? " --set dtype=" dtype[int(NR / v) % n + 1] : "") }'
+done >"$tmp/jobs"
+
+# shellcheck disable=SC2016
+xargs -P 2 -I ARGS sh -c '
+  moegen=$1 dir=$(mktemp -d "$2/XXXXXX")
+  # shellcheck disable=SC2086
+  "$moegen" gen $3 -o "$dir" --stem x --cflags "$dir/flags" --quiet || { echo "FAIL moegen gen $3"; touch "$2/failed"; }
+  for cc in $4; do
+    $cc -std=c11 -Wall -Wextra -Wpedantic -Wconversion -Werror "@$dir/flags" -Iruntime -fsyntax-only "$dir/x.c" 2>"$dir/err" ||
+      { echo "FAIL $cc: moegen gen $3"; head -n 10 "$dir/err"; touch "$2/failed"; }
+  done
+  rm -rf "$dir"' sh "$moegen" "$tmp" ARGS "$compilers" <"$tmp/jobs"
+echo "$(wc -l <"$tmp/jobs") files"
+[ ! -e "$tmp/failed" ]
