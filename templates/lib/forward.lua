@@ -63,7 +63,7 @@ function forward.plan(plan, spec)
     if dtype[spec.dtype].narrow then
         plan:choose("k_block", 4096, "products per partial sum: inputs are rounded more coarsely than sums")
     else
-        plan:choose("k_block", 128, "products per partial sum: keeps f32 sums of long K accurate")
+        plan:choose("k_block", 256, "products per partial sum: keeps f32 sums of long K accurate")
     end
     if spec.shard.on == "intermediate" then
         plan:choose("parts", spec.shard.cores == "auto" and 4 or spec.shard.cores, "of the intermediate columns, added in order")
