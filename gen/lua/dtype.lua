@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- dtype.lua - how numbers are stored. Kernels compute in f32: a type says how it is widened and narrowed.
 --
--- A NEW DTYPE takes 3 files: a row here; in templates/lib/quantise.lua a widening and a narrowing, if no instruction does
--- it; in runtime/tensor.c the encoding and decoding of the reference. The schema, the checks and the tests enumerate.
+-- A NEW DTYPE takes 3 files when the API can name it already (fp8, say): a row here; in templates/lib/quantise.lua a widening
+-- and a narrowing, if no instruction does it; in runtime/tensor.c the format that the reference decodes. A name that is new
+-- to the API is also one line in the enums of runtime/moegen_runtime.h and gen/moegen.h. The rest enumerates.
 --
 -- size     bytes an element      c        C type an element is passed as
 -- widen    name of the widening in quantise.lua, narrow likewise; both also name the C functions of `scalar`

@@ -232,7 +232,7 @@ function emit.meta(job)
     end
     line("name", job.name)
     line("family", job.family.family)
-    line("target", job.spec.target == "scalar" and "scalar" or job.plan.isa.name)
+    line("target", job.plan.emulated and "scalar" or job.plan.isa.name)
     line("spelling", job.plan.spelling)
     line("dtype", job.spec.dtype or "i32")
     line("requires", table.concat(job.plan.requires, " "))
