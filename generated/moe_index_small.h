@@ -7,6 +7,7 @@
  * Status of a call: 0, or with nothing written
  *     1  expert_index names an expert outside 0..E-1
  *     2  the blocks of these experts do not fit in N blocks
+ *     3  T is not what the spec fixes
  */
 #ifndef MOE_INDEX_SMALL_H
 #define MOE_INDEX_SMALL_H

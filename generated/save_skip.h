@@ -9,6 +9,7 @@
  *     1  block_to_expert names an expert outside 0..E-1
  *     2  token_position_to_id names a token outside 0..T-1
  *     3  dropping needs as many blocks as experts
+ *     4  T or N is not what the spec fixes
  */
 #ifndef SAVE_SKIP_H
 #define SAVE_SKIP_H

@@ -53,6 +53,11 @@ expect 0 . explain "$spec:forward"
 
 expect 2 'takes --in FILE' run "$spec:forward"
 expect 2 'no.safetensors' run "$spec:forward" --in no.safetensors --out o
+case=$root/tests/vectors/Swish-PRE-nobias   # 70 tokens in 8 blocks
+expect 2 'T or N is not what the spec fixes' run "$case/spec.yaml" --in "$case/in.safetensors" --out fixed --set T=5
+expect 2 'T or N is not what the spec fixes' run "$case/spec.yaml" --in "$case/in.safetensors" --out fixed --set N_blocks=3
+check [ ! -e fixed ]
+expect 0 'wrote' run "$case/spec.yaml" --in "$case/in.safetensors" --out fixed --set T=70 --set N_blocks=8
 expect 0 ' 0 failed' check "$spec:forward" --T 9 --routing uniform --target scalar
 expect 0 '"result": "ok"' check "$spec:forward" --T 9 --routing uniform --target scalar --json
 expect 2 'routing' check "$spec:forward" --T 9 --routing sideways

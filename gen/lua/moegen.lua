@@ -56,7 +56,6 @@ function moegen.build(req)
     end
     names.name = job.name
     names.tiles = tiles
-    names.linkage = ""
     names.banner = emit.banner(job)
     names.includes = emit.includes(job)
     names.args_struct = emit.args_struct(job)
