@@ -92,6 +92,7 @@ end
 -- Code of the items that control, where it does not depend on its place.
 local control = {
     count = function(item) return frame_op("move", item.value.reg, item.from.reg) end,
+    set = function(item) return frame_op("move", item.value.reg, item.from.reg) end,
     advance = function(item)
         local v, by = item.pointer, item.by
         if type(by) == "table" then

@@ -5,13 +5,13 @@
 -- and a narrowing, if no instruction does it; in runtime/tensor.c the format that the reference decodes. A name that is new
 -- to the API is also one line in the enums of runtime/moegen_runtime.h and gen/moegen.h. The rest enumerates.
 --
--- size     bytes an element      c        C type an element is passed as
+-- size     bytes an element      c        C type an element is passed as      digits   bits of the significand
 -- widen    name of the widening in quantise.lua, narrow likewise; both also name the C functions of `scalar`
 -- scalar   C functions float <widen>(c) and c <narrow>(float) for single elements; round to nearest even, NaN stays NaN
 return {
-    f32 = {name = "f32", size = 4, c = "float", widen = nil, narrow = nil},
+    f32 = {name = "f32", size = 4, digits = 24, c = "float", widen = nil, narrow = nil},
 
-    bf16 = {name = "bf16", size = 2, c = "uint16_t", widen = "bf16_to_f32", narrow = "f32_to_bf16", scalar = {
+    bf16 = {name = "bf16", size = 2, digits = 8, c = "uint16_t", widen = "bf16_to_f32", narrow = "f32_to_bf16", scalar = {
         bf16_to_f32 = [[
 static float bf16_to_f32(uint16_t x)
 {
@@ -31,7 +31,7 @@ static uint16_t f32_to_bf16(float x)
 }
 ]]}},
 
-    f16 = {name = "f16", size = 2, c = "uint16_t", widen = "f16_to_f32", narrow = "f32_to_f16", scalar = {
+    f16 = {name = "f16", size = 2, digits = 11, c = "uint16_t", widen = "f16_to_f32", narrow = "f32_to_f16", scalar = {
         f16_to_f32 = [[
 static float f16_to_f32(uint16_t x)
 {

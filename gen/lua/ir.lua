@@ -208,6 +208,12 @@ function Program:count_from(name, from)
     return v
 end
 
+-- Give a count of its own (or a parameter) the value of another integer.
+function Program:set(v, from)
+    local at = self:item({control = "set", value = v, from = from})
+    v.last, from.last, v.mutated = at, at, true
+end
+
 -- A titled block of C; marks lifetimes for the reader.
 function Program:block(title, body)
     self:item({control = "open", title = title})

@@ -98,6 +98,9 @@ local describe = {
     count = function(item)
         return ("mov %s,%s"):format(gpr[item.value.reg], gpr[item.from.reg]), ("%s = %s"):format(item.value.name, item.from.name)
     end,
+    set = function(item)
+        return ("mov %s,%s"):format(gpr[item.value.reg], gpr[item.from.reg]), ("%s = %s"):format(item.value.name, item.from.name)
+    end,
     advance = function(item)
         local v, by = item.pointer, item.by
         if type(by) == "table" then

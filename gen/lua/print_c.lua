@@ -173,6 +173,8 @@ local function print_with(p, spelling)
             indent(out, depth, "}")
         elseif kind == "count" then
             indent(out, depth, ("int64_t %s = %s;"):format(code.value.name, code.from.name))
+        elseif kind == "set" then
+            indent(out, depth, ("%s = %s;"):format(code.value.name, code.from.name))
         elseif kind == "advance" then
             indent(out, depth, ("%s += %s;"):format(code.pointer.name, by_text(code.by)))
         else

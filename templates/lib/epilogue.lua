@@ -112,4 +112,109 @@ function epilogue.output(cfg, has)
     return p
 end
 
+-- x where it is strictly inside its clamp, else 0; v is the value that was clamped.
+local function inside(p, x, v, limits, name)
+    for side, limit in pairs(limits) do
+        local bound = p:const(name .. "_" .. side, limit + 0.0)
+        local open = side == "lo" and p:op("is_less", name .. "_above", bound, v) or p:op("is_less", name .. "_below", v, bound)
+        x = p:op("blend", ("%s_%s_open"):format(x.name, side), open, p:op("zero", name .. "_none_" .. side), x)
+    end
+    return x
+end
+
+-- Back through p = act(g) u, for n rows of a panel of WIDTH tokens. S holds dO Wd^T without the affinity; G and U, gate and up
+-- as the activation saw them, become their gradients; P becomes p as the second product saw it; sums of S * p over the rows
+-- are the affinity's gradient.
+-- spec: activation, gated; limits: gate, up = {lo, hi} as the checkpoint holds them; has: scaled (p and its gradient carry the
+-- affinity), affinity_sums
+function epilogue.through(cfg, spec, limits, has)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "through", {"Gradients of gate and up, and p, for rows of I."})
+    local S, U, P, n = p:pointer("S", "const float"), p:pointer("U", "float"), p:pointer("P", "float"), p:integer("n")
+    local G = spec.gated and p:pointer("G", "float")
+    local a = has.scaled and p:pointer("a", "const float")
+    local sums = has.affinity_sums and p:pointer("sums", "float")
+    local act = activation[spec.activation].both
+    p:loop(n, function()
+        for v = 0, cfg.vectors - 1 do
+            local tag = "_" .. v
+            local at = v * lanes
+            local up = p:op("load", "up" .. tag, p:at(U, at))
+            local gate = spec.gated and p:op("load", "gate" .. tag, p:at(G, at)) or up
+            local value, slope = act(p, "act" .. tag, gate)
+            local product = spec.gated and p:op("mul", "p" .. tag, value, up) or value
+            local dp = p:op("load", "dp" .. tag, p:at(S, at))
+            if sums then
+                local sum = p:op("load", "sum" .. tag, p:at(sums, at))
+                p:op("store", p:at(sums, at), p:op("fma", sum, dp, product))
+            end
+            if a then
+                local scale = p:op("load", "a" .. tag, p:at(a, at))
+                dp = p:op("mul", "dp_scaled" .. tag, dp, scale)
+                product = p:op("mul", "p_scaled" .. tag, product, scale)
+            end
+            p:op("store", p:at(P, at), product)
+            if spec.gated then
+                local dg = p:op("mul", "dg" .. tag, p:op("mul", "dp_up" .. tag, dp, up), slope)
+                p:op("store", p:at(G, at), inside(p, dg, gate, limits.gate, "gate" .. tag))
+                p:op("store", p:at(U, at), inside(p, p:op("mul", "du" .. tag, dp, value), up, limits.up, "up" .. tag))
+            else
+                p:op("store", p:at(U, at), inside(p, p:op("mul", "du" .. tag, dp, slope), up, limits.up, "up" .. tag))
+            end
+        end
+        p:advance(S, width)
+        p:advance(P, width)
+        p:advance(U, width)
+        if G then
+            p:advance(G, width)
+        end
+    end, "rows of I")
+    return p
+end
+
+-- Rows of gate or up from sums: Y = max(lo, min(hi, S + bias)) + offset, each row with its own bias.
+function epilogue.bounded(cfg)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "bounded", {"Gate or up, for rows of I: bounds = lo, hi, offset."})
+    local Y, S, bias = p:pointer("Y", "float"), p:pointer("S", "const float"), p:pointer("bias", "const float")
+    local n, bounds = p:integer("n"), p:pointer("bounds", "const float")
+    local lo, hi = p:op("bcast", "lo", p:at(bounds, 0)), p:op("bcast", "hi", p:at(bounds, 1))
+    local offset = p:op("bcast", "offset", p:at(bounds, 2))
+    p:loop(n, function()
+        local b = p:op("bcast", "b", p:at(bias, 0))
+        for v = 0, cfg.vectors - 1 do
+            local y = p:op("add", "y_" .. v, b, p:op("load", "s_" .. v, p:at(S, v * lanes)))
+            y = p:op("max", "clamped_" .. v, lo, p:op("min", "capped_" .. v, hi, y))
+            p:op("store", p:at(Y, v * lanes), p:op("add", "offset_" .. v, y, offset))
+        end
+        p:advance(Y, cfg.vectors * lanes)
+        p:advance(S, cfg.vectors * lanes)
+        p:advance(bias, 1)
+    end, "rows of I")
+    return p
+end
+
+-- sums += a * b, for n rows of a panel.
+function epilogue.column_sums(cfg, name)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Sums over rows, for each column of a panel."})
+    local sums, a, b, n = p:pointer("sums", "float"), p:pointer("a", "const float"), p:pointer("b", "const float"), p:integer("n")
+    local acc = {}
+    for v = 0, cfg.vectors - 1 do
+        acc[v] = p:op("load", "sum_" .. v, p:at(sums, v * lanes))
+    end
+    p:loop(n, function()
+        for v = 0, cfg.vectors - 1 do
+            p:op("fma", acc[v], p:op("load", "a_" .. v, p:at(a, v * lanes)), p:op("load", "b_" .. v, p:at(b, v * lanes)))
+        end
+        p:advance(a, cfg.vectors * lanes)
+        p:advance(b, cfg.vectors * lanes)
+    end, "rows")
+    for v = 0, cfg.vectors - 1 do
+        p:op("store", p:at(sums, v * lanes), acc[v])
+    end
+    return p
+end
+
 return epilogue

@@ -70,16 +70,14 @@ function rows.zero(cfg, name)
     return p
 end
 
--- A square of lanes x lanes: column c of S (rows `width` apart) becomes the run T[c * pitch ..], in dtype dt.
-function rows.transpose(cfg, dt, name, pitch)
-    local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose %d x %d sums."):format(lanes, lanes)})
-    local T, S = p:pointer("T", dt.c), p:pointer("S", "const float")
+-- Transpose lanes x lanes: row(i) gives row i as a vector, column(c, vector) takes column c.
+local function transposed(p, row, column)
+    local lanes = p.isa.lanes
     local quads = {}   -- quads[s][j]: in group g, column 4 g + j of rows 4 s .. 4 s + 3
     for s = 0, lanes // 4 - 1 do
         local r = {}
         for i = 0, 3 do
-            r[i] = p:op("load", "row_" .. 4 * s + i, p:at(S, (4 * s + i) * cfg.vectors * lanes))
+            r[i] = row(4 * s + i)
         end
         local a, b = p:op("unpack_low", "low_01_" .. s, r[0], r[1]), p:op("unpack_low", "low_23_" .. s, r[2], r[3])
         local c, d = p:op("unpack_high", "high_01_" .. s, r[0], r[1]), p:op("unpack_high", "high_23_" .. s, r[2], r[3])
@@ -89,7 +87,7 @@ function rows.transpose(cfg, dt, name, pitch)
     -- list: vectors whose groups are columns first, first + step, ... of ever more rows
     local function join(list, first, step, j)
         if #list == 1 then
-            return quantise.store(p, dt, p:at(T, (4 * first + j) * pitch), list[1])
+            return column(4 * first + j, list[1])
         end
         for _, half in ipairs{"even", "odd"} do
             local joined = {}
@@ -107,6 +105,99 @@ function rows.transpose(cfg, dt, name, pitch)
         end
         join(list, 0, 1, j)
     end
+end
+
+-- A square of lanes x lanes: column c of S (rows `width` apart) becomes the run T[c * pitch ..], in dtype dt.
+function rows.transpose(cfg, dt, name, pitch)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose %d x %d sums."):format(lanes, lanes)})
+    local T, S = p:pointer("T", dt.c), p:pointer("S", "const float")
+    transposed(p, function(i)
+        return p:op("load", "row_" .. i, p:at(S, i * cfg.vectors * lanes))
+    end, function(c, x)
+        quantise.store(p, dt, p:at(T, c * pitch), x)
+    end)
+    return p
+end
+
+-- n squares of lanes x lanes: column c of a square becomes the run T[c * pitch ..], in f32.
+-- how: dtype (of S), stride (between rows of S, elements), pitch, along (from a square of S to the next), step (of T)
+function rows.turn(cfg, name, how)
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose n squares of %d x %d."):format(cfg.isa.lanes, cfg.isa.lanes)})
+    local T, S, n = p:pointer("T", "float"), p:pointer("S", "const " .. how.dtype.c), p:integer("n")
+    p:loop(n, function()
+        transposed(p, function(i)
+            return quantise.load(p, how.dtype, "row_" .. i, p:at(S, i * how.stride))
+        end, function(c, x)
+            p:op("store", p:at(T, c * how.pitch), x)
+        end)
+        p:advance(S, how.along)
+        p:advance(T, how.step)
+    end, "squares")
+    return p
+end
+
+-- A square of lanes x lanes sums (rows `width` apart) to the rows out[c][column ..], added to what they hold.
+-- scaled: column c times a[c]
+function rows.scatter(cfg, name, scaled)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {("Column c of %d x %d sums is added to row out[c]."):format(lanes, lanes)})
+    local out, column, S = p:pointer("out", "float *const"), p:integer("column"), p:pointer("S", "const float")
+    local a = scaled and p:op("load", "a", p:at(p:pointer("a", "const float"), 0))
+    transposed(p, function(i)
+        local x = p:op("load", "row_" .. i, p:at(S, i * cfg.vectors * lanes))
+        return a and p:op("mul", ("row_%d_scaled"):format(i), x, a) or x
+    end, function(c, x)
+        local row = p:op("load_pointer", "out_" .. c, p:at(out, c))
+        local at = p:at(row, 0, column)
+        p:op("store", at, p:op("add", "sum_" .. c, x, p:op("load", "before_" .. c, at)))
+    end)
+    return p
+end
+
+-- sums[lanes] = a * b, lane by lane, over n vectors; both are widened.
+function rows.dot(cfg, name, of_a, of_b)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Partial sums of a product of two rows."})
+    local sums, a, b = p:pointer("sums", "float"), p:pointer("a", "const " .. of_a.c), p:pointer("b", "const " .. of_b.c)
+    local n, acc = p:integer("n"), p:op("zero", "acc")
+    p:loop(n, function()
+        p:op("fma", acc, quantise.load(p, of_a, "x", p:at(a, 0)), quantise.load(p, of_b, "y", p:at(b, 0)))
+        p:advance(a, lanes)
+        p:advance(b, lanes)
+    end, "vectors")
+    p:op("store", p:at(sums, 0), acc)
+    return p
+end
+
+-- n rows of a panel of width floats: dst = a * src, column by column.
+function rows.scale(cfg, name)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Columns of a panel times a."})
+    local dst, src, a = p:pointer("dst", "float"), p:pointer("src", "const float"), p:pointer("a", "const float")
+    local n, scale = p:integer("n"), {}
+    for v = 0, cfg.vectors - 1 do
+        scale[v] = p:op("load", "a_" .. v, p:at(a, v * lanes))
+    end
+    p:loop(n, function()
+        for v = 0, cfg.vectors - 1 do
+            p:op("store", p:at(dst, v * lanes), p:op("mul", "x_" .. v, p:op("load", "s_" .. v, p:at(src, v * lanes)), scale[v]))
+        end
+        p:advance(src, cfg.vectors * lanes)
+        p:advance(dst, cfg.vectors * lanes)
+    end, "rows")
+    return p
+end
+
+-- n rows of one vector each: dst rows `pitch` apart, src rows `ld`.
+function rows.column(cfg, dt, name, pitch)
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"A vector of each of n rows, in f32."})
+    local dst, src, n, ld = p:pointer("dst", "float"), p:pointer("src", "const " .. dt.c), p:integer("n"), p:integer("ld")
+    p:loop(n, function()
+        p:op("store", p:at(dst, 0), quantise.load(p, dt, "x", p:at(src, 0)))
+        p:advance(src, ld)
+        p:advance(dst, pitch)
+    end, "rows")
     return p
 end
 

@@ -1,0 +1,218 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- matrix.lua - products of matrices in panels, for families that need a matrix and its transpose.
+--
+-- A panel holds WIDTH columns of a matrix of `rows` rows: P[q][row][WIDTH], f32. It is the B of a product over its rows, or the
+-- A of a product over its columns (each row's WIDTH values are consecutive k). Columns are tokens, as a rule; the first panel
+-- is the one that need not be full: its tokens stand at its end.
+--
+-- product(rows)    S[rows][WIDTH] += A * B, on its way fetching other memory; narrow: only one vector of columns
+-- gradient(rows)   C = A * B for many groups of rows, straight to memory, in its dtype
+local ir = require "ir"
+local quantise = require "lib.quantise"
+
+local matrix = {}
+
+-- acc += A * B over `panels` panels of A; the first has `first` steps of `unroll` k, the others `full`; `jump` leads from the
+-- end of a panel's rows to the start of the next one's. each() is called once a step, turn() once a panel.
+local function sum(p, cfg, t, each, turn)
+    local width = cfg.vectors * cfg.isa.lanes
+    local current = p:count_from("current", t.first)
+    p:loop(t.panels, function()
+        local left = p:count_from("left", current)
+        p:loop(left, function()
+            if each then
+                each()
+            end
+            for k = 0, cfg.unroll - 1 do
+                p:block("k = " .. k, function()
+                    local b = {}
+                    for v = 0, t.vectors - 1 do
+                        b[v] = p:op("load", "b_" .. v, p:at(t.B, k * width + v * cfg.isa.lanes))
+                    end
+                    for r = 0, t.rows - 1 do
+                        p:row(r)
+                        local at = p:at(t.A, r * width + k)
+                        if t.vectors == 1 and p:has("fma_bcast") then
+                            p:op("fma_bcast", t.acc[r][0], b[0], at)
+                        else
+                            local a = p:op("bcast", "a_" .. r, at)
+                            for v = 0, t.vectors - 1 do
+                                p:op("fma", t.acc[r][v], a, b[v])
+                            end
+                        end
+                    end
+                    p:row(nil)
+                end)
+            end
+            p:advance(t.A, cfg.unroll)
+            p:advance(t.B, cfg.unroll * width)
+        end, "over the columns of a panel")
+        p:advance(t.A, t.jump)
+        if turn then
+            turn()
+        end
+        p:set(current, t.full)
+    end, "panels")
+end
+
+local function clear(p, t)
+    t.acc = {}
+    for r = 0, t.rows - 1 do
+        p:row(r)
+        t.acc[r] = {}
+        for v = 0, t.vectors - 1 do
+            t.acc[r][v] = p:op("zero", ("acc_%d_%d"):format(r, v))
+        end
+    end
+    p:row(nil)
+end
+
+-- cfg: isa, prefix, dtype (of the weights), vectors, unroll, fetch (lines a step fetches)
+function matrix.product(cfg, rows, vectors)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
+        {("S[%d rows] += A * B; fetches lines from `ahead` on, `hop` further after each panel."):format(rows)})
+    local t = {rows = rows, vectors = vectors}
+    local S = p:pointer("S", "float")
+    t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
+    t.panels, t.first, t.full, t.jump = p:integer("panels"), p:integer("first"), p:integer("full"), p:integer("jump")
+    local ahead, hop = p:pointer("ahead", "const " .. cfg.dtype.c), p:integer("hop")
+    clear(p, t)
+    local line = 64 // cfg.dtype.size
+    sum(p, cfg, t, function()
+        for i = 0, cfg.fetch - 1 do
+            p:op("prefetch_1", p:at(ahead, i * line))
+        end
+        p:advance(ahead, cfg.fetch * line)
+    end, function()
+        p:advance(ahead, hop)
+    end)
+    for r = 0, rows - 1 do
+        p:row(r)
+        for v = 0, vectors - 1 do
+            local at, name = p:at(S, r * width + v * lanes), ("sum_%d_%d"):format(r, v)
+            p:op("store", at, p:op("add", name, t.acc[r][v], p:op("load", name .. "_before", at)))
+        end
+    end
+    p:row(nil)
+    return p
+end
+
+-- has: dtype (of C), add (to what C holds), stream (stores that pass the caches by)
+function matrix.gradient(cfg, rows, has)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
+        {("C[%d rows] %s A * B, groups times: rows `ld` apart, A `over` further, B `back` again."):format(rows, has.add and "+=" or "=")})
+    local t = {rows = rows, vectors = cfg.vectors}
+    local C = p:pointer("C", has.dtype.c)
+    t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
+    local panels, first = p:integer("panels"), p:integer("first")
+    t.full, t.jump, t.first = p:integer("full"), p:integer("jump"), first
+    local groups, ld, over, back = p:integer("groups"), p:integer("ld"), p:integer("over"), p:integer("back")
+    p:loop(groups, function()
+        clear(p, t)
+        t.panels = p:count_from("down", panels)
+        sum(p, cfg, t)
+        for r = 0, rows - 1 do
+            p:row(r)
+            for v = 0, cfg.vectors - 1 do
+                local at, y = p:at(C, v * lanes), t.acc[r][v]
+                if has.add then
+                    local name = ("c_%d_%d"):format(r, v)
+                    y = p:op("add", name, y, quantise.load(p, has.dtype, name .. "_before", at))
+                end
+                if has.stream then
+                    p:op("store_stream", at, y)
+                else
+                    quantise.store(p, has.dtype, at, y)
+                end
+            end
+            p:advance(C, ld)
+        end
+        p:row(nil)
+        p:advance(t.A, over)
+        p:advance(t.B, back)
+    end, "groups of rows")
+    return p
+end
+
+-- One row of sums to C, in its dtype. has: name, dtype, add
+function matrix.put(cfg, has)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. has.name,
+        {("C[n rows of %d] %s S."):format(cfg.vectors * lanes, has.add and "+=" or "=")})
+    local C, S = p:pointer("C", has.dtype.c), p:pointer("S", "const float")
+    local n, ld = p:integer("n"), p:integer("ld")
+    p:loop(n, function()
+        for v = 0, cfg.vectors - 1 do
+            local at, y = p:at(C, v * lanes), p:op("load", "s_" .. v, p:at(S, v * lanes))
+            if has.add then
+                y = p:op("add", "c_" .. v, y, quantise.load(p, has.dtype, "before_" .. v, at))
+            end
+            quantise.store(p, has.dtype, at, y)
+        end
+        p:advance(C, ld)
+        p:advance(S, cfg.vectors * lanes)
+    end, "rows")
+    return p
+end
+
+-- Rows of weights as panels of A: n panels of each of `rows` rows. pitch: floats between a row's panels
+function matrix.copy(cfg, pitch)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "copy", {"Rows of weights, n panels of each, in f32."})
+    local A, W = p:pointer("A", "float"), p:pointer("W", "const " .. cfg.dtype.c)
+    local n, rows, over, back = p:integer("n"), p:integer("rows"), p:integer("over"), p:integer("back")
+    p:loop(rows, function()
+        local left = p:count_from("left", n)
+        p:loop(left, function()
+            for v = 0, cfg.vectors - 1 do
+                p:op("store", p:at(A, v * lanes), quantise.load(p, cfg.dtype, "w_" .. v, p:at(W, v * lanes)))
+            end
+            p:advance(W, width)
+            p:advance(A, pitch)
+        end, "panels")
+        p:advance(W, over)
+        p:advance(A, back)
+    end, "rows")
+    return p
+end
+
+function matrix.shorter(tallest, rows)
+    return ir.shorter(tallest, rows, (tallest.name:gsub("%d+$", rows)), {(tallest.note[1]:gsub("%d+ rows", rows .. " rows", 1))})
+end
+
+-- The heights of tiles that cut n rows, at most `most`, as evenly as possible.
+local function cut(n, most, into)
+    local tiles = (n + most - 1) // most
+    if n > 0 then
+        into[n // tiles], into[(n + tiles - 1) // tiles] = true, true
+    end
+end
+
+-- Heights, ascending, of the tiles that blocks of rows need: multiples of `lanes` up to `slab`, and what is left of each of
+-- the totals.
+function matrix.heights(most, lanes, slab, totals)
+    local set, list = {}, {}
+    for n = lanes, slab, lanes do
+        for _, total in ipairs(totals) do
+            if n <= total then
+                cut(n, most, set)
+            end
+            local rest = total % lanes
+            if rest > 0 and n - lanes + rest <= total and n - lanes + rest > 0 then
+                cut(n - lanes + rest, most, set)
+            end
+        end
+    end
+    for r = 1, most do
+        if set[r] then
+            list[#list + 1] = r
+        end
+    end
+    return list
+end
+
+return matrix
