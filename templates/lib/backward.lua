@@ -174,7 +174,7 @@ function backward.names(spec, plan, job)
     local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll, fetch = plan.fetch}
     local streams = not out.narrow and not has.add
     local bias, affinity = dtype[spec.bias_dtype], dtype[spec.affinity_dtype]
-    local totals = {spec.I_TP, spec.H, has.again and gates * spec.I_TP or nil}
+    local totals = {spec.H, spec.I_TP, 1, spec.H, has.again and gates * spec.I_TP or nil}
     local c = {}
     for _, row in ipairs(constants(spec, plan)) do
         c[row[1]] = row[2]

@@ -143,7 +143,7 @@ function rows.scatter(cfg, name, scaled)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("Column c of %d x %d sums is added to row out[c]."):format(lanes, lanes)})
     local out, column, S = p:pointer("out", "float *const"), p:integer("column"), p:pointer("S", "const float")
-    local a = scaled and p:op("load", "a", p:at(p:pointer("a", "const float"), 0))
+    local a = scaled and p:op("load", "scale", p:at(p:pointer("a", "const float"), 0))
     transposed(p, function(i)
         local x = p:op("load", "row_" .. i, p:at(S, i * cfg.vectors * lanes))
         return a and p:op("mul", ("row_%d_scaled"):format(i), x, a) or x
