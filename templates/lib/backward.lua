@@ -32,9 +32,16 @@ function backward.plan(plan, spec)
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v))
     plan:choose("unroll", 4, "k steps of a loop body")
-    plan:choose("k_block", 128, "products per partial sum: keeps f32 sums of long K accurate, and a block of tokens in L1")
+    local size = dtype[spec.dtype].size
+    if dtype[spec.dtype].narrow then
+        plan:choose("k_block", 128, "products per partial sum, and a block of tokens in L1")
+    else
+        plan:choose("k_block", 96, "products per partial sum: keeps f32 sums of long K accurate, and a block of tokens in L1")
+    end
     plan:choose("slab", round_up(8 * isa.tile.rows, isa.lanes), "rows of weights that pass over the tokens together")
-    plan:choose("fetch", dtype[spec.dtype].size // 2 * (16 // isa.lanes), "lines of the next weights per step: as fast as they are used")
+    local steps = plan.vectors * isa.lanes // plan.unroll
+    plan:choose("fetch", math.max(1, (plan.k_block * size // 64 + steps - 1) // steps),
+        "lines of a row of the next weights per step: a row's block while a panel passes")
     plan:choose("pass_rows", 1024, "tokens of an expert per pass: bounds the workspace")
     plan:choose("block_bytes", 1 << 20, "of the tokens' rows stay in L2 while the columns of a weight gradient pass")
 end
@@ -197,7 +204,7 @@ function backward.names(spec, plan, job)
         io = io.c, out_c = out.c, bias_c = bias.c, affinity_c = affinity.c,
         narrow_io = io.narrow ~= nil, narrow_out = out.narrow ~= nil,
         streams_up = streams and gates * spec.I_TP % aligned == 0, streams_down = streams and spec.H % aligned == 0,
-        aligned = aligned, aligned_bytes = aligned * out.size, wide_streams = 2, narrow_streams = 4, pairs = cfg.pairs,
+        aligned = aligned, aligned_bytes = aligned * out.size, wide_streams = isa.lanes // 8, narrow_streams = isa.lanes // 4, pairs = cfg.pairs,
         edge_up = gates * spec.I_TP % width ~= 0, edge_down = spec.H % width ~= 0,
         product_rows = matrix.heights(plan.tile_rows, isa.lanes, plan.slab, totals),
         narrow_rows = matrix.heights(2 * plan.tile_rows, isa.lanes, plan.slab, totals),
@@ -209,7 +216,7 @@ function backward.names(spec, plan, job)
         rows_ahead = function(n)
             local list = {"ahead"}
             for i = 1, n - 1 do
-                list[i + 1] = i == 1 and "ahead + ld" or ("ahead + %d * ld"):format(i)
+                list[i + 1] = ("ahead + %d * ld"):format(2 * i)
             end
             return table.concat(list, ", ")
         end,

@@ -93,7 +93,7 @@ local function put_row(p, cfg, C, has, name, sum)
 end
 
 -- cfg: isa, prefix, dtype (of the weights), vectors, unroll, fetch (lines of a row of weights that a step fetches)
--- streams: of so many rows
+-- streams: of so many pairs of rows, which are `apart` elements from each other
 function matrix.product(cfg, rows, vectors, streams)
     local lanes = cfg.isa.lanes
     local width = cfg.vectors * lanes
@@ -107,13 +107,14 @@ function matrix.product(cfg, rows, vectors, streams)
     for i = 0, streams - 1 do
         ahead[i] = p:pointer("ahead_" .. i, "const " .. cfg.dtype.c)
     end
-    local hop = p:integer("hop")
+    local apart, hop = p:integer("apart"), p:integer("hop")
     clear(p, t)
     local line = 64 // cfg.dtype.size
     sum(p, cfg, t, function()
         for i = 0, streams - 1 do
             for j = 0, cfg.fetch - 1 do
                 p:op("prefetch_1", p:at(ahead[i], j * line))
+                p:op("prefetch_1", p:at(ahead[i], j * line, apart))
             end
             p:advance(ahead[i], cfg.fetch * line)
         end
