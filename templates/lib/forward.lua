@@ -157,6 +157,8 @@ function forward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         io = io.c, bias_c = dtype[spec.bias_dtype].c, output_c = out.c,
         narrow_output = out.narrow ~= nil, narrow_checkpoint = io.narrow ~= nil,
+        row_out = plan.shard == "block" and "w->Y + rows * H"
+            or plan.shard == "hidden" and (out.narrow and "w->sum + id * H" or "a->output + id * H"),
         by_hidden = plan.shard == "hidden", by_block = plan.shard == "block", by_part = plan.shard == "intermediate",
         compensated = not io.narrow,
         transposes = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes,
