@@ -145,6 +145,8 @@ static bool push_request(lua_State *L, struct job *job)
         lua_setfield(L, -2, r->prop[i].name);
     }
     lua_setfield(L, -2, "props");
+    lua_pushboolean(L, r->measure != NULL);
+    lua_setfield(L, -2, "measures");
     set_string(L, "file", r->file);
     set_string(L, "kernel", r->kernel && *r->kernel ? r->kernel : NULL);
     set_string(L, "purpose", r->purpose ? r->purpose : "file");
@@ -262,6 +264,10 @@ static void take_result(lua_State *L, struct job *job)
         luaL_error(L, "moegen.%s returned a %s", job->function, luaL_typename(L, -1));
     if (take_errors(L, job))
         return;
+    if (job->request && job->request->measure && field(L, "measure")) {
+        take_text(L, "measure", job->request->measure);
+        return;
+    }
     if (job->built) {
         take_text(L, "name", &job->built->name);
         take_text(L, "c", &job->built->c);

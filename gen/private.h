@@ -75,7 +75,7 @@ struct host_set {
     const char *label;       /* for messages; NULL: "--set key=value" */
 };
 struct host_prop {
-    const char *name; /* measured property of this CPU, "vdpbf16ps_rate" */
+    const char *name; /* measured property of this CPU, see property.c */
     double value;
 };
 struct host_request {
@@ -89,8 +89,11 @@ struct host_request {
     size_t feature_count;
     const struct host_prop *prop;
     size_t prop_count;
-    const char *purpose; /* "jit" or "file"; NULL: "file" */
-    const char *command; /* for the banner, "moegen gen specs/x.yaml:forward"; may be NULL */
+    struct text *measure; /* gets the name of a property without which there is no plan, and then
+                           * nothing else is given: ask again with it in `prop` (0: it cannot be
+                           * measured). NULL: plan without the properties that are not given */
+    const char *purpose;  /* "jit" or "file"; NULL: "file" */
+    const char *command;  /* for the banner, "moegen gen specs/x.yaml:forward"; may be NULL */
 };
 struct listing {
     struct text text; /* ready to print */
@@ -365,13 +368,29 @@ moegen_status kernel_get(moegen_engine *e, const moegen_spec *spec, const char *
                          moegen_kernel **kernel, moegen_error **err);
 
 /* generate.c: a request to the generator that borrows from spec and engine. */
+enum { MAX_PROPS = 4 };
 struct ask {
     struct host_request request;
     struct host_set *set;
+    struct host_prop prop[MAX_PROPS];
+    struct text wanted[MAX_PROPS]; /* their names */
 };
 moegen_status spec_check(const moegen_spec *spec, moegen_error **err);
 moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_spec *spec,
                        const char *purpose, moegen_error **err);
 void ask_close(struct ask *a); /* legal after a failed ask_open */
+/* host_build and host_explain, with the properties of this CPU that they want measured on the way.
+ */
+moegen_status ask_build(struct ask *a, moegen_engine *engine, struct generated *out,
+                        moegen_error **err);
+moegen_status ask_explain(struct ask *a, moegen_engine *engine, struct text *out,
+                          moegen_error **err);
+
+/* property.c: a measured property of this CPU, TARGET.OP; 0 when it cannot be measured here. The
+ * first call takes some milliseconds. Thread-safe; a thread that makes a kernel may call it. */
+double property_of(moegen_engine *engine, const char *name);
+/* What is kept on disk of it, in thousandths. */
+bool property_load(struct cache *cache, const char *name, long *value);
+void property_save(struct cache *cache, const char *name, long value);
 
 #endif
