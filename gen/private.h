@@ -64,6 +64,10 @@ moegen_status spec_push(struct lua_State *L, const char *file, const char *text,
 /* A copy of the 1-based line of text, without its break: what goes into diag.source. NULL if there
  * is no such line, or it is empty or too long to quote. Caller frees. */
 char *spec_line(const char *text, size_t len, int line);
+/* Reports why yaml_parser_parse failed on text, the parser's whole input. */
+struct yaml_parser_s;
+moegen_status spec_syntax(const struct yaml_parser_s *parser, const char *file, const char *text,
+                          size_t len, moegen_error **err);
 
 /* host.c: the generator. Every call runs in a Lua state of its own (sandboxed: no files, no clock,
  * no randomness, bounded memory), so any thread may call at any time and equal requests give equal
@@ -123,6 +127,11 @@ moegen_status host_schema(struct text *out,
  * as they are now. */
 bool host_digest(char hex[65]);
 
+/* request.c: pushes the request as a table. After complaints about the spec or its overrides the
+ * table lacks what was wrong. root: of a source tree, or NULL. */
+moegen_status request_push(struct lua_State *L, const struct host_request *r, const char *root,
+                           moegen_error **err);
+
 /* arena.c: memory that is dropped all at once. Starts as {0}; blocks are aligned to 16 bytes; one
  * thread. */
 enum { ARENA_CLASSES = 33 };
@@ -150,8 +159,12 @@ sandbox_create(struct sandbox *s); /* a bare state, NULL: out of memory; *s must
 void sandbox_setup(struct lua_State *L,
                    struct sandbox *s);   /* libraries and `require`; call protected */
 void sandbox_destroy(struct sandbox *s); /* ends the state too */
-bool sandbox_digest(const char *root, char hex[65]);
-int native_open(struct lua_State *L); /* native.c: pushes module "native" */
+/* source.c: modules, templates and fragments; root: of a source tree, NULL: those built in. */
+bool source_digest(const char *root, char hex[65]); /* false: there is none */
+void source_load(struct lua_State *L, const char *root,
+                 const char *name);    /* pushes a module's chunk, or raises */
+void source_open(struct lua_State *L); /* pushes module "source" */
+int native_open(struct lua_State *L);  /* native.c: pushes module "native" */
 
 /* embedded.c, made by embed.c at build time: sorted by name, and the digest of all of it. */
 struct embedded {
