@@ -97,14 +97,14 @@ struct loop {
     moegen_kernel *kernel;
     moegen_call *call;
     double products, seconds; /* of a run; the least so far */
+    unsigned char buffer[64];
+    float result[16];
 };
 
 static bool open_loop(struct loop *l, moegen_engine *e, const char *target, const char *op)
 {
     static const char text[] = "kernel: probe\n";
-    static unsigned char buffer[64];
-    static float result[16];
-    const int64_t bytes = sizeof buffer, sixteen = 16;
+    const int64_t bytes = sizeof l->buffer, sixteen = 16;
     const moegen_override set[] = {{"target", target}, {"op", op}};
     moegen_spec spec = {.struct_size = sizeof spec,
                         .text = text,
@@ -115,8 +115,8 @@ static bool open_loop(struct loop *l, moegen_engine *e, const char *target, cons
     *l = (struct loop){.seconds = 1e9};
     if (kernel_get(e, &spec, NULL, &l->kernel, NULL) ||
         moegen_call_create(l->kernel, &l->call, NULL) ||
-        moegen_call_bind_const(l->call, "buffer", buffer, MOEGEN_U8, 1, &bytes, NULL) ||
-        moegen_call_bind(l->call, "result", result, MOEGEN_F32, 1, &sixteen, NULL) ||
+        moegen_call_bind_const(l->call, "buffer", l->buffer, MOEGEN_U8, 1, &bytes, NULL) ||
+        moegen_call_bind(l->call, "result", l->result, MOEGEN_F32, 1, &sixteen, NULL) ||
         moegen_call_set_size(l->call, "ITERATIONS", ITERATIONS, NULL) ||
         moegen_call_set_threads(l->call, 1, NULL) || moegen_call_run(l->call, NULL))
         return false;
