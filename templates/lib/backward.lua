@@ -255,16 +255,18 @@ function backward.names(spec, plan, job)
         end
         for _, m in ipairs(names.gradient_rows) do
             add(matrix.gradient(cfg, m, {name = "gradient", dtype = out, add = has.add}))
-            if streams and m > 1 then
+            if names.streams and m > 1 then
                 add(matrix.gradient(cfg, m, {name = "stream", dtype = out, stream = true}))
             end
         end
         add(matrix.put(cfg, {name = "put", dtype = out, add = has.add}))
         add(matrix.copy(cfg, c.SLAB * width))
         if has.again then
-            add(rows.turn(cfg, "turn_weights", {dtype = io, stride = gates * spec.I_TP, pitch = width, along = 0, step = 0}))
+            if names.turns_whole then
+                add(rows.turn(cfg, "turn_weights", {dtype = io, stride = gates * spec.I_TP, pitch = width, along = 0, step = 0}))
+            end
             add(epilogue.bounded(cfg))
-        else
+        elseif spec.block_size >= isa.lanes then
             add(rows.column(cfg, io, "column", width))
         end
         local f32 = dtype.f32
@@ -273,7 +275,9 @@ function backward.names(spec, plan, job)
             along = (cfg.pairs and 4 or isa.lanes) * width}))
         add(rows.widen(cfg, io, "widen"))
         add(rows.zero(cfg, "zero"))
-        add(rows.scatter(cfg, "scatter", has.pre))
+        if spec.H >= isa.lanes then
+            add(rows.scatter(cfg, "scatter", has.pre))
+        end
         add(epilogue.through(cfg, spec, limits(spec, has.again and f32 or io), {scaled = has.post, affinity_sums = has.affinity_sums}))
         if has.pre then
             add(epilogue.column_sums(cfg, "column_sums"))
@@ -282,12 +286,12 @@ function backward.names(spec, plan, job)
         if has.affinity_sums or has.pre then
             add(rows.add(cfg, "add", {add = true}))
         end
-        if has.saved_down then
+        if has.saved_down and spec.H >= isa.lanes then
             add(rows.dot(cfg, "dot", io, io))
-        elseif has.bias_down_value then
+        elseif has.bias_down_value and spec.H >= isa.lanes then
             add(rows.dot(cfg, "dot", io, bias))
         end
-        if io.narrow then
+        if io.narrow and spec.H >= isa.lanes then
             add(rows.narrow(cfg, io, "narrow_io"))
         end
         return list

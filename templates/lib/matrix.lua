@@ -71,7 +71,6 @@ end
 -- sum(v) gives vector v; has: dtype, add, stream
 local function put_row(p, cfg, C, has, name, sum)
     local lanes, dt, x = cfg.isa.lanes, has.dtype, {}
-    local store = has.stream and "store_stream" or "store"
     for v = 0, cfg.vectors - 1 do
         x[v] = sum(v)
         if has.add then
@@ -80,12 +79,12 @@ local function put_row(p, cfg, C, has, name, sum)
         end
     end
     if cfg.pairs then
-        quantise.store_pair(p, dt, p:at(C, 0), x[0], x[1], store)
+        quantise.store_pair(p, dt, p:at(C, 0), x[0], x[1], has.stream and "stream_bits" or "store_bits")
         return
     end
     for v = 0, cfg.vectors - 1 do
         if has.stream then
-            p:op(store, p:at(C, v * lanes), x[v])
+            p:op("store_stream", p:at(C, v * lanes), x[v])
         else
             quantise.store(p, dt, p:at(C, v * lanes), x[v])
         end

@@ -22,6 +22,8 @@ return {
     load         = {operands = "d m",       meaning = "d->f[l] = ((const float *)m)[l]", says = "$d = $m"},
     store        = {operands = "m a",       meaning = "((float *)m)[l] = a->f[l]", says = "$m = $a", writes = true},
     store_stream = {operands = "m a",       meaning = "((float *)m)[l] = a->f[l]", says = "$m = $a", writes = true},
+    store_bits   = {operands = "m a",       whole = "for (int l = 0; l < 2 * LANES; l++) ((uint16_t *)m)[l] = a->h[l];", says = "$m = bits of $a", writes = true},
+    stream_bits  = {operands = "m a",       whole = "for (int l = 0; l < 2 * LANES; l++) ((uint16_t *)m)[l] = a->h[l];", says = "$m = bits of $a", writes = true},
     bcast        = {operands = "d m",       meaning = "d->f[l] = *(const float *)m", says = "$d = $m"},
     load_u16     = {operands = "d m",       meaning = "d->u[l] = ((const uint16_t *)m)[l]", says = "$d = $m"},
     store_u16    = {operands = "m a",       meaning = "((uint16_t *)m)[l] = (uint16_t)a->u[l]", says = "$m = $a", writes = true},
