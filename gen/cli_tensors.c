@@ -36,12 +36,22 @@ static bool guarded_intact(const struct guarded *g)
     return true;
 }
 
-/* Rounds an f32 tensor where the kernel wants a 16-bit float; leaves everything else to bind. */
+static bool is_index(moegen_rt_dtype dtype)
+{
+    return dtype == MOEGEN_RT_I32 || dtype == MOEGEN_RT_I64;
+}
+
+/* Rounds an f32 tensor where the kernel wants a 16-bit float, and takes indices of either size: one
+ * that an i32 cannot hold saturates, which no kernel takes for an index. Leaves everything else to
+ * bind. */
 static moegen_status fit(moegen_rt_problem *in, const moegen_arg *a, moegen_error **err)
 {
     moegen_rt_tensor *t = moegen_rt_problem_tensor(in, a->name);
     const moegen_rt_dtype_facts *wanted = moegen_rt_dtype_of((moegen_rt_dtype)a->dtype);
-    if (t->dtype != MOEGEN_RT_F32 || wanted->digits == 0 || wanted->bytes != 2)
+    bool rounds = t->dtype == MOEGEN_RT_F32 && wanted->digits && wanted->bytes == 2;
+    bool resizes = t->dtype != (moegen_rt_dtype)a->dtype && is_index(t->dtype) &&
+                   is_index((moegen_rt_dtype)a->dtype);
+    if (!rounds && !resizes)
         return MOEGEN_OK;
     int64_t count = moegen_rt_tensor_count(t), shape[8];
     int rank = t->rank;

@@ -177,8 +177,20 @@ static moegen_status open_view(struct group *g, int i, moegen_error **err)
     return ok ? MOEGEN_OK : error_set(err, MOEGEN_NO_MEMORY, "out of memory");
 }
 
-/* Pairs that the kernel computes and experts that have one: from the blocks, else as many as can
- * be. */
+/* Rows and experts that have one, from the sizes of the experts. */
+static void count_sizes(struct contender *c, const moegen_rt_tensor *sizes)
+{
+    c->rows = c->experts = 0;
+    for (int64_t e = 0; e < moegen_rt_tensor_count(sizes); e++) {
+        int64_t m = sizes->dtype == MOEGEN_RT_I64 ? ((const int64_t *)sizes->data)[e]
+                                                  : ((const int32_t *)sizes->data)[e];
+        c->rows += (double)m;
+        c->experts += m > 0;
+    }
+}
+
+/* Pairs that the kernel computes and experts that have one: from the blocks or sizes, else as many
+ * as can be. */
 static void count_work(struct contender *c, const moegen_rt_problem *in)
 {
     const moegen_rt_tensor *ids = moegen_rt_problem_tensor(in, "token_position_to_id");
@@ -186,6 +198,9 @@ static void count_work(struct contender *c, const moegen_rt_problem *in)
     int64_t experts = param_int(c->kernel, "E", 1), size = param_int(c->kernel, "block_size", 0);
     c->rows = (double)c->tokens * (double)param_int(c->kernel, "top_k", 1);
     c->experts = fmin((double)experts, c->rows);
+    const moegen_rt_tensor *sizes = moegen_rt_problem_tensor(in, "m_sizes");
+    if (sizes)
+        count_sizes(c, sizes);
     char *hit = ids && blocks && size ? calloc((size_t)experts, 1) : NULL;
     if (!hit)
         return;

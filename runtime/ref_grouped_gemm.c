@@ -59,24 +59,33 @@ static int64_t x_rows(const struct grouped *g, int64_t T)
 
 /* ---- filling ---- */
 
+static void set_index(moegen_rt_tensor *t, int64_t i, int64_t value)
+{
+    if (t->dtype == MOEGEN_RT_I64)
+        ((int64_t *)t->data)[i] = value;
+    else
+        ((int32_t *)t->data)[i] = (int32_t)value;
+}
+
 /* m_sizes, and the flat indices t * k + j in the order of their experts. */
 static moegen_rt_status fill_order(moegen_rt_problem *p, const struct grouped *g, int64_t T,
                                    const int32_t *chosen, moegen_rt_error *err)
 {
     int64_t R = T * g->k, next = 0;
+    bool wide = strcmp(moegen_rt_problem_text(p, "index_dtype", "i32"), "i64") == 0;
+    moegen_rt_dtype index = wide ? MOEGEN_RT_I64 : MOEGEN_RT_I32;
     moegen_rt_tensor *sizes, *gather;
-    moegen_rt_status status =
-        moegen_rt_problem_add(p, "m_sizes", MOEGEN_RT_I32, 1, &g->E, &sizes, err);
+    moegen_rt_status status = moegen_rt_problem_add(p, "m_sizes", index, 1, &g->E, &sizes, err);
     if (status == MOEGEN_RT_OK)
-        status = moegen_rt_problem_add(p, "gather_indices", MOEGEN_RT_I32, 1, &R, &gather, err);
+        status = moegen_rt_problem_add(p, "gather_indices", index, 1, &R, &gather, err);
     if (status != MOEGEN_RT_OK)
         return status;
     for (int64_t e = 0; e < g->E; e++) {
         int64_t first = next;
         for (int64_t i = 0; i < R; i++)
             if (chosen[i] == e)
-                ((int32_t *)gather->data)[next++] = (int32_t)i;
-        ((int32_t *)sizes->data)[e] = (int32_t)(next - first);
+                set_index(gather, next++, i);
+        set_index(sizes, e, next - first);
     }
     return MOEGEN_RT_OK;
 }

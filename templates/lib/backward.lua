@@ -199,13 +199,14 @@ function backward.names(spec, plan, job)
         end
         return list
     end
+    local edges = gates * spec.I_TP % width ~= 0 or spec.H % width ~= 0
     local names = {
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         io = io.c, out_c = out.c, bias_c = bias.c, affinity_c = affinity.c,
         narrow_io = io.narrow ~= nil, narrow_out = out.narrow ~= nil,
         streams = streams and (gates * spec.I_TP % aligned == 0 or spec.H % aligned == 0), adds = has.add,
         aligned = aligned, aligned_bytes = aligned * out.size, wide_streams = isa.lanes // 8, narrow_streams = isa.lanes // 4, pairs = cfg.pairs,
-        edges = gates * spec.I_TP % width ~= 0 or spec.H % width ~= 0,
+        edges = edges, copies_edges = edges,
         turns = has.again, turns_whole = spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
         product_rows = matrix.heights(plan.tile_rows, isa.lanes, plan.slab, totals),
         narrow_rows = matrix.heights(2 * plan.tile_rows, isa.lanes, plan.slab, totals),
@@ -248,7 +249,10 @@ function backward.names(spec, plan, job)
             end
         end
         add(matrix.put(cfg, {name = "put", dtype = out, add = has.add}))
-        add(matrix.copy(cfg, c.SLAB * width))
+        add(matrix.copy(cfg, {name = "copy", pitch = c.SLAB * width}))
+        if edges then
+            add(matrix.copy(cfg, {name = "copy_edge", pitch = c.SLAB * width, masked = true}))
+        end
         if has.again then
             if names.turns_whole then
                 add(rows.turn(cfg, "turn_weights", {dtype = io, stride = gates * spec.I_TP, pitch = width, along = 0, step = 0}))

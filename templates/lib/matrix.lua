@@ -178,18 +178,32 @@ function matrix.put(cfg, has)
     return p
 end
 
--- Rows of weights as panels of A: n panels of each of `rows` rows. pitch: floats between a row's panels
-function matrix.copy(cfg, pitch)
+-- Rows as panels: n panels of each of `rows` rows, in f32.
+-- has: name; pitch (floats between a row's panels; none: a parameter); masked: and-ed with the width words at `mask`;
+-- pairs: the two vectors of a panel hold what pairs of 16-bit stores want, see quantise.pairs
+function matrix.copy(cfg, has)
     local lanes = cfg.isa.lanes
     local width = cfg.vectors * lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. "copy", {"Rows of weights, n panels of each, in f32."})
+    local p = ir.program(cfg.isa, cfg.prefix .. has.name, {"Rows as n panels of each, in f32."})
     local A, W = p:pointer("A", "float"), p:pointer("W", "const " .. cfg.dtype.c)
     local n, rows, over, back = p:integer("n"), p:integer("rows"), p:integer("over"), p:integer("back")
+    local pitch = has.pitch or p:integer("pitch")
+    local mask = has.masked and p:pointer("mask", "const float")
     p:loop(rows, function()
         local left = p:count_from("left", n)
         p:loop(left, function()
+            local x = {}
             for v = 0, cfg.vectors - 1 do
-                p:op("store", p:at(A, v * lanes), quantise.load(p, cfg.dtype, "w_" .. v, p:at(W, v * lanes)))
+                x[v] = quantise.load(p, cfg.dtype, "w_" .. v, p:at(W, v * lanes))
+                if mask then
+                    x[v] = p:op("bit_and", "kept_" .. v, x[v], p:op("load", "mask_" .. v, p:at(mask, v * lanes)))
+                end
+            end
+            if has.pairs then
+                x[0], x[1] = p:op("groups_even", "even", x[0], x[1]), p:op("groups_odd", "odd", x[0], x[1])
+            end
+            for v = 0, cfg.vectors - 1 do
+                p:op("store", p:at(A, v * lanes), x[v])
             end
             p:advance(W, width)
             p:advance(A, pitch)
@@ -197,6 +211,26 @@ function matrix.copy(cfg, pitch)
         p:advance(W, over)
         p:advance(A, back)
     end, "rows")
+    return p
+end
+
+-- A row of n panels, which are `pitch` floats apart, to C in its dtype. has: name, dtype, add
+function matrix.collect(cfg, has)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. has.name, {("C %s a row of n panels."):format(has.add and "+=" or "=")})
+    local C, S = p:pointer("C", has.dtype.c), p:pointer("S", "const float")
+    local n, pitch = p:integer("n"), p:integer("pitch")
+    p:loop(n, function()
+        for v = 0, cfg.vectors - 1 do
+            local at, x = p:at(C, v * lanes), p:op("load", "c_" .. v, p:at(S, v * lanes))
+            if has.add then
+                x = p:op("add", "sum_" .. v, x, quantise.load(p, has.dtype, "before_" .. v, at))
+            end
+            quantise.store(p, has.dtype, at, x)
+        end
+        p:advance(C, cfg.vectors * lanes)
+        p:advance(S, pitch)
+    end, "panels")
     return p
 end
 

@@ -40,6 +40,21 @@ function rows.narrow(cfg, dt, name, add)
     return p
 end
 
+-- dst = [a *] src, to dtype dt: one of f32 too.
+function rows.put(cfg, dt, name, scaled)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {("%s row = %srow."):format(dt.name, scaled and "a * " or "")})
+    local dst, src, n = p:pointer("dst", dt.c), p:pointer("src", "const float"), p:integer("n")
+    local a = scaled and p:op("bcast", "scale", p:at(p:pointer("a", "const float"), 0))
+    p:loop(n, function()
+        local x = p:op("load", "x", p:at(src, 0))
+        quantise.store(p, dt, p:at(dst, 0), a and p:op("mul", "x_scaled", x, a) or x)
+        p:advance(src, lanes)
+        p:advance(dst, lanes)
+    end, "vectors")
+    return p
+end
+
 -- dst = [dst +] [a *] src, all f32. has: add, scaled
 function rows.add(cfg, name, has)
     local lanes = cfg.isa.lanes

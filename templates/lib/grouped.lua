@@ -1,0 +1,243 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- grouped.lua - the plan of grouped_gemm, and the names that its template's holes refer to.
+local dtype = require "dtype"
+local types = require("schema").types
+local matrix = require "lib.matrix"
+local quantise = require "lib.quantise"
+local rows = require "lib.rows"
+
+local grouped = {}
+
+local int = types.int
+
+grouped.plan_keys = {
+    {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
+    {"unroll", int(1, 8), optional = true, doc = "k steps of a tile's loop body"},
+    {"k_block", int(16, 65536), optional = true, doc = "products summed in a register before they are added to the sum"},
+    {"slab", int(1, 4096), optional = true, doc = "rows of A that pass over B together"},
+    {"fetch", int(1, 8), optional = true, doc = "cache lines of the next weights that a tile's step fetches"},
+    {"columns", int(1, 4096), optional = true, doc = "panels of columns of weights that stay in L2 (dX)"},
+    {"pass_rows", int(16, 65536), optional = true, doc = "rows of an expert that are worked on together"},
+    {"block_bytes", int(1, 1 << 30), optional = true, doc = "of the rows of dY that a pass over a weight gradient's columns reads (dW)"},
+}
+
+local function round_up(x, n)
+    return (x + n - 1) // n * n
+end
+
+function grouped.plan(plan, spec)
+    local isa, dt = plan.isa, dtype[spec.dtype]
+    plan.vectors = 2
+    plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
+        isa.tile.rows, isa.registers.v))
+    plan:choose("unroll", 4, "k steps of a loop body")
+    if dt.narrow then
+        plan:choose("k_block", 128, "products per partial sum, and a block of columns in L1")
+    else
+        plan:choose("k_block", 96, "products per partial sum: keeps f32 sums of long K accurate, and a block of columns in L1")
+    end
+    plan:choose("slab", round_up(8 * isa.tile.rows, isa.lanes), "rows that pass over the columns together")
+    local width = plan.vectors * isa.lanes
+    local steps = width // plan.unroll
+    if spec.op == "dX" then
+        plan:choose("columns", 16, "panels of columns of a block of weights, in L2 while an expert's rows pass")
+        plan:choose("fetch", math.max(1, (plan.columns * width * dt.size // 64 + steps - 1) // steps), "lines of a row of the next weights per step")
+    else
+        plan:choose("fetch", math.max(1, (plan.k_block * dt.size // 64 + steps - 1) // steps),
+            "lines of a row of the next weights per step: a row's block while a panel passes")
+    end
+    plan:choose("pass_rows", 1024, "rows of an expert per pass: bounds the workspace")
+    if spec.op == "dW" then
+        plan:choose("block_bytes", 1 << 20, "of rows stay in the caches while the columns of a weight gradient pass")
+    end
+end
+
+-- Is dX summed over the rows of a token?
+local function reduces(s)
+    return s.op == "dX" and s.permute == "x" and s.reduce_topk
+end
+
+function grouped.args(s)
+    local x_rows = s.permute == "x" and (s.op ~= "dX" or reduces(s)) and "T" or "M"
+    local list = {
+        {"m_sizes", s.index_dtype, "in", s.E, says = "rows of each expert"},
+        {"gather_indices", s.index_dtype, s.permute == "none" and "in?" or "in", "M",
+            says = s.permute == "none" and "not used" or "flat index token * top_k + choice of each sorted row"},
+    }
+    local function add(row)
+        list[#list + 1] = row
+    end
+    if s.op ~= "dX" then
+        add{"X", s.dtype, "in", x_rows, s.K, says = x_rows == "T" and "rows of tokens" or nil}
+    end
+    if s.op ~= "forward" then
+        add{"dY", s.dtype, "in", "M", s.N, says = s.permute == "y" and "in the order of the flat index" or "in the order of the experts"}
+    end
+    if s.op ~= "dW" then
+        add{"W", s.dtype, "in", s.E, s.N, s.K}
+    end
+    if s.fuse_mul == "post" then
+        add{"topk_weights", s.affinity_dtype, "in", "M", says = "factor of each flat index"}
+    end
+    if s.op == "forward" then
+        add{"Y", s.output_dtype, "out", "M", s.N, says = s.permute == "y" and "in the order of the flat index" or nil}
+    elseif s.op == "dX" then
+        add{"dX", s.output_dtype, "out", x_rows, s.K, says = reduces(s) and "summed over the rows of a token" or nil}
+    else
+        add{"dW", s.output_dtype, s.accumulate_grads and "inout" or "out", s.E, s.N, s.K, says = "0 for an expert without rows"}
+    end
+    return list
+end
+
+function grouped.work(s)
+    local size = s.op == "dW" and dtype[s.output_dtype].size * (s.accumulate_grads and 2 or 1) or dtype[s.dtype].size
+    return {flops_per_row = 2 * s.N * s.K, weight_bytes_per_expert = s.N * s.K * size}
+end
+
+local function constants(spec, plan)
+    local lanes = plan.isa.lanes
+    local width = plan.vectors * lanes
+    local k_panels = math.max(1, plan.k_block // width)
+    local list = {
+        {"N", spec.N, "rows of an expert's matrix"}, {"K", spec.K, "its columns"}, {"E", spec.E, "experts"},
+        {"LANES", lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
+        {"WIDTH", width, "columns of a panel"},
+        {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"}, {"UNROLL", plan.unroll, "k steps of a tile's loop"},
+        {"STEPS", width // plan.unroll, "loops over a full panel"},
+        {"K_PANELS", k_panels, "panels of k that a slab holds"}, {"SLAB", plan.slab, "rows of such a slab"},
+        {"FETCH", plan.fetch * 64 // dtype[spec.dtype].size, "elements that a step fetches"},
+        {"PASS_ROWS", plan.pass_rows, "rows of an expert that are worked on together"},
+    }
+    local function add(...)
+        list[#list + 1] = {...}
+    end
+    if spec.permute == "x" and not (spec.op == "dX" and not spec.reduce_topk) then
+        add("TOP_K", spec.top_k, "rows of a token")
+    end
+    if spec.op == "dX" then
+        add("K_BLOCK", k_panels * width, "rows of a block of weights")
+        add("COLUMNS", plan.columns, "panels of columns of such a block")
+        add("BLOCKS", round_up(spec.N, k_panels * width) // (k_panels * width), "of them in an expert")
+        return list
+    end
+    local across = spec.op == "forward" and spec.K or spec.N
+    add("ACROSS", across, "length of a row that is turned")
+    add("ROWS", round_up(across, width), "rows of a panel, full panels of k")
+    add("PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of rows that are worked on together")
+    add("STAGE", round_up(across, width) // 16 * 16 + 16 * (1 + round_up(across, width) // 16 % 2), "floats between rows on their way into panels: an odd number of cache lines")
+    if spec.op == "dW" then
+        add("K_SLICES", round_up(spec.K, width) // width, "panels of columns")
+        add("BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads")
+    end
+    return list
+end
+
+-- f(expression) that widens or narrows one element in C.
+local function convert(dt, how)
+    return function(x)
+        return dt[how] and ("%s(%s)"):format(dt[how], x) or x
+    end
+end
+
+-- Heights of tiles for any number of rows, or for blocks of `total` rows.
+local function all_heights(most)
+    local list = {}
+    for m = 1, most do
+        list[m] = m
+    end
+    return list
+end
+
+local function remainders(most, total)
+    local rest = total % most
+    return rest > 0 and {rest, most} or {most}
+end
+
+local function product_tiles(cfg, add, heights, vectors, streams)
+    local most = heights[#heights]
+    local tallest = most and matrix.product(cfg, most, vectors, streams)
+    for i = #heights, 1, -1 do
+        add(heights[i] == most and tallest or matrix.shorter(tallest, heights[i]))
+    end
+end
+
+function grouped.names(spec, plan, job)
+    local isa, io, out = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype]
+    local lanes, f32 = isa.lanes, dtype.f32
+    local width = plan.vectors * lanes
+    local forward, dx, dw = spec.op == "forward", spec.op == "dX", spec.op == "dW"
+    local factor = spec.fuse_mul == "post" and dtype[spec.affinity_dtype]
+    local adds = dw and spec.accumulate_grads
+    local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll, fetch = plan.fetch}
+    cfg.pairs = dw and quantise.pairs(out) and not adds
+    local aligned = cfg.pairs and width or lanes   -- elements of a store
+    local streams = dw and (cfg.pairs or not out.narrow) and not adds and spec.K % aligned == 0
+    local c = {}
+    for _, row in ipairs(constants(spec, plan)) do
+        c[row[1]] = row[2]
+    end
+    local names = {
+        spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
+        io = io.c, out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
+        narrow_out = out.narrow ~= nil, pairs = cfg.pairs, adds = adds, streams = streams,
+        aligned = aligned, aligned_bytes = aligned * out.size, wide_streams = lanes // 8, narrow_streams = lanes // 4,
+        shares = forward, clears = reduces(spec) or dw and not adds, clears_16 = dw and not adds and out.narrow ~= nil, turns = false,
+        edges = spec.K % width ~= 0, copies_edges = spec.K % width ~= 0,
+        once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),   -- each flat index names a row of the output
+        product_rows = forward and matrix.heights(plan.tile_rows, lanes, plan.slab, {spec.N}) or all_heights(plan.tile_rows),
+        narrow_rows = forward and matrix.heights(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
+        gradient_rows = remainders(plan.tile_rows, spec.N),
+        widen_io = convert(io, "widen"), narrow_o = convert(out, "narrow"), widen_out = convert(out, "widen"),
+        widen_factor = factor and convert(factor, "widen"),
+        rows_ahead = function(n)
+            local list = {"ahead"}
+            for i = 1, n - 1 do
+                list[i + 1] = ("ahead + %d * ld"):format(2 * i)
+            end
+            return table.concat(list, ", ")
+        end,
+        constants = constants(spec, plan),
+        scalars = {{io, "widen"}, {out, "narrow"}, adds and {out, "widen"} or false, factor and {factor, "widen"} or false},
+    }
+    names.tiles = function()
+        local list = {}
+        local function add(tile)
+            list[#list + 1] = tile
+        end
+        product_tiles(cfg, add, names.product_rows, plan.vectors, names.wide_streams)
+        product_tiles(cfg, add, names.narrow_rows, 1, names.narrow_streams)
+        add(rows.zero(cfg, "zero"))
+        if dx then
+            add(matrix.copy(cfg, {name = "copy", pitch = plan.slab * width}))
+            add(matrix.copy(cfg, {name = "copy_weights", pitch = c.K_BLOCK * width}))
+            add(matrix.collect(cfg, {name = "collect", dtype = names.reduces and f32 or out, add = names.reduces}))
+            if names.reduces and out.narrow then
+                add(rows.narrow(cfg, out, "narrow"))
+            end
+            return list
+        end
+        add(rows.widen(cfg, io, "widen"))
+        add(rows.turn(cfg, "turn", {dtype = f32, stride = c.STAGE, pitch = width, along = lanes, step = lanes * width}))
+        if forward then
+            add(matrix.copy(cfg, {name = "copy", pitch = plan.slab * width}))
+            if names.copies_edges then
+                add(matrix.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}))
+            end
+            add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = plan.slab, along = lanes * width, step = lanes}))
+            add(rows.put(cfg, out, "put", factor))
+            return list
+        end
+        for _, m in ipairs(names.gradient_rows) do
+            add(matrix.gradient(cfg, m, {name = "gradient", dtype = out, add = adds}))
+            if streams and m > 1 then
+                add(matrix.gradient(cfg, m, {name = "stream", dtype = out, stream = true}))
+            end
+        end
+        add(matrix.put(cfg, {name = "put", dtype = out, add = adds}))
+        add(matrix.copy(cfg, {name = "copy_rows", pairs = cfg.pairs}))
+        return list
+    end
+    return names
+end
+
+return grouped
