@@ -18,6 +18,7 @@ panels.plan_keys = {
     {"slab", int(1, 4096), optional = true, doc = "rows of weights that a pass over the tokens uses"},
     {"fetch", int(1, 8), optional = true, doc = "cache lines of the next weights that a tile's step fetches"},
     {"pass_rows", int(16, 65536), optional = true, doc = "tokens (of an expert) that are worked on together"},
+    {"t_block", int(16, 65536), optional = true, doc = "tokens whose products are summed in a register, in gradients of weights"},
     {"block_bytes", int(1, 1 << 30), optional = true, doc = "of tokens' rows that a pass over a weight gradient's columns reads"},
 }
 
@@ -49,6 +50,7 @@ end
 -- The same, with gradients of weights.
 function panels.plan(plan, spec)
     panels.forward_plan(plan, spec)
+    plan:choose("t_block", 256, "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate")
     plan:choose("block_bytes", 1 << 20, "of the tokens' rows stay in L2 while the columns of a weight gradient pass")
 end
 
@@ -76,6 +78,7 @@ function panels.constants(spec, plan, wide)
     }
     if plan.block_bytes then
         list[#list + 1] = {"GROUP", matrix.group(plan.tile_rows, lanes), "rows of whole tiles and whole vectors"}
+        list[#list + 1] = {"T_PANELS", math.max(1, plan.t_block // width), "panels of tokens that are summed in a register"}
         list[#list + 1] = {"BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads"}
     end
     return list
@@ -153,6 +156,9 @@ function panels.tiles(names, cfg, plan, add)
     end
     if names.gradient_rows then
         add(matrix.put(cfg, {name = "put", dtype = names.gradient, add = names.adds}))
+        if names.streams then
+            add(matrix.put(cfg, {name = "put_stream", dtype = names.gradient, stream = true}))
+        end
         add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = width, step = lanes, apart = cfg.pairs,
             along = (cfg.pairs and 4 or lanes) * width}))
     end
