@@ -15,6 +15,7 @@ struct mlp {
     int64_t H, I, parts;
     bool gated, keep; /* forward: also give the intermediates */
     struct rt_limits gate, up;
+    double offset; /* added to up after its clamp */
     const moegen_rt_activation *act;
 };
 
@@ -57,6 +58,7 @@ static moegen_rt_status read_spec(const moegen_rt_problem *p, struct mlp *m, moe
     m->gate.hi = moegen_rt_problem_number(p, "clamp.gate.hi", INFINITY);
     m->up.lo = moegen_rt_problem_number(p, "clamp.up.lo", -INFINITY);
     m->up.hi = moegen_rt_problem_number(p, "clamp.up.hi", INFINITY);
+    m->offset = moegen_rt_problem_number(p, "up_offset", 0);
     if (strcmp(moegen_rt_problem_text(p, "quantize", "none"), "none") != 0)
         return rt_fail(err, MOEGEN_RT_UNSUPPORTED, "the float64 reference does not quantise");
     const char *act = moegen_rt_problem_text(p, "activation", "silu");
@@ -73,6 +75,23 @@ static bool exists(const struct mlp *m, int given)
 }
 
 /* ---- filling ---- */
+
+/* With `checkpoint: saved`, some of the intermediates, by the seed (1: none); what they hold does
+ * not come from the other inputs, so that it shows which of them a kernel reads. */
+static moegen_rt_status fill_given(moegen_rt_problem *p, const struct mlp *m, moegen_rt_dtype io,
+                                   uint64_t seed, int64_t S, moegen_rt_error *err)
+{
+    int64_t shape[] = {S, m->I};
+    moegen_rt_status status = MOEGEN_RT_OK;
+    for (int i = 0; i < GIVEN; i++)
+        moegen_rt_problem_drop(p, given_name[i]);
+    if (strcmp(moegen_rt_problem_text(p, "checkpoint", "recompute"), "saved") != 0)
+        return MOEGEN_RT_OK;
+    for (int i = 0; i < GIVEN && status == MOEGEN_RT_OK; i++)
+        if (exists(m, i) && (seed - 1) % 16 * 5 % 16 & 1u << i)
+            status = rt_add_normal(p, given_name[i], io, 2, shape, seed, 1, err);
+    return status;
+}
 
 static moegen_rt_status fill(moegen_rt_problem *p, const moegen_rt_fill *how, bool backward,
                              moegen_rt_error *err)
@@ -101,6 +120,8 @@ static moegen_rt_status fill(moegen_rt_problem *p, const moegen_rt_fill *how, bo
         status = rt_fill_gradient(p, "gate_up_weight_grad", 2, gate_up, how->seed, err);
     if (status == MOEGEN_RT_OK && backward)
         status = rt_fill_gradient(p, "down_proj_weight_grad", 2, down, how->seed, err);
+    if (status == MOEGEN_RT_OK && backward)
+        status = fill_given(p, &m, io, how->seed, S, err);
     return status;
 }
 
@@ -151,8 +172,10 @@ static void intermediates(struct pass *s, const int64_t *list, int64_t rows)
                    (size_t)s->C * sizeof *s->gu);
         }
     }
-    take(s, UP, list, rows);
-    clamp(s->v[UP], n, s->up);
+    if (!take(s, UP, list, rows))
+        for (int64_t i = 0; i < n; i++)
+            s->v[UP][i] += m->offset;
+    clamp(s->v[UP], n, s->up); /* with the offset in its limits */
     if (m->gated) {
         take(s, GATE_PRE, list, rows);
         clamp(s->v[GATE_PRE], n, s->gate);
@@ -272,7 +295,7 @@ static moegen_rt_status read_inputs(struct pass *s, const moegen_rt_problem *p,
             status = rt_input(p, given_name[i], false, 2, kept, &s->given[i], err);
     const moegen_rt_tensor *gate = s->given[GATE_PRE], *up_given = s->given[UP];
     s->gate = rt_stored_limits(m->gate, 0, gate ? gate->dtype : MOEGEN_RT_F64);
-    s->up = rt_stored_limits(m->up, 0, up_given ? up_given->dtype : MOEGEN_RT_F64);
+    s->up = rt_stored_limits(m->up, m->offset, up_given ? up_given->dtype : MOEGEN_RT_F64);
     return status;
 }
 

@@ -181,9 +181,9 @@ static void mlp_cases(void)
 {
     for (int i = 0; i < 24; i++) {
         char params[200];
-        snprintf(params, sizeof params, "activation %s gated %s%s%s", act_names[i % 6],
+        snprintf(params, sizeof params, "activation %s gated %s%s%s%s", act_names[i % 6],
                  i % 4 == 3 ? "false" : "true", i & 8 ? " clamp.up.lo -0.4 clamp.up.hi 0.7" : "",
-                 i & 16 ? " clamp.gate.hi 0.5" : "");
+                 i & 16 ? " clamp.gate.hi 0.5" : "", i & 2 ? " up_offset 1" : "");
         mlp_case(params);
     }
 }

@@ -19,6 +19,7 @@ grouped.plan_keys = {
     {"columns", int(1, 4096), optional = true, doc = "panels of columns of weights that stay in L2 (dX)"},
     {"pass_rows", int(16, 65536), optional = true, doc = "rows of an expert that are worked on together"},
     {"block_bytes", int(1, 1 << 30), optional = true, doc = "of the rows of dY that a pass over a weight gradient's columns reads (dW)"},
+    {"t_block", int(16, 65536), optional = true, doc = "rows whose products are summed in a register (dW)"},
 }
 
 local function round_up(x, n)
@@ -48,6 +49,7 @@ function grouped.plan(plan, spec)
     end
     plan:choose("pass_rows", 1024, "rows of an expert per pass: bounds the workspace")
     if spec.op == "dW" then
+        plan:choose("t_block", 512, "rows per partial sum: keeps f32 sums over many rows accurate")
         plan:choose("block_bytes", 1 << 20, "of rows stay in the caches while the columns of a weight gradient pass")
     end
 end
@@ -127,6 +129,8 @@ local function constants(spec, plan)
     add("STAGE", round_up(across, width) // 16 * 16 + 16 * (1 + round_up(across, width) // 16 % 2), "floats between rows on their way into panels: an odd number of cache lines")
     if spec.op == "dW" then
         add("K_SLICES", round_up(spec.K, width) // width, "panels of columns")
+        add("GROUP", matrix.group(plan.tile_rows, lanes), "rows of whole tiles and whole vectors")
+        add("T_PANELS", math.max(1, plan.t_block // width), "panels of rows that are summed in a register")
         add("BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads")
     end
     return list
@@ -234,6 +238,9 @@ function grouped.names(spec, plan, job)
             end
         end
         add(matrix.put(cfg, {name = "put", dtype = out, add = adds}))
+        if streams then
+            add(matrix.put(cfg, {name = "put_stream", dtype = out, stream = true}))
+        end
         add(matrix.copy(cfg, {name = "copy_rows", pairs = cfg.pairs}))
         return list
     end

@@ -238,6 +238,15 @@ function matrix.shorter(tallest, rows)
     return ir.shorter(tallest, rows, (tallest.name:gsub("%d+$", rows)), {(tallest.note[1]:gsub("%d+ rows", rows .. " rows", 1))})
 end
 
+-- Rows of both whole tiles and whole vectors: blocks of rows that start at multiples of it need tiles of few heights.
+function matrix.group(tile_rows, lanes)
+    local group = tile_rows
+    while group % lanes ~= 0 do
+        group = group + tile_rows
+    end
+    return group
+end
+
 -- The heights of tiles that cut n rows, at most `most`, as evenly as possible.
 local function cut(n, most, into)
     local tiles = (n + most - 1) // most

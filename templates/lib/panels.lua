@@ -1,0 +1,174 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- panels.lua - what families with products in panels of tokens share: the plan, and the constants, names and tiles that the
+-- fragments matrix.c.in and matrix_gradient.c.in refer to. The layout of a panel: see matrix.lua.
+local dtype = require "dtype"
+local matrix = require "lib.matrix"
+local quantise = require "lib.quantise"
+local rows = require "lib.rows"
+local types = require("schema").types
+
+local panels = {}
+
+local int = types.int
+
+panels.plan_keys = {
+    {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
+    {"unroll", int(1, 8), optional = true, doc = "k steps of a tile's loop body"},
+    {"k_block", int(16, 65536), optional = true, doc = "products summed in a register before they are added to the sum"},
+    {"slab", int(1, 4096), optional = true, doc = "rows of weights that a pass over the tokens uses"},
+    {"fetch", int(1, 8), optional = true, doc = "cache lines of the next weights that a tile's step fetches"},
+    {"pass_rows", int(16, 65536), optional = true, doc = "tokens (of an expert) that are worked on together"},
+    {"t_block", int(16, 65536), optional = true, doc = "tokens whose products are summed in a register, in gradients of weights"},
+    {"block_bytes", int(1, 1 << 30), optional = true, doc = "of tokens' rows that a pass over a weight gradient's columns reads"},
+}
+
+function panels.round_up(x, n)
+    return (x + n - 1) // n * n
+end
+
+-- The plan of products.
+function panels.forward_plan(plan, spec)
+    local isa = plan.isa
+    plan.vectors = 2
+    plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
+    plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
+        isa.tile.rows, isa.registers.v))
+    plan:choose("unroll", 4, "k steps of a loop body")
+    local size = dtype[spec.dtype].size
+    if dtype[spec.dtype].narrow then
+        plan:choose("k_block", 128, "products per partial sum, and a block of tokens in L1")
+    else
+        plan:choose("k_block", 96, "products per partial sum: keeps f32 sums of long K accurate, and a block of tokens in L1")
+    end
+    plan:choose("slab", panels.round_up(8 * isa.tile.rows, isa.lanes), "rows of weights that pass over the tokens together")
+    local steps = plan.vectors * isa.lanes // plan.unroll
+    plan:choose("fetch", math.max(1, (plan.k_block * size // 64 + steps - 1) // steps),
+        "lines of a row of the next weights per step: a row's block while a panel passes")
+    plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace")
+end
+
+-- The same, with gradients of weights.
+function panels.plan(plan, spec)
+    panels.forward_plan(plan, spec)
+    plan:choose("t_block", 512, "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate")
+    plan:choose("block_bytes", 1 << 20, "of the tokens' rows stay in L2 while the columns of a weight gradient pass")
+end
+
+-- cfg of the tiles.
+function panels.cfg(spec, plan, job)
+    return {isa = plan.isa, prefix = job.name .. "_", dtype = dtype[spec.dtype], vectors = plan.vectors, unroll = plan.unroll,
+            fetch = plan.fetch}
+end
+
+-- wide: columns of the widest matrix whose rows become panels
+function panels.constants(spec, plan, wide)
+    local lanes = plan.isa.lanes
+    local width = plan.vectors * lanes
+    local list = {
+        {"LANES", lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
+        {"WIDTH", width, "columns of a panel"},
+        {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"},
+        {"UNROLL", plan.unroll, "k steps of a tile's loop"}, {"STEPS", width // plan.unroll, "loops over a full panel"},
+        {"K_PANELS", math.max(1, plan.k_block // width), "panels of k that a slab of weights holds"},
+        {"SLAB", plan.slab, "rows of such a slab"},
+        {"FETCH", plan.fetch * 64 // dtype[spec.dtype].size, "elements that a step fetches"},
+        {"PASS_ROWS", plan.pass_rows, "tokens that are worked on together"},
+        {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
+        {"STAGE", panels.round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},
+    }
+    if plan.block_bytes then
+        list[#list + 1] = {"GROUP", matrix.group(plan.tile_rows, lanes), "rows of whole tiles and whole vectors"}
+        list[#list + 1] = {"T_PANELS", math.max(1, plan.t_block // width), "panels of tokens that are summed in a register"}
+        list[#list + 1] = {"BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads"}
+    end
+    return list
+end
+
+-- f(expression) that widens or narrows one element in C.
+function panels.convert(dt, how)
+    return function(x)
+        return dt[how] and ("%s(%s)"):format(dt[how], x) or x
+    end
+end
+
+-- Adds the names of products. totals: of rows that products have
+function panels.products(names, cfg, plan, totals)
+    local lanes = cfg.isa.lanes
+    names.io, names.widen_io = cfg.dtype.c, panels.convert(cfg.dtype, "widen")
+    names.copies_edges = false
+    for _, total in ipairs(totals) do
+        names.copies_edges = names.copies_edges or total > 1 and total % (plan.vectors * lanes) ~= 0
+    end
+    names.product_rows = matrix.heights(plan.tile_rows, lanes, plan.slab, totals)
+    names.narrow_rows = matrix.heights(2 * plan.tile_rows, lanes, plan.slab, totals)
+    names.wide_streams, names.narrow_streams = lanes // 8, lanes // 4
+    names.rows_ahead = function(n)
+        local list = {"ahead"}
+        for i = 1, n - 1 do
+            list[i + 1] = ("ahead + %d * ld"):format(2 * i)
+        end
+        return table.concat(list, ", ")
+    end
+end
+
+-- Adds the names of gradients, dtype `out`. how: add (to what is there), rows and columns: totals of both
+function panels.gradients(names, cfg, plan, out, how)
+    cfg.pairs = quantise.pairs(out) and not how.add
+    local width = plan.vectors * cfg.isa.lanes
+    local aligned = cfg.pairs and width or cfg.isa.lanes   -- elements of a store
+    names.gradient, names.adds, names.pairs = out, how.add, cfg.pairs
+    names.out_c, names.widen_out, names.narrow_o = out.c, panels.convert(out, "widen"), panels.convert(out, "narrow")
+    names.aligned, names.aligned_bytes = aligned, aligned * out.size
+    names.streams, names.edges = false, false
+    for _, total in ipairs(how.columns) do
+        names.streams = names.streams or (cfg.pairs or not out.narrow) and not how.add and total % aligned == 0
+        names.edges = names.edges or total % width ~= 0
+    end
+    local set = {[plan.tile_rows] = true}
+    for _, total in ipairs(how.rows) do
+        set[total % plan.tile_rows] = true
+    end
+    names.gradient_rows = {}
+    for m = 1, plan.tile_rows do
+        names.gradient_rows[#names.gradient_rows + 1] = set[m] and m or nil
+    end
+end
+
+-- Adds the tiles of products, and of gradients if the names have them.
+function panels.tiles(names, cfg, plan, add)
+    local lanes, f32 = cfg.isa.lanes, dtype.f32
+    local width = plan.vectors * lanes
+    for _, set in ipairs{{names.product_rows, plan.vectors, names.wide_streams}, {names.narrow_rows, 1, names.narrow_streams}} do
+        local most = set[1][#set[1]]
+        local tallest = matrix.product(cfg, most, set[2], set[3])
+        for i = #set[1], 1, -1 do
+            local m = set[1][i]
+            add(m == most and tallest or matrix.shorter(tallest, m))
+        end
+    end
+    add(matrix.copy(cfg, {name = "copy", pitch = plan.slab * width}))
+    if names.copies_edges then
+        add(matrix.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}))
+    end
+    add(rows.widen(cfg, cfg.dtype, "widen"))
+    add(rows.zero(cfg, "zero"))
+    if names.turns_whole then
+        add(rows.turn(cfg, "turn_weights", {dtype = cfg.dtype, pitch = width, step = lanes * width}))
+    end
+    for _, m in ipairs(names.gradient_rows or {}) do
+        add(matrix.gradient(cfg, m, {name = "gradient", dtype = names.gradient, add = names.adds}))
+        if names.streams and m > 1 then
+            add(matrix.gradient(cfg, m, {name = "stream", dtype = names.gradient, stream = true}))
+        end
+    end
+    if names.gradient_rows then
+        add(matrix.put(cfg, {name = "put", dtype = names.gradient, add = names.adds}))
+        if names.streams then
+            add(matrix.put(cfg, {name = "put_stream", dtype = names.gradient, stream = true}))
+        end
+        add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = width, step = lanes, apart = cfg.pairs,
+            along = (cfg.pairs and 4 or lanes) * width}))
+    end
+end
+
+return panels
