@@ -128,11 +128,7 @@ static void route(struct pass *s, struct outputs *o, int64_t i)
 {
     const struct rt_router *r = &s->r;
     const double *logits = o->logits + i * r->E;
-    rt_router_scores(r->how->sigmoid, logits, r->E, s->t.p);
-    for (int64_t e = 0; e < r->E; e++)
-        s->t.rank[e] = s->correction && !r->how->after ? s->t.p[e] + s->one[e]
-                       : s->correction                 ? logits[e] + s->one[e]
-                                                       : logits[e];
+    rt_router_rank(r, logits, s->correction ? s->one : NULL, &s->t);
     bool open = rt_router_choose(r, s->t.rank, s->chosen, s->unsure);
     rt_router_weigh(r, logits, s->chosen, &s->t);
     for (int64_t e = 0; open && e < r->E; e++)
