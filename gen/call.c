@@ -16,7 +16,7 @@ struct bound {
 struct moegen_call {
     struct unit *unit;
     bool ready;  /* validated since the last change */
-    int threads; /* 0: the crew's default */
+    int threads; /* 0: the kernel's default */
     struct bound bound[MAX_ARGS];
     int64_t given[MAX_DIMS]; /* sizes set by hand, or -1 */
     void *own, *lent;        /* workspace */
@@ -316,7 +316,7 @@ static moegen_status check(moegen_call *c, moegen_error **err)
 
 static int threads_of(const moegen_call *c)
 {
-    return c->threads ? c->threads : crew_threads(c->unit->crew);
+    return c->threads ? c->threads : c->unit->facts.threads;
 }
 
 static moegen_status give_workspace(moegen_call *c, moegen_error **err)

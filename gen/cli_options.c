@@ -51,7 +51,7 @@ static const struct option {
      "only measure spec text to callable kernel: cold, disk hit, memory hit"},
     {"--max", NULL, "SIZE", CACHE, TEXT, AT(max), "prune: keep at most this much: 256M"},
     {"--threads", NULL, "N", ANY, INTEGER, AT(threads),
-     "threads that run a kernel (default: all CPUs)"},
+     "threads that run a kernel (default: the spec's shard.cores, else all CPUs)"},
     {"--json", NULL, "[F]", ANY, JSON, AT(json),
      "results as JSON on stdout; bench: or into file F"},
     {"--quiet", "-q", NULL, ANY, FLAG, AT(quiet), "print no notes, only results and errors"},

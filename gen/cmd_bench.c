@@ -81,22 +81,21 @@ static int add_contender(struct group *g, const struct axis *axes, int count)
         return bad("--vary: more than %d combinations", MAX_CONTENDERS);
     struct contender *c = &g->contender[g->count++];
     *c = (struct contender){.error = NAN, .batch = 1};
-    c->threads = b->o->threads ? (int)b->o->threads : moegen_rt_cpu_count();
     for (int i = 0; i < count; i++) {
         const char *key = axes[i].key, *value = axes[i].value[axes[i].now];
         text_fmt(&c->variant, "%s%s=%s", i ? " " : "", key, value);
-        if (strcmp(key, "threads") == 0)
-            c->threads = atoi(value);
-        else
+        if (strcmp(key, "threads") != 0)
             set[extra++] = (moegen_override){key, value};
+        else if ((c->threads = atoi(value)) < 1)
+            return bad("threads: '%s' is not a number of threads", value);
     }
-    if (c->threads < 1)
-        return bad("threads: '%s' is not a number of threads", c->variant.at);
     moegen_error *err = NULL;
     moegen_status status = job_kernel(&b->job, g->k, extra, b->o->tokens, NULL, &c->kernel, &err);
     if (status)
         return fail(status, err);
     c->name = c->kernel->unit->facts.name;
+    if (!c->threads)
+        c->threads = c->kernel->unit->facts.threads;
     c->probe = probe_for(b, c->kernel->unit->facts.target);
     c->tokens = param_int(c->kernel, "T", b->o->tokens ? b->o->tokens : TOKENS);
     return EXIT_OK;

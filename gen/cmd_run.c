@@ -25,9 +25,10 @@ static void report(const struct options *o, const struct stand *s, double second
     char took[32];
     text_fmt(&t,
              "{\"kernel\": \"%s\", \"target\": \"%s\", \"spelling\": \"%s\", \"origin\": \"%s\", "
-             "\"jit_ms\": %.4g, \"run_ms\": %.4g, \"outputs\": [",
+             "\"threads\": %d, \"jit_ms\": %.4g, \"run_ms\": %.4g, \"outputs\": [",
              s->facts.name, s->facts.target, s->facts.spelling, s->facts.origin,
-             1e3 * s->facts.jit_seconds, 1e3 * seconds);
+             o->threads ? (int)o->threads : s->facts.threads, 1e3 * s->facts.jit_seconds,
+             1e3 * seconds);
     for (size_t i = 0; moegen_rt_problem_at(s->out, i); i++) {
         const moegen_rt_tensor *tensor = moegen_rt_problem_at(s->out, i);
         text_fmt(&t, "%s\n  {\"name\": ", i ? "," : "");

@@ -10,11 +10,12 @@
 #include "moegen_runtime.h"
 #include "private.h"
 
-enum { IDLE = 8 }; /* teams kept */
+enum { IDLE = 8 /* teams kept */, MAX_TEAM = 1024 };
 
 struct crew {
     _Atomic int refs;
-    int threads;
+    int threads; /* asked for; 0: nobody did */
+    int cpus;
     pthread_mutex_t lock;
     moegen_rt_team *idle[IDLE]; /* most recently used last */
     int count;
@@ -26,9 +27,10 @@ struct crew *crew_create(int threads)
     if (!c)
         return NULL;
     c->refs = 1;
-    c->threads = threads > 0 ? threads : moegen_rt_cpu_count();
-    if (c->threads > 1024)
-        c->threads = 1024;
+    c->threads = threads < MAX_TEAM ? threads : MAX_TEAM;
+    c->cpus = moegen_rt_cpu_count();
+    if (c->cpus > MAX_TEAM)
+        c->cpus = MAX_TEAM;
     pthread_mutex_init(&c->lock, NULL);
     return c;
 }
@@ -49,9 +51,9 @@ void crew_release(struct crew *c)
     free(c);
 }
 
-int crew_threads(const struct crew *c)
+int crew_threads(const struct crew *c, int wanted)
 {
-    return c->threads;
+    return c->threads ? c->threads : wanted ? wanted : c->cpus;
 }
 
 static moegen_rt_team *take(struct crew *c, int size)

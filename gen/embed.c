@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* embed.c - build-time program: Lua modules and templates, as bytecode, to C arrays.
  *
- *     embed OUT.c ROOT FILE...      FILE: path relative to ROOT, gen/lua/.., templates/lib/.. or
- * templates/NAME.c.in
+ *     embed OUT.c ROOT FILE...      FILE: path relative to ROOT, of one of the places below
  *
- * A template becomes the chunks that gen/lua/translate.lua makes of it. Bytecode keeps its line
- * numbers, so that messages of the generator name file and line. */
+ * A template or fragment becomes the chunks that gen/lua/translate.lua makes of it. Bytecode keeps
+ * its line numbers, so that messages of the generator name file and line. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,16 +24,15 @@ struct source {
 };
 
 static const char *const parts[] = {"bare", "body", "head"};
-enum { PARTS = sizeof parts / sizeof *parts };
+enum { MODULE = 0, FRAGMENT = 2, TEMPLATE = 3 }; /* so many of these parts */
 
 static const struct {
     const char *folder, *suffix, *prefix;
-    bool template;
+    size_t parts;
 } places[] = {
-    {"gen/lua/isa/", ".lua", "isa.", false},
-    {"gen/lua/", ".lua", "", false},
-    {"templates/lib/", ".lua", "lib.", false},
-    {"templates/", ".c.in", "", true},
+    {"gen/lua/isa/", ".lua", "isa.", MODULE},   {"gen/lua/", ".lua", "", MODULE},
+    {"templates/lib/", ".lua", "lib.", MODULE}, {"templates/lib/", ".c.in", "lib.", FRAGMENT},
+    {"templates/", ".c.in", "", TEMPLATE},
 };
 
 static void die(const char *what, const char *which)
@@ -51,10 +49,10 @@ static size_t name_source(struct source *s, const char *path)
         if (strncmp(path, places[i].folder, head) != 0 || n <= head + tail ||
             strcmp(path + n - tail, places[i].suffix) != 0)
             continue;
-        size_t count = places[i].template ? PARTS : 1;
+        size_t count = places[i].parts ? places[i].parts : 1;
         for (size_t k = 0; k < count; k++) {
             s[k].path = path;
-            s[k].part = places[i].template ? parts[k] : NULL;
+            s[k].part = places[i].parts ? parts[k] : NULL;
             snprintf(s[k].name, sizeof s[k].name, "%s%.*s%s%s", places[i].prefix,
                      (int)(n - head - tail), path + head, s[k].part ? "." : "",
                      s[k].part ? s[k].part : "");
@@ -164,7 +162,7 @@ int main(int argc, char **argv)
     if (argc < 3)
         die("usage: embed OUT.c ROOT FILE...", "arguments");
     size_t count = 0;
-    struct source *s = calloc((size_t)argc * PARTS, sizeof *s);
+    struct source *s = calloc((size_t)argc * TEMPLATE, sizeof *s);
     lua_State *L = luaL_newstate();
     if (!s || !L)
         die("out of memory", argv[1]);

@@ -82,7 +82,7 @@ static int threads_wanted(int asked)
 {
     const char *set = getenv("MOEGEN_THREADS");
     int n = asked > 0 ? asked : set ? atoi(set) : 0;
-    return n > 0 ? n : 0; /* 0: the crew counts the CPUs */
+    return n > 0 ? n : 0; /* 0: as kernels want it */
 }
 
 moegen_status moegen_engine_create(const moegen_engine_options *options, moegen_engine **engine,

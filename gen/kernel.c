@@ -85,6 +85,12 @@ static bool parse_status(struct unit *u, char *rest)
     return rest && add_pair(&u->answer, &u->answer_count, code, rest);
 }
 
+static bool parse_threads(struct unit *u, char *rest)
+{
+    u->facts.threads = rest ? atoi(rest) : 0;
+    return u->facts.threads > 0;
+}
+
 static bool parse_work(struct unit *u, char *rest)
 {
     char *what = word(&rest);
@@ -119,8 +125,9 @@ static bool parse_line(struct unit *u, char *key, char *rest)
         const char *key;
         bool (*parse)(struct unit *u, char *rest);
     } parsers[] = {
-        {"dim", parse_dim},     {"derive", parse_derived}, {"arg", parse_arg},
-        {"param", parse_param}, {"status", parse_status},  {"work", parse_work},
+        {"dim", parse_dim},         {"derive", parse_derived}, {"arg", parse_arg},
+        {"param", parse_param},     {"status", parse_status},  {"work", parse_work},
+        {"threads", parse_threads},
     };
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
         if (strcmp(strings[i].key, key) == 0) {
@@ -182,6 +189,7 @@ moegen_status unit_create(const char *meta, size_t len, struct crew *crew, struc
                                                    : "out of memory");
     }
     u->crew = crew_retain(crew);
+    u->facts.threads = crew_threads(crew, u->facts.threads);
     *out = u;
     return MOEGEN_OK;
 }

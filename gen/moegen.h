@@ -116,8 +116,8 @@ typedef struct moegen_engine_options {
     size_t struct_size;    /* sizeof(moegen_engine_options) */
     const char *cache_dir; /* directory of the disk cache; NULL: $MOEGEN_CACHE_DIR, else
                             * $XDG_CACHE_HOME/moegen, else ~/.cache/moegen; "": no disk cache */
-    int threads; /* default team size of calls; 0: $MOEGEN_THREADS, else the CPUs this process may
-                    use */
+    int threads;           /* team size of calls that set none; 0: $MOEGEN_THREADS, else the spec's
+                            * shard.cores, else the CPUs this process may use */
     /* Called with progress notes (a kernel was compiled, the cache is unusable): level 1 notable, 2
      * detail. May be called from any thread that is inside the library; must not call back into it.
      */
@@ -205,6 +205,7 @@ typedef struct moegen_kernel_facts {
         *dims;             /* names of the run-time sizes, in the order of the argument structure */
     int64_t flops_per_row; /* real work of one routed row (a token-expert pair); 0: not counted */
     int64_t weight_bytes_per_expert; /* weight bytes that one expert's product reads */
+    int threads;                     /* team size of a call that sets none */
 } moegen_kernel_facts;
 /* Fills the first facts->struct_size bytes of *facts. */
 MOEGEN_API moegen_status moegen_kernel_info(const moegen_kernel *kernel,
@@ -241,8 +242,8 @@ MOEGEN_API moegen_status moegen_call_bind_const(moegen_call *call, const char *n
  * size that the tensors contradict is an error at the next run. */
 MOEGEN_API moegen_status moegen_call_set_size(moegen_call *call, const char *dim, int64_t value,
                                               moegen_error **err);
-/* Threads that run the kernel, the calling one included; 0: the engine's default. Results do not
- * depend on it. */
+/* Threads that run the kernel, the calling one included; 0: the kernel's default (see
+ * moegen_kernel_facts). Results do not depend on it. */
 MOEGEN_API moegen_status moegen_call_set_threads(moegen_call *call, int threads,
                                                  moegen_error **err);
 /* Extents of a tensor with the sizes that the bound tensors fix: what to allocate for an output.

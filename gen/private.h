@@ -283,10 +283,12 @@ int dtype_find(const char *name); /* moegen_dtype, or -1 */
 /* crew.c: idle thread teams, shared by an engine and its kernels. Thread-safe, reference-counted.
  */
 struct crew;
-struct crew *crew_create(int threads); /* NULL: out of memory */
+struct crew *crew_create(int threads); /* 0: as kernels want it; NULL: out of memory */
 struct crew *crew_retain(struct crew *c);
 void crew_release(struct crew *c);
-int crew_threads(const struct crew *c); /* the default team size */
+/* The team size of a call that asks for none: the crew's own, else what the kernel wants (0:
+ * nothing), else the number of CPUs. */
+int crew_threads(const struct crew *c, int wanted);
 /* Run one entry on `size` ranks (the caller is rank 0); *result is the entry's. */
 moegen_status crew_run(struct crew *c, int size, moegen_entry entry, const void *args,
                        int32_t *result);

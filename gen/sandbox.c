@@ -133,17 +133,18 @@ static bool list_folder(const char *root, const char *folder, const char *suffix
     return good;
 }
 
-/* Where the modules and templates live, and the module prefix of each place. embed.cmake enumerates
- * the same. */
+/* Where the modules, templates and fragments of templates live, and the prefix of their names.
+ * embed.cmake enumerates the same. */
 static const struct {
     const char *folder, *suffix, *prefix;
 } places[] = {
     {"gen/lua", ".lua", ""},
     {"gen/lua/isa", ".lua", "isa."},
     {"templates/lib", ".lua", "lib."},
-    {"templates", ".c.in", NULL},
+    {"templates", ".c.in", ""},
+    {"templates/lib", ".c.in", "lib."},
 };
-enum { PLACES = sizeof places / sizeof *places, TEMPLATES = PLACES - 1 };
+enum { PLACES = sizeof places / sizeof *places, ISAS = 1, MODULES = 3, TEMPLATES = MODULES };
 
 bool sandbox_digest(const char *root, char hex[65])
 {
@@ -216,14 +217,22 @@ static bool push_file(lua_State *L, const char *path)
     return good;
 }
 
+/* The file of the name, relative to the source tree, by the last of `count` places whose prefix it
+ * has. */
+static void find_file(char path[PATH_ROOM], const char *name, int first, int count)
+{
+    int i = first + count - 1;
+    while (i > first && strncmp(name, places[i].prefix, strlen(places[i].prefix)) != 0)
+        i--;
+    snprintf(path, PATH_ROOM, "%s/%s%s", places[i].folder, name + strlen(places[i].prefix),
+             places[i].suffix);
+}
+
 /* Pushes the module's chunk from the source tree; false if there is no such file. */
 static bool load_from_tree(lua_State *L, const char *root, const char *name)
 {
-    char path[PATH_ROOM], label[PATH_ROOM];
-    int i = TEMPLATES - 1;
-    while (strncmp(name, places[i].prefix, strlen(places[i].prefix)) != 0)
-        i--;
-    snprintf(label, sizeof label, "@%s/%s.lua", places[i].folder, name + strlen(places[i].prefix));
+    char label[PATH_ROOM + 1] = "@", path[2 * PATH_ROOM];
+    find_file(label + 1, name, 0, MODULES);
     snprintf(path, sizeof path, "%s/%s", root, label + 1);
     if (!push_file(L, path))
         return false;
@@ -287,34 +296,28 @@ static int require(lua_State *L)
 
 /* ---- module "source" ---- */
 
-/* source.text("moe_forward" or "templates/moe_forward.c.in") -> text; of a source tree only: see
- * source.chunk for the embedded ones */
+/* source.text("moe_forward"), or "lib.routing" for a fragment -> text, path; of a source tree only:
+ * see source.chunk for the embedded ones */
 static int source_text(lua_State *L)
 {
-    size_t len;
-    const char *given = luaL_checklstring(L, 1, &len);
-    static const char head[] = "templates/", tail[] = ".c.in";
-    char name[128], path[PATH_ROOM];
-    if (strncmp(given, head, sizeof head - 1) == 0)
-        given += sizeof head - 1;
-    snprintf(name, sizeof name, "%s", given);
-    len = strlen(name);
-    if (len > sizeof tail - 1 && strcmp(name + len - (sizeof tail - 1), tail) == 0)
-        name[len - (sizeof tail - 1)] = '\0';
-
+    const char *name = luaL_checkstring(L, 1);
+    char path[PATH_ROOM], full[2 * PATH_ROOM];
     void *user;
     lua_getallocf(L, &user);
     const struct sandbox *s = user;
     if (s->root && sound_name(name)) {
-        snprintf(path, sizeof path, "%s/templates/%s.c.in", s->root, name);
-        if (push_file(L, path))
-            return 1;
+        find_file(path, name, TEMPLATES, PLACES - TEMPLATES);
+        snprintf(full, sizeof full, "%s/%s", s->root, path);
+        if (push_file(L, full)) {
+            lua_pushstring(L, path);
+            return 2;
+        }
     }
     return luaL_error(L, "no template '%s'", name);
 }
 
-/* source.chunk("moe_forward", "body") -> that part of the template (see translate.lua) as a
- * function, or nil with a source tree */
+/* source.chunk("moe_forward", "body") -> that part of the template or fragment (see translate.lua)
+ * as a function, or nil with a source tree */
 static int source_chunk(lua_State *L)
 {
     const char *family = luaL_checkstring(L, 1), *part = luaL_checkstring(L, 2);
@@ -326,7 +329,7 @@ static int source_chunk(lua_State *L)
     const struct embedded *e = find(embedded_templates, embedded_template_count,
                                     lua_pushfstring(L, "%s.%s", family, part));
     if (!e)
-        return luaL_error(L, "no template '%s'", family);
+        return luaL_error(L, "no template '%s' with part '%s'", family, part);
     load_embedded(L, e);
     return 1;
 }
@@ -373,7 +376,7 @@ static int source_families(lua_State *L)
 
 static int source_isas(lua_State *L)
 {
-    return push_names(L, 1);
+    return push_names(L, ISAS);
 }
 
 /* ---- the state ---- */

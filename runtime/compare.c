@@ -141,6 +141,14 @@ static void verdict(moegen_rt_comparison *c)
                  c->l2, c->roundings);
 }
 
+/* Errors are sums of many roundings, their tails exponential: the largest of n is expected to grow
+ * as log n. ROUNDINGS is meant for tensors of up to 2^24 elements. */
+static double roundings_limit(int64_t elements)
+{
+    double more = log((double)elements) / log(1 << 24);
+    return more > 1 ? ROUNDINGS * more : ROUNDINGS;
+}
+
 moegen_rt_status moegen_rt_compare(const moegen_rt_tensor *got, const moegen_rt_tensor *want,
                                    moegen_rt_comparison *c, moegen_rt_error *err)
 {
@@ -153,8 +161,9 @@ moegen_rt_status moegen_rt_compare(const moegen_rt_tensor *got, const moegen_rt_
                        rt_shape(&need, want->rank, want->shape));
     const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(got->dtype);
     struct sums sums = {0, 0};
-    *c = (moegen_rt_comparison){.l2_limit = facts->l2_limit,
-                                .roundings_limit = facts->digits ? ROUNDINGS : 0};
+    *c = (moegen_rt_comparison){
+        .l2_limit = facts->l2_limit,
+        .roundings_limit = facts->digits ? roundings_limit(moegen_rt_tensor_count(want)) : 0};
     rows(got, want, &sums, c);
     c->l2 = sums.want > 0 ? sqrt(sums.difference / sums.want) : sqrt(sums.difference);
     verdict(c);

@@ -297,6 +297,46 @@ static void test_workspace(void)
 
 /* ---- threads and time ---- */
 
+static size_t workspace_of(moegen_call *call, int threads)
+{
+    size_t bytes = 0;
+    CHECK(moegen_call_set_threads(call, threads, NULL) == MOEGEN_OK);
+    CHECK(moegen_call_workspace_bytes(call, &bytes, NULL) == MOEGEN_OK);
+    return bytes;
+}
+
+/* Who asks for a number of threads first: the call, the engine, the spec. Each rank needs some
+ * workspace, so its size tells how many there are. */
+static void test_team_size(void)
+{
+    unsetenv("MOEGEN_THREADS");
+    static const char *const on[] = {"hidden", "block", "intermediate"};
+    struct tensors *x = make_tensors();
+    for (int i = 0; i < 6; i++) {
+        moegen_engine *engine = NULL;
+        moegen_engine_options o = {.struct_size = sizeof o, .cache_dir = "", .threads = i % 2 * 5};
+        int expected = i % 2 ? 5 : 3;
+        char text[512];
+        snprintf(text, sizeof text, "%sshard: {on: %s, cores: 3}\n", toy, on[i / 2]);
+        CHECK(moegen_engine_create(&o, &engine, NULL) == MOEGEN_OK);
+        moegen_kernel *kernel = get(engine, text);
+        moegen_call *call = NULL;
+        moegen_kernel_facts facts = {.struct_size = sizeof facts};
+        CHECK(moegen_kernel_info(kernel, &facts) == MOEGEN_OK && facts.threads == expected);
+        CHECK(moegen_call_create(kernel, &call, NULL) == MOEGEN_OK);
+        CHECK(bind_all(call, x, NULL) == MOEGEN_OK);
+        CHECK(workspace_of(call, 0) == workspace_of(call, expected));
+        CHECK(workspace_of(call, 0) < workspace_of(call, 6));
+        CHECK(workspace_of(call, 0) > workspace_of(call, 2));
+        CHECK(moegen_call_set_threads(call, 0, NULL) == MOEGEN_OK);
+        CHECK(moegen_call_run(call, NULL) == MOEGEN_OK);
+        moegen_call_release(call);
+        moegen_kernel_release(kernel);
+        moegen_engine_release(engine);
+    }
+    free(x);
+}
+
 static moegen_engine *shared;
 
 static void *get_and_run(void *result)
@@ -394,6 +434,7 @@ int main(void)
     test_errors();
     test_binding();
     test_workspace();
+    test_team_size();
     test_concurrency();
     test_overhead();
     test_generate();

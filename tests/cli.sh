@@ -58,11 +58,18 @@ expect 2 'T or N is not what the spec fixes' run "$case/spec.yaml" --in "$case/i
 expect 2 'T or N is not what the spec fixes' run "$case/spec.yaml" --in "$case/in.safetensors" --out fixed --set N_blocks=3
 check [ ! -e fixed ]
 expect 0 'wrote' run "$case/spec.yaml" --in "$case/in.safetensors" --out fixed --set T=70 --set N_blocks=8
+expect 0 '"threads": 3,' run "$case/spec.yaml" --in "$case/in.safetensors" --out cores --json --set shard.cores=3
+expect 0 '"threads": 1,' run "$case/spec.yaml" --in "$case/in.safetensors" --out one --json --set shard.cores=3 --threads 1
+check cmp cores one
 expect 0 ' 0 failed' check "$spec:forward" --T 9 --routing uniform --target scalar
 expect 0 '"result": "ok"' check "$spec:forward" --T 9 --routing uniform --target scalar --json
 expect 2 'routing' check "$spec:forward" --T 9 --routing sideways
 expect 2 "is not a number" check "$spec:forward" --threads x
 expect 0 '"share_of_peak"' bench "$spec:forward" --T 9 --runs 1 --json --target scalar
+expect 0 '"threads": 3,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --set shard.cores=3
+expect 0 '"threads": 2,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --set shard.cores=3 --threads 2
+expect 0 '"threads": 4,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --set shard.cores=3 --vary threads=4
+expect 0 '^  threads  *3 ' explain "$spec:forward" --set shard.cores=3
 expect 0 'from disk' bench "$spec:forward" --latency
 
 MOEGEN_CACHE_DIR=$tmp/cache

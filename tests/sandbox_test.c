@@ -4,8 +4,9 @@
  *
  *     sandbox_test SOURCE_ROOT
  *
- * A source tree is made in a temporary directory, with the real prelude and a module "moegen" whose
- * build() runs the check that the first override names; MOEGEN_TEMPLATE_DIR points there. */
+ * A source tree is made in a temporary directory, with the real prelude and template engine and a
+ * module "moegen" whose build() runs the check that the first override names; MOEGEN_TEMPLATE_DIR
+ * points there. */
 #include <locale.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -51,10 +52,23 @@ static const char module[] =
     "function checks.source()\n"
     "    assert(table.concat(source.families(), ' ') == 'a_b zz' and table.concat(source.isas()) "
     "== 'toy')\n"
-    "    assert(source.text 'zz' == 'text\\n' and source.text 'templates/zz.c.in' == 'text\\n')\n"
-    "    assert(not pcall(source.text, '../zz') and not pcall(source.text, "
-    "'templates/../templates/zz.c.in'))\n"
+    "    local text, path = source.text 'zz'\n"
+    "    assert(text == 'text\\n' and path == 'templates/zz.c.in')\n"
+    "    assert(select(2, source.text 'lib.part') == 'templates/lib/part.c.in')\n"
+    "    for _, name in ipairs {'../zz', 'lib/part', 'part', 'lib.', 'lib.none'} do\n"
+    "        local good, why = pcall(source.text, name)\n"
+    "        assert(not good and why:find('no template', 1, true), name)\n"
+    "    end\n"
     "end\n"
+    "local function fragments(n, bare)\n"
+    "    return require 'template'.render('a_b', {n = n}, bare)\n"
+    "end\n"
+    "function checks.fragments()\n"
+    "    assert(fragments(2, false) == 'x\\n    y = 2; // two\\n\\nz\\n')\n"
+    "    assert(fragments(2, true) == 'x\\ny = 2;\\nz\\n')\n"
+    "    assert(not pcall(require 'template'.family, 'zz'))\n"
+    "end\n"
+    "function checks.fragment_fails() fragments({}, false) end\n"
     "function checks.native()\n"
     "    assert(native.hex '' == '' and native.hex '\\x62\\xf2' == '0x62,0xf2')\n"
     "    assert(native.quads '' == '' and native.quads 'abc' == '\".byte "
@@ -99,7 +113,9 @@ static const struct {
     {"gen/lua/circle.lua", "return require 'circle'\n"},
     {"gen/lua/isa/toy.lua", "return 'toy'\n"},
     {"templates/lib/toy.lua", "return 'lib'\n"},
-    {"templates/a_b.c.in", "x\n"},
+    {"templates/lib/part.c.in",
+     "    y = $(n); // two\n@ if n ~= 2 then\nnothing: $(n + 1)\n@ end\n\n"},
+    {"templates/a_b.c.in", "@ return {}\n@ ----\nx\n$(include \"part\")\nz\n"},
     {"templates/zz.c.in", "text\n"},
 };
 
@@ -113,6 +129,8 @@ static const struct {
     {"order", MOEGEN_OK, NULL, NULL},
     {"require", MOEGEN_OK, NULL, NULL},
     {"source", MOEGEN_OK, NULL, NULL},
+    {"fragments", MOEGEN_OK, NULL, NULL},
+    {"fragment_fails", MOEGEN_INTERNAL, "templates/lib/part.c.in:3: ", "templates/a_b.c.in:4: "},
     {"native", MOEGEN_OK, NULL, NULL},
     {"locale", MOEGEN_OK, NULL, NULL},
     {"garbage", MOEGEN_OK, NULL, NULL},
@@ -151,23 +169,32 @@ static void write_file(const char *path, const char *text, size_t len)
     expect(f && fwrite(text, 1, len, f) == len && fclose(f) == 0, path, "cannot be written");
 }
 
-static void copy_prelude(const char *source_root)
+static const char *const copied[] = {"gen/lua/prelude.lua", "gen/lua/template.lua",
+                                     "gen/lua/translate.lua"};
+
+static void copy(const char *source_root)
 {
-    char path[4096], text[16384];
-    snprintf(path, sizeof path, "%s/gen/lua/prelude.lua", source_root);
-    FILE *f = fopen(path, "rb");
-    size_t n = f ? fread(text, 1, sizeof text, f) : 0;
-    expect(n > 0 && n < sizeof text, path, "cannot be read");
-    if (f)
-        fclose(f);
-    write_file("gen/lua/prelude.lua", text, n);
+    for (size_t i = 0; i < sizeof copied / sizeof *copied; i++) {
+        char path[4096], text[16384];
+        snprintf(path, sizeof path, "%s/%s", source_root, copied[i]);
+        FILE *f = fopen(path, "rb");
+        size_t n = f ? fread(text, 1, sizeof text, f) : 0;
+        expect(n > 0 && n < sizeof text, path, "cannot be read");
+        if (f)
+            fclose(f);
+        write_file(copied[i], text, n);
+    }
 }
 
 static void remove_tree(void)
 {
-    static const char *const rest[] = {"gen/lua/prelude.lua", "gen/lua/isa", "gen/lua", "gen",
-                                       "templates/lib",       "templates",   ""};
+    static const char *const rest[] = {"gen/lua/isa",   "gen/lua",   "gen",
+                                       "templates/lib", "templates", ""};
     char full[512];
+    for (size_t i = 0; i < sizeof copied / sizeof *copied; i++) {
+        snprintf(full, sizeof full, "%s/%s", root, copied[i]);
+        remove(full);
+    }
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         snprintf(full, sizeof full, "%s/%s", root, files[i].path);
         remove(full);
@@ -244,7 +271,7 @@ int main(int argc, char **argv)
     expect(host_digest(embedded), "digest", "the embedded sources have one");
     setenv("MOEGEN_TEMPLATE_DIR", root, 1);
     expect(!host_digest(first), "digest", "an empty tree has none");
-    copy_prelude(argv[1]);
+    copy(argv[1]);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         write_file(files[i].path, files[i].text, strlen(files[i].text));
     expect(host_digest(first) && strcmp(first, embedded) != 0, "digest", "a tree has its own");

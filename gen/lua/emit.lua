@@ -256,6 +256,9 @@ function emit.meta(job)
     line("requires", table.concat(job.plan.requires, " "))
     line("entry", job.name)
     line("workspace", job.name .. "_workspace")
+    if job.plan.threads then
+        line("threads", ("%d"):format(job.plan.threads))
+    end
     for _, dim in ipairs(job.dims) do
         line("dim", dim)
     end

@@ -106,7 +106,10 @@ function planner.choose(family, spec, req, info)
     end
     choose_spelling(plan, spec, req, info)
     if family.plan then
-        family.plan(plan, spec, req)
+        family.plan(plan, spec, req, info)
+    end
+    if spec.shard and spec.shard.cores ~= "auto" then
+        plan:choose("threads", spec.shard.cores, "spec; a caller may ask for another number")
     end
     plan.requires = plan.spelling == "scalar" and {} or plan.isa.requires
     return plan

@@ -5,20 +5,24 @@
 --         acc[$(r)] = 0;                  elsewhere $(expression) is a hole
 --     @ end
 --     $(text)                             a hole alone on its line takes text of many lines, or vanishes when it is ""
+--     $(include "routing")                the text of a fragment, templates/lib/routing.c.in, which sees the same names
 --
--- Above the line `@ ----` stands the family's header: Lua that returns the family table (schema, contract, plan).
+-- Above the line `@ ----` stands the family's header: Lua that returns the family table (schema, contract, plan). A fragment
+-- has none. What a fragment wants from its surroundings and what it defines is said at its head.
 -- Translated to Lua by translate.lua, as a rule when moegen is built.
 local source = require "source"
 
 local template = {}
 
--- A part of a family's template, see translate.lua.
-local function chunk(family, part)
-    local built = source.chunk(family, part)
+-- A part of a family's template, or of a fragment ("lib.routing"), see translate.lua.
+local function chunk(name, part)
+    local built = source.chunk(name, part)
     if built then
         return built
     end
-    return assert(load(require("translate")(source.text(family))[part], "@templates/" .. family .. ".c.in", "t"))
+    local text, path = source.text(name)
+    local code = require("translate")(text)[part]
+    return assert(load(assert(code, path .. " has no line `@ ----`"), "@" .. path, "t"))
 end
 
 -- The family table of a template.
@@ -36,15 +40,23 @@ end
 
 -- The C text of a family's template; names is what its Lua sees beside the standard library. bare: without comments.
 function template.render(family, names, bare)
-    local out = {}
-    local function all(s)
-        assert(s, "a hole holds nothing")
-        if s ~= "" then
-            out[#out + 1] = s:sub(-1) == "\n" and s or s .. "\n"
+    local part = bare and "bare" or "body"
+    local function render(name)
+        local out = {}
+        local function all(s)
+            assert(s, "a hole holds nothing")
+            if s ~= "" then
+                out[#out + 1] = s:sub(-1) == "\n" and s or s .. "\n"
+            end
         end
+        chunk(name, part)(names, out, all, text_of)
+        return table.concat(out)
     end
-    chunk(family, bare and "bare" or "body")(setmetatable(names, {__index = _G}), out, all, text_of)
-    return table.concat(out)
+    names.include = function(fragment)
+        return render("lib." .. fragment)
+    end
+    setmetatable(names, {__index = _G})
+    return render(family)
 end
 
 return template

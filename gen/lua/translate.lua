@@ -1,12 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
--- translate.lua - a template (see template.lua) as the text of three Lua chunks. The build runs this and embeds the compiled
+-- translate.lua - a template or fragment (see template.lua) as the text of Lua chunks. The build runs this and embeds the compiled
 -- chunks; a source tree in $MOEGEN_TEMPLATE_DIR is translated on use.
 --
---     head   the header: returns the family table
+--     head   the header: returns the family table; of a template only
 --     body   called with (environment, list, all, text): appends the C to the list
 --     bare   body without comments and indentation, for text that only libtcc reads
 --
 -- One template line is one line of each chunk, so messages point at the template.
+
+-- Lines, and which of them ends the header; nil: there is none.
 local function split(text)
     local lines, stop = {}, nil
     for line in text:gmatch("([^\n]*)\n") do
@@ -15,11 +17,14 @@ local function split(text)
             stop = #lines
         end
     end
-    return lines, assert(stop, "template without `@ ----`")
+    return lines, stop
 end
 
 local function head(lines, stop)
     local code = {}
+    if not stop then
+        return nil
+    end
     for i = 1, stop - 1 do
         code[i] = lines[i]:find("^@") and lines[i]:sub(2) or "--" .. lines[i]
     end
@@ -98,9 +103,7 @@ local function body(lines, stop, bare)
         local line = lines[i]
         local alone = line:match("^%s*%$(%b())%s*$")
         code[i] = ""
-        if i == 1 then
-            code[1] = "local _ENV <const>, __list <const>, __all <const>, __text <const> = ..."
-        elseif i > stop and (line:find("^@") or alone) then
+        if i > stop and (line:find("^@") or alone) then
             flush()
             code[i] = alone and "__all(" .. alone .. ")" or line:sub(2)
         elseif i > stop then
@@ -118,10 +121,10 @@ local function body(lines, stop, bare)
         end
     end
     flush()
-    return table.concat(code, "\n")
+    return "local _ENV <const>, __list <const>, __all <const>, __text <const> = ...; " .. table.concat(code, "\n")
 end
 
 return function(text)
     local lines, stop = split(text)
-    return {head = head(lines, stop), body = body(lines, stop, false), bare = body(lines, stop, true)}
+    return {head = head(lines, stop), body = body(lines, stop or 0, false), bare = body(lines, stop or 0, true)}
 end

@@ -19,17 +19,17 @@ end
 
 local function times_sigmoid(c)
     return function(p, name, x)
-        return p:op("mul", name, x, sigmoid(p, name .. "_s", x, c))
+        local s = sigmoid(p, name .. "_s", x, c)
+        return p:op("mul", name, x, s)
     end
 end
 
 -- x s(x) with s = sigmoid(c x) has the derivative s (1 + c x (1 - s))
 local function times_sigmoid_both(c)
     return function(p, name, x)
-        local s = sigmoid(p, name .. "_s", x, c)
-        local one = p:const("one_f", 1.0)
+        local s, e = sigmoid(p, name .. "_s", x, c)
+        local rest = p:op("mul", name .. "_rest", e, s)
         local y = p:op("mul", name, x, s)
-        local rest = p:op("sub", name .. "_rest", one, s)
         if c then
             rest = p:op("mul", name .. "_c_rest", rest, p:const("act_c", c))
         end
@@ -67,15 +67,16 @@ return {
         local inner = p:const_copy(name .. "_inner", "one_f", 1.0)
         p:op("fma", inner, square, p:const("gelu_cubic", 0.044715))
         local y = p:op("mul", name .. "_y", x, inner)
-        return p:op("mul", name, x, sigmoid(p, name .. "_s", y, 1.59576912160573))
+        local s = sigmoid(p, name .. "_s", y, 1.59576912160573)
+        return p:op("mul", name, x, s)
     end, both = function(p, name, x)   -- s + x s (1 - s) c (1 + 3 * 0.044715 x^2), c = 2 sqrt(2 / pi)
         local square = p:op("mul", name .. "_square", x, x)
         local inner = p:const_copy(name .. "_inner", "one_f", 1.0)
         p:op("fma", inner, square, p:const("gelu_cubic", 0.044715))
-        local s = sigmoid(p, name .. "_s", p:op("mul", name .. "_y", x, inner), 1.59576912160573)
+        local s, e = sigmoid(p, name .. "_s", p:op("mul", name .. "_y", x, inner), 1.59576912160573)
+        local rest = p:op("mul", name .. "_rest", e, s)
         local steep = p:const_copy(name .. "_steep", "gelu_c", 1.59576912160573)
         p:op("fma", steep, square, p:const("gelu_slope", 3 * 0.044715 * 1.59576912160573))
-        local rest = p:op("sub", name .. "_rest", p:const("one_f", 1.0), s)
         local y = p:op("mul", name, x, s)
         return y, slope_of(p, name, s, y, p:op("mul", name .. "_rise", rest, steep))
     end},

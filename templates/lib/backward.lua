@@ -4,6 +4,7 @@ local dtype = require "dtype"
 local types = require("schema").types
 local epilogue = require "lib.epilogue"
 local matrix = require "lib.matrix"
+local quantise = require "lib.quantise"
 local rows = require "lib.rows"
 
 local backward = {}
@@ -17,7 +18,7 @@ backward.plan_keys = {
     {"slab", int(1, 4096), optional = true, doc = "rows of weights that a pass over the tokens uses"},
     {"fetch", int(1, 8), optional = true, doc = "cache lines of the next weights that a tile's step fetches"},
     {"pass_rows", int(16, 65536), optional = true, doc = "tokens of an expert that are worked on together"},
-    {"long_rows", int(16, 65536), optional = true, doc = "tokens that a weight gradient sums in registers"},
+    {"block_bytes", int(1, 1 << 30), optional = true, doc = "of tokens' rows that a pass over a weight gradient's columns reads"},
 }
 
 local function round_up(x, n)
@@ -31,11 +32,18 @@ function backward.plan(plan, spec)
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v))
     plan:choose("unroll", 4, "k steps of a loop body")
-    plan:choose("k_block", 256, "products per partial sum: keeps f32 sums of long K accurate, and a block of tokens in L1")
+    local size = dtype[spec.dtype].size
+    if dtype[spec.dtype].narrow then
+        plan:choose("k_block", 128, "products per partial sum, and a block of tokens in L1")
+    else
+        plan:choose("k_block", 96, "products per partial sum: keeps f32 sums of long K accurate, and a block of tokens in L1")
+    end
     plan:choose("slab", round_up(8 * isa.tile.rows, isa.lanes), "rows of weights that pass over the tokens together")
-    plan:choose("fetch", dtype[spec.dtype].size // 2 * (16 // isa.lanes), "lines of the next weights per step: as fast as they are used")
+    local steps = plan.vectors * isa.lanes // plan.unroll
+    plan:choose("fetch", math.max(1, (plan.k_block * size // 64 + steps - 1) // steps),
+        "lines of a row of the next weights per step: a row's block while a panel passes")
     plan:choose("pass_rows", 1024, "tokens of an expert per pass: bounds the workspace")
-    plan:choose("long_rows", 1024, "products summed in registers: more would cost accuracy")
+    plan:choose("block_bytes", 1 << 20, "of the tokens' rows stay in L2 while the columns of a weight gradient pass")
 end
 
 -- Which steps of the semantics this spec has.
@@ -152,8 +160,7 @@ local function constants(spec, plan)
         {"FETCH", plan.fetch * 64 // dtype[spec.dtype].size, "elements that a step fetches"},
         {"PASS_ROWS", plan.pass_rows, "tokens of an expert that are worked on together"},
         {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
-        {"LONG_ROWS", plan.long_rows, "tokens that a weight gradient sums in registers"},
-        {"LONG", wide, "the longer of HK and GK"},
+        {"BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads"},
         {"STAGE", round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},
         {"PARTIALS", (math.max(spec.I_TP, spec.H) + lanes - 1) // lanes, "parts of the affinity's gradient"},
     }
@@ -172,7 +179,9 @@ function backward.names(spec, plan, job)
     local gates = spec.gated and 2 or 1
     local width = plan.vectors * isa.lanes
     local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll, fetch = plan.fetch}
-    local streams = not out.narrow and not has.add
+    cfg.pairs = quantise.pairs(out) and not has.add
+    local streams = (cfg.pairs or not out.narrow) and not has.add
+    local aligned = cfg.pairs and width or isa.lanes   -- elements of a store
     local bias, affinity = dtype[spec.bias_dtype], dtype[spec.affinity_dtype]
     local totals = {spec.H, spec.I_TP, 1, spec.H, has.again and gates * spec.I_TP or nil}
     local c = {}
@@ -194,7 +203,8 @@ function backward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         io = io.c, out_c = out.c, bias_c = bias.c, affinity_c = affinity.c,
         narrow_io = io.narrow ~= nil, narrow_out = out.narrow ~= nil,
-        streams_up = streams and gates * spec.I_TP % isa.lanes == 0, streams_down = streams and spec.H % isa.lanes == 0,
+        streams_up = streams and gates * spec.I_TP % aligned == 0, streams_down = streams and spec.H % aligned == 0,
+        aligned = aligned, aligned_bytes = aligned * out.size, wide_streams = isa.lanes // 8, narrow_streams = isa.lanes // 4, pairs = cfg.pairs,
         edge_up = gates * spec.I_TP % width ~= 0, edge_down = spec.H % width ~= 0,
         product_rows = matrix.heights(plan.tile_rows, isa.lanes, plan.slab, totals),
         narrow_rows = matrix.heights(2 * plan.tile_rows, isa.lanes, plan.slab, totals),
@@ -203,6 +213,13 @@ function backward.names(spec, plan, job)
         widen_bias = convert(bias, "widen"), widen_affinity = convert(affinity, "widen"),
         narrow_affinity = convert(affinity, "narrow"),
         widen_out = convert(out, "widen"), narrow_o = convert(out, "narrow"),
+        rows_ahead = function(n)
+            local list = {"ahead"}
+            for i = 1, n - 1 do
+                list[i + 1] = ("ahead + %d * ld"):format(2 * i)
+            end
+            return table.concat(list, ", ")
+        end,
         bound = bound, float = function(x) return bound(x + 0.0, "") end,
         bounds = {spec.clamp and spec.clamp.gate or {}, spec.clamp and spec.clamp.up or {}},
         constants = constants(spec, plan),
@@ -215,9 +232,9 @@ function backward.names(spec, plan, job)
         local function add(tile)
             list[#list + 1] = tile
         end
-        for _, set in ipairs{{names.product_rows, plan.vectors}, {names.narrow_rows, 1}} do
+        for _, set in ipairs{{names.product_rows, plan.vectors, names.wide_streams}, {names.narrow_rows, 1, names.narrow_streams}} do
             local most = set[1][#set[1]]
-            local tallest = matrix.product(cfg, most, set[2])
+            local tallest = matrix.product(cfg, most, set[2], set[3])
             for i = #set[1], 1, -1 do
                 local m = set[1][i]
                 add(m == most and tallest or matrix.shorter(tallest, m))
@@ -230,12 +247,6 @@ function backward.names(spec, plan, job)
             end
         end
         add(matrix.put(cfg, {name = "put", dtype = out, add = has.add}))
-        if not has.add or out.narrow then
-            add(matrix.put(cfg, {name = "add_sums", dtype = dtype.f32, add = true}))
-        end
-        if out.narrow then
-            add(rows.narrow(cfg, out, "narrow_grad"))
-        end
         add(matrix.copy(cfg, c.SLAB * width))
         if has.again then
             add(rows.turn(cfg, "turn_weights", {dtype = io, stride = gates * spec.I_TP, pitch = width, along = 0, step = 0}))
@@ -245,7 +256,8 @@ function backward.names(spec, plan, job)
         end
         local f32 = dtype.f32
         add(rows.turn(cfg, "turn", {dtype = f32, stride = c.STAGE, pitch = width, along = isa.lanes, step = isa.lanes * width}))
-        add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = width, along = isa.lanes * width, step = isa.lanes}))
+        add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = width, step = isa.lanes, apart = cfg.pairs,
+            along = (cfg.pairs and 4 or isa.lanes) * width}))
         add(rows.widen(cfg, io, "widen"))
         add(rows.zero(cfg, "zero"))
         add(rows.scatter(cfg, "scatter", has.pre))

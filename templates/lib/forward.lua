@@ -1,13 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- forward.lua - the plan of moe_forward, and the names that its template's holes refer to.
 local dtype = require "dtype"
-local types = require("schema").types
+local schema = require "schema"
 local epilogue = require "lib.epilogue"
 local gemm = require "lib.gemm"
 local rows = require "lib.rows"
 
 local forward = {}
 
+local types = schema.types
 local int = types.int
 
 forward.plan_keys = {
@@ -18,7 +19,7 @@ forward.plan_keys = {
     {"prefetch", int(0, 4096), optional = true, doc = "rows of weights fetched ahead of packing"},
     {"segment_rows", int(16, 65536), optional = true, doc = "rows of an expert that share packed weights"},
     {"batch_rows", int(16, 65536), optional = true, doc = "rows between two meetings of the team"},
-    {"direct_rows", int(0, 64), optional = true, doc = "up to so many rows, weights are read where they lie"},
+    {"direct_rows", int(1, 64), optional = true, doc = "up to so many rows, weights are read where they lie"},
     {"direct_strip", int(1, 4096), optional = true, doc = "panels that such a pass covers"},
     {"run", int(1, 1024), optional = true, doc = "vectors of a row that a direct tile fetches ahead before the next row"},
     {"direct_k", int(16, 65536), optional = true, doc = "rows of weights that direct tiles pass over at a time"},
@@ -51,7 +52,18 @@ local function direct_heights(plan)
     return list
 end
 
-function forward.plan(plan, spec)
+-- Rows of the tiles that sweep; what rounding lost of compensated sums is kept in as many rows behind them.
+local function sweep_heights(plan, compensated)
+    local list = {}
+    for _, m in ipairs{1, 2, 4} do
+        if m <= (compensated and plan.direct_rows // 2 or plan.direct_rows) then
+            list[#list + 1] = m
+        end
+    end
+    return list[1] and list or false
+end
+
+function forward.plan(plan, spec, _, info)
     local isa = plan.isa
     plan:choose("shard", spec.shard.on == "auto" and "hidden" or spec.shard.on,
         spec.shard.on == "auto" and "columns of both projections: no sums across ranks" or "spec")
@@ -79,6 +91,9 @@ function forward.plan(plan, spec)
     plan:choose("direct_strip", 64, "panels that share a pass over rows of weights")
     plan:choose("run", math.max(1, 256 // (isa.lanes * dtype[spec.dtype].size)),
         "vectors of a row fetched before the next row: 4 cache lines")
+    if columns % plan.unroll ~= 0 then   -- a step of K may end past I, but not past the columns of the last panel
+        schema.complain(info, "plan.unroll", ("steps of %d do not divide the %d columns of a panel"):format(plan.unroll, columns))
+    end
     local longest = math.max(round_up(spec.H, plan.unroll), round_up(spec.I_TP, columns))
     local lines = round_up(longest, 16) // 16
     plan.stride = (lines | 1) * 16   -- an odd number of cache lines: rows of a tile fall into different sets
@@ -157,12 +172,14 @@ function forward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         io = io.c, bias_c = dtype[spec.bias_dtype].c, output_c = out.c,
         narrow_output = out.narrow ~= nil, narrow_checkpoint = io.narrow ~= nil,
+        row_out = plan.shard == "block" and "w->Y + rows * H"
+            or plan.shard == "hidden" and (out.narrow and "w->sum + id * H" or "a->output + id * H"),
         by_hidden = plan.shard == "hidden", by_block = plan.shard == "block", by_part = plan.shard == "intermediate",
         compensated = not io.narrow,
         transposes = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes,
         edge_up = spec.I_TP % up ~= 0, edge_down = spec.H % (plan.vectors * isa.lanes) ~= 0,
         down_vectors = spec.H >= plan.vectors * isa.lanes,
-        packed_rows = tile_heights(plan), direct_rows = direct_heights(plan), sweep_rows = {1, 2, 4},
+        packed_rows = tile_heights(plan), direct_rows = direct_heights(plan), sweep_rows = sweep_heights(plan, not io.narrow),
         widen_io = convert(io, "widen"), narrow_io = convert(io, "narrow"),
         widen_bias = convert(dtype[spec.bias_dtype], "widen"), widen_affinity = convert(dtype[spec.affinity_dtype], "widen"),
         narrow_out = convert(out, "narrow"),
@@ -173,7 +190,7 @@ function forward.names(spec, plan, job)
     }
     names.tiles = function()
         local list = {}
-        for _, set in ipairs{{gemm.packed, names.packed_rows}, {gemm.direct, names.direct_rows}, {gemm.sweep, names.sweep_rows}} do
+        for _, set in ipairs{{gemm.packed, names.packed_rows}, {gemm.direct, names.direct_rows}, {gemm.sweep, names.sweep_rows or {}}} do
             local tiles = gemm.heights(set[1], cfg, set[2])
             table.move(tiles, 1, #tiles, #list + 1, list)
         end
@@ -191,7 +208,7 @@ function forward.names(spec, plan, job)
         if has.checkpoint_down and names.down_vectors and not names.by_part then
             list[#list + 1] = rows.narrow(cfg, io, "narrow_io")
         end
-        if names.compensated or names.by_part and spec.H >= isa.lanes then
+        if names.compensated and names.sweep_rows or names.by_part and spec.H >= isa.lanes then
             list[#list + 1] = rows.add(cfg, "add", {add = true})
         end
         if not names.by_hidden and spec.H >= isa.lanes then

@@ -250,7 +250,7 @@ end
 function gemm.heights(build, cfg, heights)
     local list = {}
     local most = heights[#heights]
-    local tallest = build(cfg, most)
+    local tallest = most and build(cfg, most)
     for i = #heights, 1, -1 do
         local rows = heights[i]
         list[#list + 1] = rows == most and tallest or ir.shorter(tallest, rows, (tallest.name:gsub("%d+$", rows)),

@@ -50,7 +50,8 @@ local row = {
     shard = {"shard", map{
         {"on", enum{"auto", "hidden", "block", "intermediate"}, default = "hidden", doc = "what the ranks of a team share out"},
         {"strategy", enum{"ping_pong", "hi_lo"}, default = "ping_pong", doc = "how blocks are dealt out"},
-        {"cores", either(enum{"auto"}, int(1, 1024)), default = "auto", doc = "parts; with on: intermediate, part of the result"}}},
+        {"cores", either(enum{"auto"}, int(1, 1024)), default = "auto",
+            doc = "threads of a call that asks for none; with on: intermediate also parts, which the result depends on"}}},
     target = {"target", enum(target_names()), default = "auto", doc = "instruction set"},
     spelling = {"spelling", enum{"auto", "bytes", "intrinsics", "scalar"}, default = "auto", doc = "what a tile is printed as"},
 }

@@ -26,12 +26,12 @@ function math_lib.exp(p, name, x)
     return p:op("int_add", name, e, bits)
 end
 
--- 1 / (1 + exp(-c x))
+-- s = 1 / (1 + e) and e = exp(-c x); 1 - s is e s without cancellation
 function math_lib.sigmoid(p, name, x, c)
     local minus = p:op("mul", name .. "_minus", x, p:const("minus_" .. (c and "c" or "one"), -(c or 1.0)))
     local e = math_lib.exp(p, name .. "e", minus)
     local one = p:const("one_f", 1.0)
-    return p:op("div", name, one, p:op("add", name .. "_sum", e, one))
+    return p:op("div", name, one, p:op("add", name .. "_sum", e, one)), e
 end
 
 -- erf(x): Abramowitz and Stegun 7.1.26, absolute error below 1.5e-7: 1 - (a1 t + .. + a5 t^5) exp(-x^2), t = 1 / (1 + p |x|).

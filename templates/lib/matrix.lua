@@ -67,26 +67,63 @@ local function clear(p, t)
     p:row(nil)
 end
 
--- cfg: isa, prefix, dtype (of the weights), vectors, unroll, fetch (lines a step fetches)
-function matrix.product(cfg, rows, vectors)
+-- The vectors of a row of sums to memory, with what is there; 16-bit pairs share a store (see quantise.pairs).
+-- sum(v) gives vector v; has: dtype, add, stream
+local function put_row(p, cfg, C, has, name, sum)
+    local lanes, dt, x = cfg.isa.lanes, has.dtype, {}
+    local store = has.stream and "store_stream" or "store"
+    for v = 0, cfg.vectors - 1 do
+        x[v] = sum(v)
+        if has.add then
+            local before = quantise.load(p, dt, ("%s_%d_before"):format(name, v), p:at(C, v * lanes))
+            x[v] = p:op("add", ("%s_%d"):format(name, v), x[v], before)
+        end
+    end
+    if cfg.pairs then
+        quantise.store_pair(p, dt, p:at(C, 0), x[0], x[1], store)
+        return
+    end
+    for v = 0, cfg.vectors - 1 do
+        if has.stream then
+            p:op(store, p:at(C, v * lanes), x[v])
+        else
+            quantise.store(p, dt, p:at(C, v * lanes), x[v])
+        end
+    end
+end
+
+-- cfg: isa, prefix, dtype (of the weights), vectors, unroll, fetch (lines of a row of weights that a step fetches)
+-- streams: of so many pairs of rows, which are `apart` elements from each other
+function matrix.product(cfg, rows, vectors, streams)
     local lanes = cfg.isa.lanes
     local width = cfg.vectors * lanes
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
-        {("S[%d rows] += A * B; fetches lines from `ahead` on, `hop` further after each panel."):format(rows)})
+        {("S[%d rows] += A * B; fetches lines at `near`, and others at `ahead`, `hop` further after each panel."):format(rows)})
     local t = {rows = rows, vectors = vectors}
     local S = p:pointer("S", "float")
     t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
     t.panels, t.first, t.full, t.jump = p:integer("panels"), p:integer("first"), p:integer("full"), p:integer("jump")
-    local ahead, hop = p:pointer("ahead", "const " .. cfg.dtype.c), p:integer("hop")
+    local near, ahead = p:pointer("near", "const float"), {}
+    for i = 0, streams - 1 do
+        ahead[i] = p:pointer("ahead_" .. i, "const " .. cfg.dtype.c)
+    end
+    local apart, hop = p:integer("apart"), p:integer("hop")
     clear(p, t)
     local line = 64 // cfg.dtype.size
     sum(p, cfg, t, function()
-        for i = 0, cfg.fetch - 1 do
-            p:op("prefetch_1", p:at(ahead, i * line))
+        for i = 0, streams - 1 do
+            for j = 0, cfg.fetch - 1 do
+                p:op("prefetch_1", p:at(ahead[i], j * line))
+                p:op("prefetch_1", p:at(ahead[i], j * line, apart))
+            end
+            p:advance(ahead[i], cfg.fetch * line)
         end
-        p:advance(ahead, cfg.fetch * line)
+        p:op("prefetch_1", p:at(near, 0))
+        p:advance(near, 16)
     end, function()
-        p:advance(ahead, hop)
+        for i = 0, streams - 1 do
+            p:advance(ahead[i], hop)
+        end
     end)
     for r = 0, rows - 1 do
         p:row(r)
@@ -104,6 +141,7 @@ function matrix.gradient(cfg, rows, has)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
         {("C[%d rows] %s A * B, groups times: rows `ld` apart, A `over` further, B `back` again."):format(rows, has.add and "+=" or "=")})
+    p.hoists = 0   -- the sums need the registers; constants are loaded where they are used
     local t = {rows = rows, vectors = cfg.vectors}
     local C = p:pointer("C", has.dtype.c)
     t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
@@ -116,18 +154,7 @@ function matrix.gradient(cfg, rows, has)
         sum(p, cfg, t)
         for r = 0, rows - 1 do
             p:row(r)
-            for v = 0, cfg.vectors - 1 do
-                local at, y = p:at(C, v * lanes), t.acc[r][v]
-                if has.add then
-                    local name = ("c_%d_%d"):format(r, v)
-                    y = p:op("add", name, y, quantise.load(p, has.dtype, name .. "_before", at))
-                end
-                if has.stream then
-                    p:op("store_stream", at, y)
-                else
-                    quantise.store(p, has.dtype, at, y)
-                end
-            end
+            put_row(p, cfg, C, has, "c_" .. r, function(v) return t.acc[r][v] end)
             p:advance(C, ld)
         end
         p:row(nil)
@@ -145,13 +172,7 @@ function matrix.put(cfg, has)
     local C, S = p:pointer("C", has.dtype.c), p:pointer("S", "const float")
     local n, ld = p:integer("n"), p:integer("ld")
     p:loop(n, function()
-        for v = 0, cfg.vectors - 1 do
-            local at, y = p:at(C, v * lanes), p:op("load", "s_" .. v, p:at(S, v * lanes))
-            if has.add then
-                y = p:op("add", "c_" .. v, y, quantise.load(p, has.dtype, "before_" .. v, at))
-            end
-            quantise.store(p, has.dtype, at, y)
-        end
+        put_row(p, cfg, C, has, "c", function(v) return p:op("load", "s_" .. v, p:at(S, v * lanes)) end)
         p:advance(C, ld)
         p:advance(S, cfg.vectors * lanes)
     end, "rows")

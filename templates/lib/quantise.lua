@@ -12,6 +12,22 @@ local widen = {
     end,
 }
 
+-- Bits of a narrowed vector in the low half of every 32-bit lane: (program, f32 vector) -> vector. Round to nearest even; NaN
+-- becomes a quiet NaN.
+local bits = {
+    f32_to_bf16 = function(p, x)
+        local name = x.name
+        local high = p:op("shr", name .. "_high", x, 16)
+        local odd = p:op("bit_and", name .. "_odd", high, p:const("one", 1))
+        local bias = p:op("int_add", name .. "_bias", odd, p:const("half", 0x7fff))
+        local sum = p:op("int_add", name .. "_sum", x, bias)
+        local rounded = p:op("shr", name .. "_rounded", sum, 16)
+        local quiet = p:op("bit_or", name .. "_quiet", high, p:const("quiet", 0x40))
+        local nan = p:op("is_nan", name .. "_nan", x, x)
+        return p:op("blend", name .. "_bits", nan, rounded, quiet)
+    end,
+}
+
 -- Store the low 16 bits of every 32-bit lane.
 local function store_u16(p, mem, x)
     if p:has("store_u16") then
@@ -21,18 +37,10 @@ local function store_u16(p, mem, x)
     p:op("store_half", mem, p:op("swap_middle", x.name .. "_low", packed))
 end
 
--- Narrowings: (program, memory, f32 vector). Round to nearest even; NaN becomes a quiet NaN.
+-- Narrowings: (program, memory, f32 vector).
 local narrow = {
     f32_to_bf16 = function(p, mem, x)
-        local name = x.name
-        local high = p:op("shr", name .. "_high", x, 16)
-        local odd = p:op("bit_and", name .. "_odd", high, p:const("one", 1))
-        local bias = p:op("int_add", name .. "_bias", odd, p:const("half", 0x7fff))
-        local sum = p:op("int_add", name .. "_sum", x, bias)
-        local rounded = p:op("shr", name .. "_rounded", sum, 16)
-        local quiet = p:op("bit_or", name .. "_quiet", high, p:const("quiet", 0x40))
-        local nan = p:op("is_nan", name .. "_nan", x, x)
-        store_u16(p, mem, p:op("blend", name .. "_bf16", nan, rounded, quiet))
+        store_u16(p, mem, bits.f32_to_bf16(p, x))
     end,
     f32_to_f16 = function(p, mem, x)
         p:op("store_f16", mem, x)
@@ -52,6 +60,17 @@ function quantise.store(p, dt, mem, x)
         return p:op("store", mem, x)
     end
     narrow[dt.narrow](p, mem, x)
+end
+
+-- Can two vectors be narrowed into one? Then the groups of 4 lanes of both alternate in it.
+function quantise.pairs(dt)
+    return bits[dt.narrow] ~= nil
+end
+
+function quantise.store_pair(p, dt, mem, x, y, op)
+    local narrowed = bits[dt.narrow]
+    local low = narrowed(p, x)
+    p:op(op, mem, p:op("pack_u16", x.name .. "_pair", low, narrowed(p, y)))
 end
 
 return quantise

@@ -121,13 +121,15 @@ function rows.transpose(cfg, dt, name, pitch)
 end
 
 -- n squares of lanes x lanes: column c of a square becomes the run T[c * pitch ..], in f32.
--- how: dtype (of S), stride (between rows of S, elements), pitch, along (from a square of S to the next), step (of T)
+-- how: dtype (of S), stride (between rows of S, elements), pitch, along (from a square of S to the next), step (of T);
+-- apart: a square takes every other group of 4 rows of S
 function rows.turn(cfg, name, how)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose n squares of %d x %d."):format(cfg.isa.lanes, cfg.isa.lanes)})
     local T, S, n = p:pointer("T", "float"), p:pointer("S", "const " .. how.dtype.c), p:integer("n")
     p:loop(n, function()
         transposed(p, function(i)
-            return quantise.load(p, how.dtype, "row_" .. i, p:at(S, i * how.stride))
+            local row = how.apart and i + i // 4 * 4 or i
+            return quantise.load(p, how.dtype, "row_" .. i, p:at(S, row * how.stride))
         end, function(c, x)
             p:op("store", p:at(T, c * how.pitch), x)
         end)

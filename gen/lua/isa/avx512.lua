@@ -57,6 +57,9 @@ return {
         groups_even  = {"_mm512_shuffle_f32x4($a, $b, 0x88)",                             "vshuff32x4",  "EVEX.512.66.0F3A.W0 23 /r ib",   "RVM",   64, fixed = 0x88},
         groups_odd   = {"_mm512_shuffle_f32x4($a, $b, 0xdd)",                             "vshuff32x4",  "EVEX.512.66.0F3A.W0 23 /r ib",   "RVM",   64, fixed = 0xdd},
 
+        pack_u16     = {"_mm512_castsi512_ps(_mm512_packus_epi32(_mm512_castps_si512($a), _mm512_castps_si512($b)))",
+                                                                                          "vpackusdw",   "EVEX.512.66.0F38.W0 2B /r",      "RVM"},
+
         is_nan       = {"_mm512_cmp_ps_mask($a, $b, _CMP_UNORD_Q)",                       "vcmpps",      "EVEX.512.NP.0F.W0 C2 /r ib",     "RVM",   64, fixed = 3},
         is_less      = {"_mm512_cmp_ps_mask($a, $b, _CMP_LT_OS)",                         "vcmpps",      "EVEX.512.NP.0F.W0 C2 /r ib",     "RVM",   64, fixed = 1},
         blend        = {"_mm512_mask_blend_ps($k, $a, $b)",                               "vblendmps",   "EVEX.512.66.0F38.W0 65 /r",      "RKVM"},
