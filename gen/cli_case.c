@@ -14,8 +14,9 @@ static int64_t param_int(const moegen_kernel *kernel, const char *key, int64_t o
 
 double kernel_flops(const moegen_kernel *kernel, int64_t tokens)
 {
-    return (double)kernel->unit->facts.flops_per_row * (double)param_int(kernel, "top_k", 1) *
-           (double)tokens;
+    const moegen_kernel_facts *f = &kernel->unit->facts;
+    double rows = (double)param_int(kernel, "top_k", 1);
+    return ((double)f->flops_per_row * rows + (double)f->flops_per_token) * (double)tokens;
 }
 
 /* ---- which cases ---- */
@@ -62,8 +63,9 @@ int trials_plan(const moegen_kernel *kernel, const struct options *o, struct tri
     struct plan p = {.out = out, .seed = (uint64_t)o->seed};
     const char *only = o->routing;
     int64_t fixed = param_int(kernel, "T", o->tokens);
-    double weights =
-        (double)kernel->unit->facts.weight_bytes_per_expert * (double)param_int(kernel, "E", 1);
+    const moegen_kernel_facts *f = &kernel->unit->facts;
+    double weights = (double)f->weight_bytes_per_expert * (double)param_int(kernel, "E", 1) +
+                     (double)f->weight_bytes;
     bool large = weights > 64e6; /* filling the weights takes longer than running: few cases */
     int64_t some = fixed ? fixed : tokens_for(kernel, 0.3e9, 3, 37);
     int64_t many = fixed ? fixed : tokens_for(kernel, 40e9, 4, 333);

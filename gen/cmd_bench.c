@@ -125,7 +125,7 @@ static void signature(struct text *t, const struct contender *c)
     static const char *const keys[] = {"top_k", "E", "block_size", "skip_token", "dropping"};
     const moegen_kernel_facts *f = &c->kernel->unit->facts;
     for (int i = 0; i < f->arg_count; i++) {
-        text_fmt(t, "%s %d", f->args[i].name, (int)f->args[i].dtype);
+        text_fmt(t, "%s %d %d", f->args[i].name, (int)f->args[i].dtype, (int)f->args[i].role);
         for (int d = 0; d < f->args[i].rank; d++)
             text_fmt(t, " %s", f->args[i].extent[d]);
     }
@@ -289,13 +289,16 @@ static void time_all(struct group *g)
 
 double contender_gflops(const struct contender *c)
 {
-    double flops = (double)c->kernel->unit->facts.flops_per_row * c->rows;
+    const moegen_kernel_facts *f = &c->kernel->unit->facts;
+    double flops =
+        (double)f->flops_per_row * c->rows + (double)f->flops_per_token * (double)c->tokens;
     return flops > 0 ? 1e-9 * flops / samples_at(&c->seconds, 0.5) : NAN;
 }
 
 double contender_gbps(const struct contender *c)
 {
-    double bytes = (double)c->kernel->unit->facts.weight_bytes_per_expert * c->experts;
+    const moegen_kernel_facts *f = &c->kernel->unit->facts;
+    double bytes = (double)f->weight_bytes_per_expert * c->experts + (double)f->weight_bytes;
     return bytes > 0 ? 1e-9 * bytes / samples_at(&c->seconds, 0.5) : NAN;
 }
 

@@ -96,10 +96,18 @@ static bool parse_work(struct unit *u, char *rest)
     char *what = word(&rest);
     if (!rest)
         return false;
-    if (strcmp(what, "flops_per_row") == 0)
-        u->facts.flops_per_row = strtoll(rest, NULL, 10);
-    else if (strcmp(what, "weight_bytes_per_expert") == 0)
-        u->facts.weight_bytes_per_expert = strtoll(rest, NULL, 10);
+    const struct {
+        const char *what;
+        int64_t *at;
+    } amounts[] = {
+        {"flops_per_row", &u->facts.flops_per_row},
+        {"flops_per_token", &u->facts.flops_per_token},
+        {"weight_bytes_per_expert", &u->facts.weight_bytes_per_expert},
+        {"weight_bytes", &u->facts.weight_bytes},
+    };
+    for (size_t i = 0; i < sizeof amounts / sizeof *amounts; i++)
+        if (strcmp(amounts[i].what, what) == 0)
+            *amounts[i].at = strtoll(rest, NULL, 10);
     return true;
 }
 

@@ -206,6 +206,8 @@ typedef struct moegen_kernel_facts {
     int64_t flops_per_row; /* real work of one routed row (a token-expert pair); 0: not counted */
     int64_t weight_bytes_per_expert; /* weight bytes that one expert's product reads */
     int threads;                     /* team size of a call that sets none */
+    int64_t flops_per_token;         /* work beside that of the rows */
+    int64_t weight_bytes;            /* weight bytes beside those of the experts */
 } moegen_kernel_facts;
 /* Fills the first facts->struct_size bytes of *facts. */
 MOEGEN_API moegen_status moegen_kernel_info(const moegen_kernel *kernel,

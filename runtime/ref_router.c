@@ -51,6 +51,11 @@ static moegen_rt_status read_inputs(struct pass *s, const moegen_rt_problem *p,
             return rt_fail(
                 err, MOEGEN_RT_BAD_DATA, "expert_index[%lld][%lld] is %lld, not in 0..%lld",
                 (long long)(i / r->k), (long long)(i % r->k), (long long)e, (long long)r->E - 1);
+        for (int64_t j = i / r->k * r->k; j < i; j++)
+            if (rt_index_at(s->index, j) == e)
+                return rt_fail(err, MOEGEN_RT_BAD_DATA,
+                               "expert_index[%lld] names expert %lld more than once",
+                               (long long)(i / r->k), (long long)e);
         s->count[e]++;
     }
     return status;
@@ -137,7 +142,7 @@ static void route(struct pass *s, struct outputs *o, int64_t i)
         int64_t e = s->chosen[j];
         s->count[e]++;
         o->index[i * r->k + j] = s->unsure[j] ? (double)NAN : (double)e;
-        o->weights[i * r->k + j] = open ? (double)NAN : r->scale * s->t.q[j];
+        o->weights[i * r->k + j] = open || s->unsure[j] ? (double)NAN : r->scale * s->t.q[j];
         if (!open)
             o->affinities[i * r->E + e] = r->scale * s->t.q[j];
     }
@@ -205,8 +210,24 @@ static moegen_rt_status backward(struct pass *s, const moegen_rt_problem *p, moe
 
 /* ---- filling ---- */
 
+/* Scales a token's hidden states to a largest logit of size `most`. */
+static void scale_row(double *row, const double *g, double *logits, const struct rt_router *r,
+                      double most)
+{
+    double largest = 0;
+    memset(logits, 0, (size_t)r->E * sizeof *logits);
+    for (int64_t h = 0; h < r->H; h++)
+        for (int64_t e = 0; e < r->E; e++)
+            logits[e] += row[h] * g[h * r->E + e];
+    for (int64_t e = 0; e < r->E; e++)
+        largest = fmax(largest, fabs(logits[e]));
+    for (int64_t h = 0; largest > 0 && h < r->H; h++)
+        row[h] *= most / largest;
+}
+
 /* Moves the hidden states of each token towards the weights of the experts that the routing asks
- * for, so that the router chooses them (as far as H leaves room for E directions). */
+ * for, so that the router chooses them (as far as H leaves room for E directions). An affinity is
+ * as far off as the last bits of a logit: logits stay of order 1. */
 static moegen_rt_status push(moegen_rt_problem *p, const struct rt_router *r,
                              const moegen_rt_fill *how, moegen_rt_error *err)
 {
@@ -215,9 +236,10 @@ static moegen_rt_status push(moegen_rt_problem *p, const struct rt_router *r,
     int64_t T = x->shape[0];
     size_t width = moegen_rt_dtype_of(x->dtype)->bytes;
     double *row = malloc((size_t)r->H * sizeof *row), *g = malloc(w->bytes / width * sizeof *g);
+    double *logits = malloc((size_t)r->E * sizeof *logits);
     int32_t *chosen = malloc((size_t)(T * r->k) * sizeof *chosen);
     moegen_rt_status status = MOEGEN_RT_OK;
-    if (!row || !g || !chosen)
+    if (!row || !g || !chosen || !logits)
         status = rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
     if (status == MOEGEN_RT_OK)
         status = rt_route(how->routing, how->seed, T, r->E, r->k, chosen, err);
@@ -225,13 +247,17 @@ static moegen_rt_status push(moegen_rt_problem *p, const struct rt_router *r,
         rt_elements(w, 0, r->H * r->E, g);
     for (int64_t t = 0; status == MOEGEN_RT_OK && t < T; t++) {
         rt_elements(x, t * r->H, r->H, row);
+        for (int64_t h = 0; h < r->H; h++)
+            row[h] *= 0.1;
         for (int64_t j = 0; j < r->k; j++)
             for (int64_t h = 0; h < r->H; h++)
-                row[h] += 10 * g[h * r->E + chosen[t * r->k + j]];
+                row[h] += g[h * r->E + chosen[t * r->k + j]];
+        scale_row(row, g, logits, r, r->backward ? 6 : 4);
         moegen_rt_encode(x->dtype, row, (size_t)r->H, (char *)x->data + (size_t)(t * r->H) * width);
     }
     free(row);
     free(g);
+    free(logits);
     free(chosen);
     return status;
 }

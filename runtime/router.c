@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* router.c - what the router does with one token's logits, and its derivatives, in float64
  * (SEMANTICS 5). */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -145,34 +146,54 @@ void rt_router_rank(const struct rt_router *r, const double *logits, const doubl
                                      : t->p[e] + correction[e];
 }
 
-/* The k best experts, best first, the lower index first among equals. True if rounding might
- * exchange one of them for another that is not among them. */
+/* What is compared: NaN and -infinity come last. */
+static double rank_key(double x)
+{
+    return x > -FLT_MAX ? x : -FLT_MAX;
+}
+
+/* The best expert after `last` (-1: of all), in the order of falling rank, then rising index; -1:
+ * none. */
+static int64_t next_best(const double *rank, int64_t E, int64_t last)
+{
+    int64_t best = -1;
+    for (int64_t e = 0; e < E; e++) {
+        double x = rank_key(rank[e]), limit = last < 0 ? INFINITY : rank_key(rank[last]);
+        bool after = last < 0 || x < limit || (x == limit && e > last);
+        if (after && (best < 0 || x > rank_key(rank[best])))
+            best = e;
+    }
+    return best;
+}
+
+/* The k best experts, best first, the lower index first among equals. Neighbours that are close,
+ * but not all equal, may change places when rounded: they are unsure. True if that might exchange
+ * one of the chosen for another. */
 bool rt_router_choose(const struct rt_router *r, const double *rank, int64_t *chosen,
                       uint8_t *unsure)
 {
     double largest = 1;
+    int64_t first = 0, last = -1; /* place where the neighbours at hand start; the expert before */
+    bool torn = false;            /* not all of them are equal */
     for (int64_t e = 0; e < r->E; e++)
-        largest = fmax(largest, fabs(rank[e]));
+        largest = isfinite(rank[e]) ? fmax(largest, fabs(rank[e])) : largest;
     memset(unsure, 0, (size_t)r->k);
-    for (int64_t j = 0; j <= r->k; j++) { /* one more, to see how near it comes */
-        int64_t best = -1;
-        for (int64_t e = 0; e < r->E; e++) {
-            bool taken = false;
-            for (int64_t i = 0; i < j; i++)
-                taken |= chosen[i] == e;
-            if (!taken && (best < 0 || rank[e] > rank[best]))
-                best = e;
+    for (int64_t j = 0;; j++) {
+        int64_t e = next_best(rank, r->E, last);
+        double gap = j == 0 ? 0 : e < 0 ? INFINITY : rank_key(rank[last]) - rank_key(rank[e]);
+        if (gap >= CLOSE * largest) {
+            for (int64_t i = first; i < j && i < r->k; i++)
+                unsure[i] = torn;
+            if (j >= r->k)
+                return torn && first < r->k && j > r->k;
+            first = j;
+            torn = false;
         }
-        double gap = j > 0 && best >= 0 ? rank[chosen[j - 1]] - rank[best] : INFINITY;
-        bool close = gap > 0 && gap < CLOSE * largest;
-        if (close)
-            unsure[j - 1] = 1;
-        if (j == r->k)
-            return close;
-        unsure[j] |= close;
-        chosen[j] = best;
+        torn |= gap > 0 && gap < CLOSE * largest;
+        if (j < r->k)
+            chosen[j] = e;
+        last = e;
     }
-    return false;
 }
 
 /* ---- auxiliary losses ---- */

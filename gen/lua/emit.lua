@@ -12,6 +12,25 @@ for name, row in pairs(dtype) do
     c_of[name] = row.c
 end
 
+-- What family.work(spec) may say of a call: amounts that add up. A row is a routed pair of a token and an expert.
+local work_rows = {
+    {"flops_per_row", "%d flop per routed row"},
+    {"flops_per_token", "%d flop per token"},
+    {"weight_bytes_per_expert", "%d bytes of weights per expert"},
+    {"weight_bytes", "%d bytes of weights"},
+}
+
+-- Of each amount that a family gives: text(row, amount).
+local function work_of(job, text)
+    local work, out = job.work, {}
+    for _, row in ipairs(work_rows) do
+        if work[row[1]] then
+            out[#out + 1] = text(row, work[row[1]])
+        end
+    end
+    return out
+end
+
 local function shape_text(arg)
     local out = {}
     for i = 4, #arg do
@@ -201,9 +220,9 @@ function emit.banner(job)
     for i, text in ipairs(job.statuses) do
         line("          %d  %s", i, text)
     end
-    local work = job.work
-    if work.flops_per_row then
-        line("Work      %d flop per routed row, %d bytes of weights per expert", work.flops_per_row, work.weight_bytes_per_expert)
+    local work = work_of(job, function(row, amount) return row[2]:format(amount) end)
+    if work[1] then
+        line("Work      %s", table.concat(work, ", "))
     end
     if job.peak then
         line("Tiles     %d operations, at most %d of %d vector registers, no spills", job.operations, job.peak, job.plan.isa.registers.v)
@@ -282,11 +301,7 @@ function emit.meta(job)
     for _, text in ipairs(job.family.params and job.family.params(job.spec, job.plan) or {}) do
         line("param", text)
     end
-    for _, key in ipairs{"flops_per_row", "weight_bytes_per_expert"} do
-        if job.work[key] then
-            line("work", key, ("%d"):format(job.work[key]))
-        end
-    end
+    work_of(job, function(row, amount) line("work", row[1], ("%d"):format(amount)) end)
     if job.plan.spelling == "intrinsics" then
         line("cflags", job.plan.isa.gcc)
     end

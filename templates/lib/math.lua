@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- math.lua - exp, sigmoid, erf over IR vectors, accurate to a few roundings of f32.
+-- math.lua - exp, log, sigmoid, erf over IR vectors, accurate to a few roundings of f32.
 -- Every function takes (program, name, x) and returns a vector; constants are named once per program.
 local math_lib = {}
 
@@ -24,6 +24,36 @@ function math_lib.exp(p, name, x)
     end
     local bits = p:op("shl", name .. "_shift", p:op("to_int", name .. "_i", n), 23)
     return p:op("int_add", name, e, bits)
+end
+
+-- exp(x), and 0 where it would be less than the least normal number.
+function math_lib.exp_or_zero(p, name, x)
+    local e = math_lib.exp(p, name .. "_any", x)
+    local far = p:op("is_less", name .. "_far", x, p:const("exp_low", -87.0))   -- no NaN is
+    return p:op("blend", name, far, e, p:op("zero", name .. "_none"))
+end
+
+-- log(x) of a normal x > 0: x = 2^n * m with m in [0.75, 1.5), log m = 2 artanh(s) with s = (m - 1) / (m + 1), |s| <= 1 / 5,
+-- by its series to the 11th power (error below 2^-32 there). NaN and infinity give NaN.
+local log_terms = {2.0 / 11, 2.0 / 9, 2.0 / 7, 2.0 / 5, 2.0 / 3, 2.0}
+
+function math_lib.log(p, name, x)
+    local moved = p:op("int_add", name .. "_moved", x, p:const("log_up", 0x00400000))   -- a carry where m would be 1.5 or more
+    local biased = p:op("to_float", name .. "_biased", p:op("shr", name .. "_exponent", moved, 23))
+    local n = p:op("sub", name .. "_n", biased, p:const("log_bias", 127.0))
+    local fraction = p:op("bit_and", name .. "_fraction", moved, p:const("fraction_bits", 0x007fffff))
+    local m = p:op("int_add", name .. "_m", fraction, p:const("three_quarters", 0x3f400000))   -- 0.75
+    local one = p:const("one_f", 1.0)
+    local s = p:op("div", name .. "_s", p:op("sub", name .. "_above", m, one), p:op("add", name .. "_below", m, one))
+    local square = p:op("mul", name .. "_square", s, s)
+    local sum = p:const_copy(name .. "_sum", "log_11", log_terms[1])
+    for i = 2, #log_terms do
+        p:op("mul_add", sum, square, p:const("log_" .. 13 - 2 * i, log_terms[i]))
+    end
+    local result = p:op("mul", name, sum, s)
+    p:op("fma", result, n, p:const("ln2_low", -2.12194440e-4))
+    p:op("fma", result, n, p:const("ln2_high", 0.693359375))
+    return p:op("add", name .. "_sound", result, p:op("sub", name .. "_nan", x, x))
 end
 
 -- s = 1 / (1 + e) and e = exp(-c x); 1 - s is e s without cancellation

@@ -23,13 +23,17 @@ function rows.widen(cfg, dt, name, scaled)
     return p
 end
 
--- dst = src, rounded from f32 to dtype dt.
-function rows.narrow(cfg, dt, name)
+-- dst = src, add: dst += src, rounded from f32 to dtype dt.
+function rows.narrow(cfg, dt, name, add)
     local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Round a row of f32 to " .. dt.name .. "."})
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {(add and "Add a row of f32 to " or "Round a row of f32 to ") .. dt.name .. "."})
     local dst, src, n = p:pointer("dst", dt.c), p:pointer("src", "const float"), p:integer("n")
     p:loop(n, function()
-        quantise.store(p, dt, p:at(dst, 0), p:op("load", "x", p:at(src, 0)))
+        local x = p:op("load", "x", p:at(src, 0))
+        if add then
+            x = p:op("add", "sum", x, quantise.load(p, dt, "before", p:at(dst, 0)))
+        end
+        quantise.store(p, dt, p:at(dst, 0), x)
         p:advance(src, lanes)
         p:advance(dst, lanes)
     end, "vectors")

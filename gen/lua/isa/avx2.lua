@@ -13,6 +13,7 @@ return {
         zero         = {"_mm256_setzero_ps()",                                            "vxorps",      "VEX.256.NP.0F.WIG 57 /r",        "A"},
         const        = {"_mm256_castsi256_ps(_mm256_set1_epi32((int32_t)$i))",            "vbroadcastss", "VEX.256.66.0F38.W0 18 /r",      "RM",    4},
         copy         = {"$a",                                                             "vmovaps",     "VEX.256.NP.0F.WIG 28 /r",        "RM",    32},
+        move         = {"$a",                                                             "vmovaps",     "VEX.256.NP.0F.WIG 28 /r",        "RM",    32},
         load         = {"_mm256_loadu_ps($m)",                                            "vmovups",     "VEX.256.NP.0F.WIG 10 /r",        "RM",    32},
         store        = {"_mm256_storeu_ps($m, $a)",                                       "vmovups",     "VEX.256.NP.0F.WIG 11 /r",        "MR",    32},
         store_stream = {"_mm256_stream_ps($m, $a)",                                       "vmovntps",    "VEX.256.NP.0F.WIG 2B /r",        "MR",    32},

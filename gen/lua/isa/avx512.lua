@@ -16,6 +16,7 @@ return {
         zero         = {"_mm512_setzero_ps()",                                            "vpxord",      "EVEX.512.66.0F.W0 EF /r",        "A"},
         const        = {"_mm512_castsi512_ps(_mm512_set1_epi32((int32_t)$i))",            "vbroadcastss", "EVEX.512.66.0F38.W0 18 /r",     "RM",    4},
         copy         = {"$a",                                                             "vmovaps",     "EVEX.512.NP.0F.W0 28 /r",        "RM",    64},
+        move         = {"$a",                                                             "vmovaps",     "EVEX.512.NP.0F.W0 28 /r",        "RM",    64},
         load         = {"_mm512_loadu_ps($m)",                                            "vmovups",     "EVEX.512.NP.0F.W0 10 /r",        "RM",    64},
         store        = {"_mm512_storeu_ps($m, $a)",                                       "vmovups",     "EVEX.512.NP.0F.W0 11 /r",        "MR",    64},
         store_stream = {"_mm512_stream_ps($m, $a)",                                       "vmovntps",    "EVEX.512.NP.0F.W0 2B /r",        "MR",    64},

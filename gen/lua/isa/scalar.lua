@@ -17,6 +17,7 @@ return {
     zero         = {operands = "d",         meaning = "d->u[l] = 0", says = "$d = 0"},
     const        = {operands = "d i",       meaning = "d->u[l] = i", says = "$d = $i", immediate = "bits"},
     copy         = {operands = "d a",       meaning = "d->u[l] = a->u[l]", says = "$d = $a"},
+    move         = {operands = "D a",       meaning = "d->u[l] = a->u[l]", says = "$d = $a"},   -- what a loop carries on
     load         = {operands = "d m",       meaning = "d->f[l] = ((const float *)m)[l]", says = "$d = $m"},
     store        = {operands = "m a",       meaning = "((float *)m)[l] = a->f[l]", says = "$m = $a", writes = true},
     store_stream = {operands = "m a",       meaning = "((float *)m)[l] = a->f[l]", says = "$m = $a", writes = true},
