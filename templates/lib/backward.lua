@@ -92,7 +92,7 @@ function backward.args(s)
     if has.bias_down_value then
         add{"down_proj_bias", s.bias_dtype, "in", s.E, s.H}
     end
-    add{"hidden_states_grad", s.dtype, "out", rows, s.H, says = "summed over the experts of each token"}
+    add{"hidden_states_grad", s.hidden_grad_dtype, "out", rows, s.H, says = "summed over the experts of each token"}
     add{"expert_affinities_masked_grad", s.affinity_dtype, "out", flat, 1, says = "0 where no block holds the pair"}
     add{"gate_up_proj_weight_grad", s.output_dtype, grad, s.E, s.H, gates, s.I_TP}
     add{"down_proj_weight_grad", s.output_dtype, grad, s.E, s.I_TP, s.H}
@@ -174,7 +174,7 @@ local function convert(dt, how)
 end
 
 function backward.names(spec, plan, job)
-    local isa, io, out = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype]
+    local isa, io, out, dx = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype], dtype[spec.hidden_grad_dtype]
     local has = steps(spec)
     local gates = spec.gated and 2 or 1
     local width = plan.vectors * isa.lanes
@@ -202,14 +202,14 @@ function backward.names(spec, plan, job)
     local names = {
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         io = io.c, out_c = out.c, bias_c = bias.c, affinity_c = affinity.c,
-        narrow_io = io.narrow ~= nil, narrow_out = out.narrow ~= nil,
+        dx = dx.c, narrow_dx = dx.narrow ~= nil, narrow_out = out.narrow ~= nil,
         streams_up = streams and gates * spec.I_TP % aligned == 0, streams_down = streams and spec.H % aligned == 0,
         aligned = aligned, aligned_bytes = aligned * out.size, wide_streams = isa.lanes // 8, narrow_streams = isa.lanes // 4, pairs = cfg.pairs,
         edge_up = gates * spec.I_TP % width ~= 0, edge_down = spec.H % width ~= 0,
         product_rows = matrix.heights(plan.tile_rows, isa.lanes, plan.slab, totals),
         narrow_rows = matrix.heights(2 * plan.tile_rows, isa.lanes, plan.slab, totals),
         gradient_rows = remainders(),
-        widen_io = convert(io, "widen"), narrow = convert(io, "narrow"),
+        widen_io = convert(io, "widen"), narrow_x = convert(dx, "narrow"),
         widen_bias = convert(bias, "widen"), widen_affinity = convert(affinity, "widen"),
         narrow_affinity = convert(affinity, "narrow"),
         widen_out = convert(out, "widen"), narrow_o = convert(out, "narrow"),
@@ -223,7 +223,7 @@ function backward.names(spec, plan, job)
         bound = bound, float = function(x) return bound(x + 0.0, "") end,
         bounds = {spec.clamp and spec.clamp.gate or {}, spec.clamp and spec.clamp.up or {}},
         constants = constants(spec, plan),
-        scalars = {{io, "widen"}, {io, "narrow"}, {affinity, "widen"}, {affinity, "narrow"},
+        scalars = {{io, "widen"}, {dx, "narrow"}, {affinity, "widen"}, {affinity, "narrow"},
             (has.bias_up_value or has.bias_down_value) and {bias, "widen"} or false,
             {out, "narrow"}, has.add and {out, "widen"} or false},
     }
@@ -274,8 +274,8 @@ function backward.names(spec, plan, job)
         elseif has.bias_down_value then
             add(rows.dot(cfg, "dot", io, bias))
         end
-        if io.narrow then
-            add(rows.narrow(cfg, io, "narrow_io"))
+        if dx.narrow then
+            add(rows.narrow(cfg, dx, "narrow_dx"))
         end
         return list
     end
