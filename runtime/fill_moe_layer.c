@@ -56,6 +56,26 @@ static moegen_rt_status route(const moegen_rt_problem *p, const struct rt_layer 
     return status;
 }
 
+/* Tokens of size 1, as a normalisation in front of a layer makes them: a router's filler has moved
+ * some of them far out. */
+static moegen_rt_status normalise(moegen_rt_problem *p, int64_t H, moegen_rt_error *err)
+{
+    moegen_rt_tensor *x = moegen_rt_problem_tensor(p, "hidden_states");
+    size_t width = moegen_rt_dtype_of(x->dtype)->bytes;
+    double *row = malloc((size_t)H * sizeof *row);
+    if (!row)
+        return rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+    for (int64_t t = 0; t < x->shape[0]; t++) {
+        rt_elements(x, t * H, H, row);
+        double size = sqrt(rt_dot(row, row, H) / (double)H);
+        for (int64_t h = 0; h < H && size > 1; h++)
+            row[h] /= size;
+        moegen_rt_encode(x->dtype, row, (size_t)H, (char *)x->data + (size_t)(t * H) * width);
+    }
+    free(row);
+    return MOEGEN_RT_OK;
+}
+
 /* Hidden states, moved a little until no token's routing depends on rounding (as a rule: with one
  * column and equal weights there is nothing to move). */
 static moegen_rt_status settle(moegen_rt_problem *p, const struct rt_layer *l, uint64_t seed,
@@ -191,6 +211,8 @@ moegen_rt_status rt_fill_moe_layer(moegen_rt_problem *p, const moegen_rt_fill *h
                                     : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
     if (status == MOEGEN_RT_OK)
         status = fill_inputs(fresh, how, err);
+    if (status == MOEGEN_RT_OK)
+        status = normalise(fresh, l.m.H, err);
     if (status == MOEGEN_RT_OK)
         status = settle(fresh, &l, how->seed, &r, err);
     if (status == MOEGEN_RT_OK && l.backward)

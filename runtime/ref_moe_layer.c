@@ -184,10 +184,10 @@ static moegen_rt_status give(moegen_rt_problem *out, const char *name, int rank,
 
 /* Adds to `out` what the router gives; q is its problem, x gets what the experts take of it. */
 static moegen_rt_status route(const struct rt_layer *l, moegen_rt_problem *q, moegen_rt_problem *x,
-                              moegen_rt_problem *routed, moegen_rt_problem *out,
-                              moegen_rt_error *err)
+                              const moegen_rt_want *want, moegen_rt_problem *routed,
+                              moegen_rt_problem *out, moegen_rt_error *err)
 {
-    TRY(rt_compute_router(q, NULL, routed, err));
+    TRY(rt_compute_router(q, want, routed, err));
     const moegen_rt_tensor *a = moegen_rt_problem_tensor(routed, "expert_affinities");
     int64_t T = a->shape[0], pairs = T * l->r.E, flat[] = {pairs, 1};
     int32_t *chosen = malloc((size_t)(T * l->r.k) * sizeof *chosen);
@@ -219,11 +219,74 @@ static moegen_rt_status forward(const struct rt_layer *l, moegen_rt_problem *q,
                                 moegen_rt_problem *other, moegen_rt_problem *out,
                                 moegen_rt_error *err)
 {
-    TRY(route(l, q, x, other, out, err));
+    TRY(route(l, q, x, want, other, out, err));
     return rt_compute_moe_forward(x, want, out, err);
 }
 
 /* ---- backward ---- */
+
+/* What an f32 kernel may be off by in the affinities' gradients, relative to their size. The
+ * router's gradients are differences of these. */
+static const double AFFINITY_NOISE = 4e-7;
+
+/* Norm of x - y, or of x alone. */
+static double distance(const moegen_rt_tensor *x, const moegen_rt_tensor *y)
+{
+    const double *a = x->data, *b = y ? y->data : NULL;
+    double sum = 0;
+    for (int64_t i = 0; i < moegen_rt_tensor_count(x); i++) {
+        double d = b ? a[i] - b[i] : a[i];
+        sum += isnan(d) ? 0 : d * d;
+    }
+    return sqrt(sum);
+}
+
+/* The affinities' gradients, each moved by its noise one way or the other. */
+static void move(const moegen_rt_tensor *da, uint64_t seed, double *to)
+{
+    int64_t n = moegen_rt_tensor_count(da), some = 0;
+    const double *x = da->data;
+    for (int64_t i = 0; i < n; i++)
+        some += x[i] != 0;
+    double typical = some ? distance(da, NULL) / sqrt((double)some) : 0;
+    for (int64_t i = 0; i < n; i++) {
+        double by = AFFINITY_NOISE * fmax(fabs(x[i]), typical);
+        to[i] = x[i] + (rt_hash(seed, (uint64_t)i) & 1 ? by : -by);
+    }
+}
+
+/* Says of the outputs that depend on the router's gradients how much they move when the
+ * affinities' gradients `da` do, in a few ways; exact: what the router made of da itself. */
+static moegen_rt_status find_noise(moegen_rt_problem *q, const moegen_rt_tensor *da,
+                                   const moegen_rt_problem *exact, moegen_rt_problem *out,
+                                   moegen_rt_error *err)
+{
+    static const char *const names[] = {"hidden_states_grad", "router_weight_grad",
+                                        "router_bias_grad"};
+    moegen_rt_tensor *noisy;
+    int64_t shape[] = {moegen_rt_tensor_count(da), 1};
+    shape[1] = moegen_rt_problem_int(q, "E", 1);
+    shape[0] /= shape[1];
+    TRY(moegen_rt_problem_add(q, "expert_affinities_grad", MOEGEN_RT_F64, 2, shape, &noisy, err));
+    for (uint64_t way = 0; way < 4; way++) {
+        moegen_rt_problem *moved = moegen_rt_problem_create();
+        if (!moved)
+            return rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+        move(da, way, noisy->data);
+        moegen_rt_status status = rt_compute_router(q, NULL, moved, err);
+        for (int i = 0; status == MOEGEN_RT_OK && i < 3; i++) {
+            moegen_rt_tensor *t = moegen_rt_problem_tensor(out, names[i]);
+            double size = t ? distance(t, NULL) : 0;
+            if (size > 0)
+                t->noise = fmax(t->noise, distance(moegen_rt_problem_tensor(moved, names[i]),
+                                                   moegen_rt_problem_tensor(exact, names[i])) /
+                                              size);
+        }
+        moegen_rt_problem_destroy(moved);
+        TRY(status);
+    }
+    return MOEGEN_RT_OK;
+}
 
 static moegen_rt_status backward(const struct rt_layer *l, moegen_rt_problem *q,
                                  moegen_rt_problem *x, const moegen_rt_want *want,
@@ -235,14 +298,17 @@ static moegen_rt_status backward(const struct rt_layer *l, moegen_rt_problem *q,
     int64_t all[] = {moegen_rt_tensor_count(da) / l->r.E, l->r.E};
     TRY(moegen_rt_problem_lend(q, "expert_affinities_grad", da->dtype, 2, all, da->data, err));
     TRY(rt_compute_router(q, want, other, err));
-    moegen_rt_problem_drop(out, "expert_affinities_masked_grad");
     moegen_rt_tensor *sum = moegen_rt_problem_tensor(out, "hidden_states_grad");
     const moegen_rt_tensor *more = moegen_rt_problem_tensor(other, "hidden_states_grad");
     for (int64_t i = 0; i < moegen_rt_tensor_count(sum); i++)
         ((double *)sum->data)[i] += ((const double *)more->data)[i];
     TRY(give(out, "router_weight_grad", 0, NULL, other, "router_weight_grad", err));
-    return l->r.bias ? give(out, "router_bias_grad", 0, NULL, other, "router_bias_grad", err)
-                     : MOEGEN_RT_OK;
+    if (l->r.bias)
+        TRY(give(out, "router_bias_grad", 0, NULL, other, "router_bias_grad", err));
+    if (is(q, "dtype", "f32", "f32")) /* the limits of others are far above it */
+        TRY(find_noise(q, da, other, out, err));
+    moegen_rt_problem_drop(out, "expert_affinities_masked_grad");
+    return MOEGEN_RT_OK;
 }
 
 moegen_rt_status rt_compute_moe_layer(const moegen_rt_problem *p, const moegen_rt_want *want,
