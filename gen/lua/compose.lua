@@ -66,6 +66,7 @@ local function part_job(whole, row, req)
     if not plan or #own > 0 then
         return nil
     end
+    plan.rejected = {}   -- the whole has said it
     local job = compose.job(family, spec, plan, info)
     job.part, job.bare, job.base = name, whole.bare, #whole.statuses
     return job
@@ -79,6 +80,9 @@ function compose.prepare(job, req)
             job.parts[#job.parts + 1] = part
             for _, text in ipairs(part.statuses) do
                 job.statuses[#job.statuses + 1] = row[1] .. ": " .. text
+            end
+            for key, count in pairs(part.work) do
+                job.work[key] = (job.work[key] or 0) + count
             end
         end
     end
