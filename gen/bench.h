@@ -18,15 +18,15 @@ void samples_free(struct samples *s);
 /* ---- cli_probe.c: the machine's limits, from kernels made for the same target ---- */
 
 struct probe {
-    char target[64];
+    char target[64], op[32]; /* op: what registers are put through, "fma" */
     moegen_kernel *kernel;
-    moegen_call *fma, *read; /* register-only FMA; streaming reads; one thread each */
+    moegen_call *fma, *read; /* the op from registers; streaming reads; one thread each */
     moegen_rt_problem *own;
     double flops, bytes; /* of one run */
     struct samples fma_seconds, read_seconds;
 };
 /* A probe that could not be made measures nothing and says NAN. */
-void probe_open(struct probe *p, moegen_engine *engine, const char *target);
+void probe_open(struct probe *p, moegen_engine *engine, const char *target, const char *op);
 void probe_measure(struct probe *p, bool reads); /* one short sample; reads: also of bandwidth */
 void probe_evict(struct probe *p);               /* read until no cache holds anything else */
 double probe_gflops(const struct probe *p);      /* of one core */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cli_probe.c - measures what one core can do: FMA peak and streaming reads, by kernels of family
- * `probe`. */
+/* cli_probe.c - measures what one core can do: peak of FMA or a like op and streaming reads, by
+ * kernels of family `probe`. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +61,7 @@ static moegen_call *make_call(struct probe *p, int64_t bytes, int64_t iterations
     moegen_rt_tensor *buffer = NULL, *result = moegen_rt_problem_tensor(p->own, "result");
     char name[32];
     int64_t sixteen = 16;
-    snprintf(name, sizeof name, "buffer %s", iterations ? "fma" : "read");
+    snprintf(name, sizeof name, "buffer %s", iterations ? "loop" : "read");
     if (!result)
         moegen_rt_problem_add(p->own, "result", MOEGEN_RT_F32, 1, &sixteen, &result, NULL);
     if (!result || moegen_rt_problem_add(p->own, name, MOEGEN_RT_U8, 1, &bytes, &buffer, NULL) ||
@@ -70,7 +70,7 @@ static moegen_call *make_call(struct probe *p, int64_t bytes, int64_t iterations
     memset(buffer->data, 1, buffer->bytes);
     if (moegen_call_bind(call, "buffer", buffer->data, MOEGEN_U8, 1, &bytes, NULL) ||
         moegen_call_bind(call, "result", result->data, MOEGEN_F32, 1, &sixteen, NULL) ||
-        moegen_call_set_size(call, "FMA_ITERATIONS", iterations, NULL) ||
+        moegen_call_set_size(call, "ITERATIONS", iterations, NULL) ||
         moegen_call_set_threads(call, 1, NULL) || moegen_call_run(call, NULL)) {
         moegen_call_release(call);
         return NULL;
@@ -85,18 +85,19 @@ static double timed(moegen_call *call)
     return status ? NAN : seconds_now() - start;
 }
 
-void probe_open(struct probe *p, moegen_engine *engine, const char *target)
+void probe_open(struct probe *p, moegen_engine *engine, const char *target, const char *op)
 {
     *p = (struct probe){0};
     snprintf(p->target, sizeof p->target, "%s", target);
+    snprintf(p->op, sizeof p->op, "%s", op);
     static const char text[] = "kernel: probe\n";
-    moegen_override set = {"target", target};
+    moegen_override set[] = {{"target", target}, {"op", op}};
     moegen_spec spec = {.struct_size = sizeof spec,
                         .text = text,
                         .len = sizeof text - 1,
                         .label = "probe",
-                        .overrides = &set,
-                        .override_count = 1};
+                        .overrides = set,
+                        .override_count = 2};
     moegen_error *err = NULL;
     p->own = moegen_rt_problem_create();
     if (moegen_kernel_get(engine, &spec, &p->kernel, &err) || !p->own) {
@@ -110,7 +111,7 @@ void probe_open(struct probe *p, moegen_engine *engine, const char *target)
     p->fma = make_call(p, 4096, iterations);
     while (p->fma && timed(p->fma) < 2e-3 && iterations < (int64_t)1 << 40) {
         iterations *= 2;
-        moegen_call_set_size(p->fma, "FMA_ITERATIONS", iterations, NULL);
+        moegen_call_set_size(p->fma, "ITERATIONS", iterations, NULL);
     }
     p->flops = flops ? strtod(flops, NULL) * (double)iterations : NAN;
     p->bytes = (double)read_bytes();

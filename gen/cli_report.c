@@ -135,6 +135,14 @@ static double best(const struct bench *b, double (*measure)(const struct probe *
     return most;
 }
 
+/* "avx2", or "avx512_bf16 dot_bf16" for another op than FMA. */
+static const char *probe_name(const struct probe *p, char *out, size_t room)
+{
+    bool plain = strcmp(p->op, "fma") == 0;
+    snprintf(out, room, "%s%s%s", p->target, plain ? "" : " ", plain ? "" : p->op);
+    return out;
+}
+
 static void add_context(const struct bench *b, struct text *t)
 {
     char model[128], version[32];
@@ -152,7 +160,8 @@ static void add_context(const struct bench *b, struct text *t)
     json_pair(t, "read_gbps", best(b, probe_gbps));
     text_fmt(t, ", \"peaks\": {");
     for (int i = 0; i < b->probes; i++) {
-        json_pair_text(t, b->probe[i].target, "", i == 0);
+        char name[100];
+        json_pair_text(t, probe_name(&b->probe[i], name, sizeof name), "", i == 0);
         t->len -= 2; /* the number takes the place of the empty text */
         json_number(t, probe_gflops(&b->probe[i]));
     }
@@ -223,11 +232,12 @@ static int write_plot(const struct bench *b)
 int report_end(struct bench *b)
 {
     bool stdout_json = b->o->json && strcmp(b->o->json, "-") == 0;
-    char a[32], c[32], d[32];
+    char a[32], c[32], d[32], name[100];
     for (int i = 0; i < b->probes && !stdout_json && !b->o->latency; i++)
         if (isfinite(probe_gflops(&b->probe[i])))
-            printf("one core, %s: peak %.4g GFLOP/s, reads %.3g GB/s\n", b->probe[i].target,
-                   probe_gflops(&b->probe[i]), probe_gbps(&b->probe[i]));
+            printf("one core, %s: peak %.4g GFLOP/s, reads %.3g GB/s\n",
+                   probe_name(&b->probe[i], name, sizeof name), probe_gflops(&b->probe[i]),
+                   probe_gbps(&b->probe[i]));
     for (int i = 0; i < b->latencies && !stdout_json; i++)
         printf("spec to callable, %s: cold %s, from disk %s, from memory %s\n", b->latency[i].name,
                show_seconds(a, b->latency[i].cold), show_seconds(c, b->latency[i].disk),

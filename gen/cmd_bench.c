@@ -60,15 +60,17 @@ static bool next_combination(struct axis *axes, int count)
     return false;
 }
 
-/* The probe for a target, made at first use; NULL when there are too many. */
-static struct probe *probe_for(struct bench *b, const char *target)
+/* The probe for a kernel's target and op, made at first use; NULL when there are too many. */
+static struct probe *probe_for(struct bench *b, const moegen_kernel *kernel)
 {
+    const char *target = kernel->unit->facts.target,
+               *op = moegen_kernel_param(kernel, "product.op");
     for (int i = 0; i < b->probes; i++)
-        if (strcmp(b->probe[i].target, target) == 0)
+        if (strcmp(b->probe[i].target, target) == 0 && strcmp(b->probe[i].op, op ? op : "fma") == 0)
             return &b->probe[i];
     if (b->probes == MAX_PROBES)
         return NULL;
-    probe_open(&b->probe[b->probes], b->job.engine, target);
+    probe_open(&b->probe[b->probes], b->job.engine, target, op ? op : "fma");
     return &b->probe[b->probes++];
 }
 
@@ -96,7 +98,7 @@ static int add_contender(struct group *g, const struct axis *axes, int count)
     c->name = c->kernel->unit->facts.name;
     if (!c->threads)
         c->threads = c->kernel->unit->facts.threads;
-    c->probe = probe_for(b, c->kernel->unit->facts.target);
+    c->probe = probe_for(b, c->kernel);
     c->tokens = param_int(c->kernel, "T", b->o->tokens ? b->o->tokens : TOKENS);
     return EXIT_OK;
 }

@@ -73,6 +73,12 @@ static int add_variant(struct check *c, const char *target, const char *spelling
     if (status && (alone || status != MOEGEN_UNSUPPORTED))
         return fail(status, err);
     c->variants++;
+    const char *got = v->kernel ? v->kernel->unit->facts.target : "";
+    if (v->kernel && !alone && *target && strcmp(target, "auto") != 0 && strcmp(got, target) != 0) {
+        text_fmt(&v->why, "the kernel is that of target %s", got);
+        moegen_kernel_release(v->kernel);
+        v->kernel = NULL;
+    }
     if (status)
         text_fmt(&v->why, "%s",
                  err && err->count ? err->diag[0].message : moegen_status_name(status));

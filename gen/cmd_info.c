@@ -34,7 +34,7 @@ int cmd_explain(struct options *o)
         struct ask a;
         moegen_status status = ask_open(&a, j.engine, &spec, "jit", &err);
         if (!status)
-            status = host_explain(&a.request, &one, &err);
+            status = ask_explain(&a, j.engine, &one, &err);
         ask_close(&a);
         if (status)
             result = fail(status, err);

@@ -18,7 +18,8 @@ struct moegen_engine {
     struct registry *registry;
     struct cache *cache; /* NULL: none */
     struct crew *crew;
-    pthread_mutex_t making; /* one thread at a time generates, so that none does another's work */
+    pthread_mutex_t making; /* one thread at a time generates, so that none does another's work;
+                               recursive: a plan may want a kernel that measures */
     char *cc;               /* NULL: found by cc.c */
     struct text features;   /* names, each NUL-terminated: part of every disk key */
     const char **feature;   /* the same as a list */
@@ -102,7 +103,11 @@ moegen_status moegen_engine_create(const moegen_engine_options *options, moegen_
     e->refs = 1;
     e->log = o.log;
     e->log_user = o.log_user;
-    pthread_mutex_init(&e->making, NULL);
+    pthread_mutexattr_t recursive;
+    pthread_mutexattr_init(&recursive);
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&e->making, &recursive);
+    pthread_mutexattr_destroy(&recursive);
     e->registry = registry_create();
     e->crew = crew_create(threads_wanted(o.threads));
     e->cc = o.cc ? strdup(o.cc) : NULL;
@@ -215,7 +220,7 @@ static bool disk_key(const moegen_engine *e, const struct request *r, unsigned c
     char generator[65];
     if (!host_digest(generator))
         return false;
-    const char *parts[] = {"moegen abi 1", generator, jit_identity()};
+    const char *parts[] = {"moegen abi 1", generator, jit_identity(), moegen_rt_cpu_kind()};
     struct sha256 s;
     sha256_start(&s);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -299,7 +304,7 @@ static moegen_status from_spec(moegen_engine *e, const moegen_spec *spec, const 
     const char *list[MAX_FLAGS];
     char *words = NULL;
     moegen_status status = ask_open(&a, e, spec, cc ? "file" : "jit", err);
-    if (status || (status = host_build(&a.request, &built, err)))
+    if (status || (status = ask_build(&a, e, &built, err)))
         goto out;
     double generated = now();
     if ((status = unit_create(built.meta.at, built.meta.len, e->crew, &u, err)) ||
@@ -310,7 +315,7 @@ static moegen_status from_spec(moegen_engine *e, const moegen_spec *spec, const 
     if (external && !cc) { /* that compiler wants the text with its includes */
         generated_free(&built);
         a.request.purpose = "file";
-        if ((status = host_build(&a.request, &built, err)))
+        if ((status = ask_build(&a, e, &built, err)))
             goto out;
     }
     if (external)

@@ -50,8 +50,50 @@ moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_
 
 void ask_close(struct ask *a)
 {
+    for (int i = 0; i < MAX_PROPS; i++)
+        text_free(&a->wanted[i]);
     free(a->set);
     a->set = NULL;
+}
+
+/* Where the next property's name goes. */
+static void expect(struct ask *a)
+{
+    size_t n = a->request.prop_count;
+    a->request.prop = a->prop;
+    a->request.measure = n < MAX_PROPS ? &a->wanted[n] : NULL;
+}
+
+/* Was a property wanted? Then it is there now. */
+static bool provide(struct ask *a, moegen_engine *engine)
+{
+    struct text *name = a->request.measure;
+    if (!name || !name->len)
+        return false;
+    a->prop[a->request.prop_count++] = (struct host_prop){name->at, property_of(engine, name->at)};
+    return true;
+}
+
+moegen_status ask_build(struct ask *a, moegen_engine *engine, struct generated *out,
+                        moegen_error **err)
+{
+    moegen_status status;
+    do {
+        expect(a);
+        status = host_build(&a->request, out, err);
+    } while (!status && provide(a, engine));
+    return status;
+}
+
+moegen_status ask_explain(struct ask *a, moegen_engine *engine, struct text *out,
+                          moegen_error **err)
+{
+    moegen_status status;
+    do {
+        expect(a);
+        status = host_explain(&a->request, out, err);
+    } while (!status && provide(a, engine));
+    return status;
 }
 
 /* The value of the metadata's line `cflags`; "" without one. */
@@ -77,7 +119,7 @@ moegen_status moegen_generate(moegen_engine *engine, const moegen_spec *spec,
         status = error_set(err, MOEGEN_NO_MEMORY, "out of memory");
         goto out;
     }
-    if ((status = host_build(&a.request, &made->text, err)))
+    if ((status = ask_build(&a, engine, &made->text, err)))
         goto out;
     made->cflags = find_cflags(&made->text.meta);
     *source = made;

@@ -45,118 +45,6 @@ void generated_free(struct generated *g)
     listing_free(&g->notes);
 }
 
-/* ---- request: C to Lua ---- */
-
-static void set_string(lua_State *L, const char *key, const char *value)
-{
-    if (value) {
-        lua_pushstring(L, value);
-        lua_setfield(L, -2, key);
-    }
-}
-
-/* Pushes the label of an override. */
-static const char *push_label(lua_State *L, const struct host_set *set)
-{
-    return set->label ? lua_pushstring(L, set->label)
-                      : lua_pushfstring(L, "--set %s=%s", set->key, set->value);
-}
-
-static bool blank(const char *s)
-{
-    return s[strspn(s, " \t\r\n")] == '\0';
-}
-
-/* Parses an override's value and pushes its node. A complaint about it has the label as its place:
- * there is no file. */
-static moegen_status push_value(lua_State *L, const struct host_set *set, const char *label,
-                                moegen_error **err)
-{
-    if (blank(set->value))
-        return error_add(err, MOEGEN_BAD_SPEC, label, 0, 0, 0, "no value after '='",
-                         "`null` gives a key its default back", NULL);
-    size_t before = err && *err ? (*err)->count : 0;
-    moegen_status status = spec_push(L, label, set->value, strlen(set->value), err);
-    for (size_t i = before; err && *err && i < (*err)->count; i++) {
-        struct diag *d = &(*err)->diag[i];
-        d->line = d->col = 0;
-        free(d->source);
-        d->source = NULL;
-    }
-    return status;
-}
-
-/* Pushes the list of overrides; false after complaints. */
-static bool push_sets(lua_State *L, struct job *job)
-{
-    const struct host_request *r = job->request;
-    bool good = true;
-    lua_createtable(L, (int)r->set_count, 0);
-    for (size_t i = 0; i < r->set_count; i++) {
-        lua_createtable(L, 0, 3);
-        set_string(L, "key", r->set[i].key);
-        const char *label = push_label(L, &r->set[i]);
-        moegen_status status = push_value(L, &r->set[i], label, job->err);
-        if (status == MOEGEN_OK) {
-            lua_setfield(L, -3, "node");
-        } else {
-            job->status = status;
-            good = false;
-        }
-        lua_setfield(L, -2, "label");
-        lua_rawseti(L, -2, (lua_Integer)i + 1);
-    }
-    return good;
-}
-
-static void push_digest(lua_State *L, const void *bytes, size_t len)
-{
-    unsigned char sum[32];
-    char hex[65] = "";
-    digest_sha256(bytes, len, sum);
-    digest_hex(sum, sizeof sum, hex);
-    lua_pushlstring(L, hex, 64);
-}
-
-/* Pushes the request table; false after complaints. */
-static bool push_request(lua_State *L, struct job *job)
-{
-    const struct host_request *r = job->request;
-    bool good = true;
-    lua_createtable(L, 0, 12);
-    moegen_status status = spec_push(L, r->file, r->text, r->len, job->err);
-    if (status == MOEGEN_OK) {
-        lua_setfield(L, -2, "root");
-    } else {
-        job->status = status;
-        good = false;
-    }
-    good = push_sets(L, job) && good;
-    lua_setfield(L, -2, "sets");
-    lua_createtable(L, 0, (int)r->feature_count);
-    for (size_t i = 0; i < r->feature_count; i++) {
-        lua_pushboolean(L, 1);
-        lua_setfield(L, -2, r->feature[i]);
-    }
-    lua_setfield(L, -2, "features");
-    lua_createtable(L, 0, (int)r->prop_count);
-    for (size_t i = 0; i < r->prop_count; i++) {
-        lua_pushnumber(L, r->prop[i].value);
-        lua_setfield(L, -2, r->prop[i].name);
-    }
-    lua_setfield(L, -2, "props");
-    set_string(L, "file", r->file);
-    set_string(L, "kernel", r->kernel && *r->kernel ? r->kernel : NULL);
-    set_string(L, "purpose", r->purpose ? r->purpose : "file");
-    set_string(L, "command", r->command);
-    push_digest(L, r->text, r->len);
-    lua_setfield(L, -2, "digest");
-    char hex[65];
-    if (sandbox_digest(job->box.root, hex))
-        set_string(L, "generator", hex);
-    return good;
-}
-
 /* ---- result: Lua to C ---- */
 
 /* Field of the table on top: a string, or NULL. It stays valid as long as that table. */
@@ -262,6 +150,10 @@ static void take_result(lua_State *L, struct job *job)
         luaL_error(L, "moegen.%s returned a %s", job->function, luaL_typename(L, -1));
     if (take_errors(L, job))
         return;
+    if (job->request && job->request->measure && field(L, "measure")) {
+        take_text(L, "measure", job->request->measure);
+        return;
+    }
     if (job->built) {
         take_text(L, "name", &job->built->name);
         take_text(L, "c", &job->built->c);
@@ -285,7 +177,8 @@ static int work(lua_State *L)
     lua_getglobal(L, "require");
     lua_pushliteral(L, "moegen");
     if (job->request) {
-        if (!push_request(L, job))
+        job->status = request_push(L, job->request, job->box.root, job->err);
+        if (job->status != MOEGEN_OK)
             return 0;
     } else {
         lua_pushstring(L, job->argument);
@@ -424,5 +317,5 @@ moegen_status host_schema(struct text *out, moegen_error **err)
 bool host_digest(char hex[65])
 {
     const char *root = secure_getenv("MOEGEN_TEMPLATE_DIR");
-    return sandbox_digest(root && *root ? root : NULL, hex);
+    return source_digest(root && *root ? root : NULL, hex);
 }

@@ -64,6 +64,10 @@ moegen_status spec_push(struct lua_State *L, const char *file, const char *text,
 /* A copy of the 1-based line of text, without its break: what goes into diag.source. NULL if there
  * is no such line, or it is empty or too long to quote. Caller frees. */
 char *spec_line(const char *text, size_t len, int line);
+/* Reports why yaml_parser_parse failed on text, the parser's whole input. */
+struct yaml_parser_s;
+moegen_status spec_syntax(const struct yaml_parser_s *parser, const char *file, const char *text,
+                          size_t len, moegen_error **err);
 
 /* host.c: the generator. Every call runs in a Lua state of its own (sandboxed: no files, no clock,
  * no randomness, bounded memory), so any thread may call at any time and equal requests give equal
@@ -75,7 +79,7 @@ struct host_set {
     const char *label;       /* for messages; NULL: "--set key=value" */
 };
 struct host_prop {
-    const char *name; /* measured property of this CPU, "vdpbf16ps_rate" */
+    const char *name; /* measured property of this CPU, see property.c */
     double value;
 };
 struct host_request {
@@ -89,8 +93,11 @@ struct host_request {
     size_t feature_count;
     const struct host_prop *prop;
     size_t prop_count;
-    const char *purpose; /* "jit" or "file"; NULL: "file" */
-    const char *command; /* for the banner, "moegen gen specs/x.yaml:forward"; may be NULL */
+    struct text *measure; /* gets the name of a property without which there is no plan, and then
+                           * nothing else is given: ask again with it in `prop` (0: it cannot be
+                           * measured). NULL: plan without the properties that are not given */
+    const char *purpose;  /* "jit" or "file"; NULL: "file" */
+    const char *command;  /* for the banner, "moegen gen specs/x.yaml:forward"; may be NULL */
 };
 struct listing {
     struct text text; /* ready to print */
@@ -120,6 +127,11 @@ moegen_status host_schema(struct text *out,
  * as they are now. */
 bool host_digest(char hex[65]);
 
+/* request.c: pushes the request as a table. After complaints about the spec or its overrides the
+ * table lacks what was wrong. root: of a source tree, or NULL. */
+moegen_status request_push(struct lua_State *L, const struct host_request *r, const char *root,
+                           moegen_error **err);
+
 /* arena.c: memory that is dropped all at once. Starts as {0}; blocks are aligned to 16 bytes; one
  * thread. */
 enum { ARENA_CLASSES = 33 };
@@ -147,8 +159,12 @@ sandbox_create(struct sandbox *s); /* a bare state, NULL: out of memory; *s must
 void sandbox_setup(struct lua_State *L,
                    struct sandbox *s);   /* libraries and `require`; call protected */
 void sandbox_destroy(struct sandbox *s); /* ends the state too */
-bool sandbox_digest(const char *root, char hex[65]);
-int native_open(struct lua_State *L); /* native.c: pushes module "native" */
+/* source.c: modules, templates and fragments; root: of a source tree, NULL: those built in. */
+bool source_digest(const char *root, char hex[65]); /* false: there is none */
+void source_load(struct lua_State *L, const char *root,
+                 const char *name);    /* pushes a module's chunk, or raises */
+void source_open(struct lua_State *L); /* pushes module "source" */
+int native_open(struct lua_State *L);  /* native.c: pushes module "native" */
 
 /* embedded.c, made by embed.c at build time: sorted by name, and the digest of all of it. */
 struct embedded {
@@ -365,13 +381,29 @@ moegen_status kernel_get(moegen_engine *e, const moegen_spec *spec, const char *
                          moegen_kernel **kernel, moegen_error **err);
 
 /* generate.c: a request to the generator that borrows from spec and engine. */
+enum { MAX_PROPS = 4 };
 struct ask {
     struct host_request request;
     struct host_set *set;
+    struct host_prop prop[MAX_PROPS];
+    struct text wanted[MAX_PROPS]; /* their names */
 };
 moegen_status spec_check(const moegen_spec *spec, moegen_error **err);
 moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_spec *spec,
                        const char *purpose, moegen_error **err);
 void ask_close(struct ask *a); /* legal after a failed ask_open */
+/* host_build and host_explain, with the properties of this CPU that they want measured on the way.
+ */
+moegen_status ask_build(struct ask *a, moegen_engine *engine, struct generated *out,
+                        moegen_error **err);
+moegen_status ask_explain(struct ask *a, moegen_engine *engine, struct text *out,
+                          moegen_error **err);
+
+/* property.c: a measured property of this CPU, TARGET.OP; 0 when it cannot be measured here. The
+ * first call takes some milliseconds. Thread-safe; a thread that makes a kernel may call it. */
+double property_of(moegen_engine *engine, const char *name);
+/* What is kept on disk of it, in thousandths. */
+bool property_load(struct cache *cache, const char *name, long *value);
+void property_save(struct cache *cache, const char *name, long value);
 
 #endif

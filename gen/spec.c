@@ -21,7 +21,6 @@ enum {
     MAX_EVENTS = 20000,
     MAX_SCALAR = 4096,
     MAX_COMPLAINTS = 50,
-    MAX_SOURCE = 400, /* longer lines are not quoted in messages */
 };
 
 /* An open map or list. Its Lua stack slots, from base: node, children, and for maps: seen keys,
@@ -43,43 +42,6 @@ struct reader {
     int documents;
     moegen_error **err;
 };
-
-/* Bytes of the line break at p (libyaml's idea of one: LF, CR, CRLF, NEL, LS, PS), 0 if there is
- * none. */
-static size_t line_break(const char *p, const char *end)
-{
-    const unsigned char *u = (const unsigned char *)p;
-    size_t left = (size_t)(end - p);
-    if (left && u[0] == '\n')
-        return 1;
-    if (left && u[0] == '\r')
-        return left > 1 && u[1] == '\n' ? 2 : 1;
-    if (left > 1 && u[0] == 0xC2 && u[1] == 0x85)
-        return 2;
-    if (left > 2 && u[0] == 0xE2 && u[1] == 0x80 && (u[2] == 0xA8 || u[2] == 0xA9))
-        return 3;
-    return 0;
-}
-
-static const char *line_end(const char *p, const char *end)
-{
-    while (p < end && !line_break(p, end))
-        p++;
-    return p;
-}
-
-char *spec_line(const char *text, size_t len, int line)
-{
-    const char *p = text, *end = text + len;
-    for (int at = 1; at < line; at++) {
-        p = line_end(p, end);
-        if (p == end)
-            return NULL;
-        p += line_break(p, end);
-    }
-    const char *stop = line_end(p, end);
-    return stop == p || stop - p > MAX_SOURCE ? NULL : strndup(p, (size_t)(stop - p));
-}
 
 static void complain(struct reader *r, int line, int col, int len, const char *message,
                      const char *hint)
@@ -109,94 +71,6 @@ static void refuse(struct reader *r, const char *message, const char *hint)
 {
     complain_at(r, r->event.start_mark, span(r->event.start_mark, r->event.end_mark), message,
                 hint);
-}
-
-/* ---- what libyaml itself complains of ---- */
-
-static const struct {
-    const char *problem; /* libyaml's words */
-    bool context;        /* the fault is where the construct began, not where libyaml noticed */
-    const char *message, *hint;
-} problems[] = {
-    {"could not find expected ':'", true, "a ':' is missing after this key", NULL},
-    {"did not find expected key", false, "a key is expected here", "check the indentation"},
-    {"mapping values are not allowed in this context", false, "a ':' cannot stand here",
-     "quote the text, or start a new line"},
-    {"block sequence entries are not allowed in this context", false,
-     "a '-' list item cannot stand here", "start the list on a new line, or write [a, b]"},
-    {"did not find expected ',' or ']'", true, "this list is not closed",
-     "',' or ']' is expected after an item"},
-    {"did not find expected ',' or '}'", true, "this map is not closed",
-     "',' or '}' is expected after a value"},
-    {"did not find expected '-' indicator", false, "a '-' list item is expected here",
-     "check the indentation"},
-    {"did not find expected node content", false, "a value is expected here", NULL},
-    {"did not find expected <document start>", false, "the spec should end here",
-     "a spec is one map of keys"},
-    {"found unexpected end of stream", true, "this quoted text is not closed", NULL},
-    {"found unexpected document indicator", true, "this quoted text is not closed", NULL},
-    {"found character that cannot start any token", false, "this character cannot start a value",
-     "indent with spaces, not tabs; quote text that starts with @, ` or %"},
-    {"found unknown directive name", false, "directives (%) are not supported in specs", NULL},
-    {"found incompatible YAML document", false, "directives (%) are not supported in specs", NULL},
-};
-
-/* Does the line at p read `key:value`, without the space that YAML wants? */
-static bool lacks_space(const char *text, size_t len, int line)
-{
-    char *s = spec_line(text, len, line);
-    char *colon = s ? strchr(s, ':') : NULL;
-    bool lacks = colon && colon != s && colon[1] && colon[1] != ' ' && colon[1] != '\t';
-    free(s);
-    return lacks;
-}
-
-static void bad_encoding(struct reader *r)
-{
-    int line = 1, col = 1;
-    size_t offset = r->parser.problem_offset < r->len ? r->parser.problem_offset : r->len;
-    const char *stop = r->text + offset;
-    for (const char *p = r->text; p < stop;) {
-        size_t n = line_break(p, stop);
-        col = n ? 1 : col + ((*p & 0xC0) != 0x80);
-        line += n > 0;
-        p += n ? n : 1;
-    }
-    char message[160];
-    if (r->parser.problem_value >= 0 && strstr(r->parser.problem, "control"))
-        snprintf(message, sizeof message, "control character 0x%02x is not allowed",
-                 (unsigned)r->parser.problem_value);
-    else
-        snprintf(message, sizeof message, "byte 0x%02x is not valid UTF-8",
-                 offset < r->len ? (unsigned)(unsigned char)r->text[offset] : 0u);
-    complain(r, line, col, 1, message, "a spec is UTF-8 text");
-}
-
-/* Reports why yaml_parser_parse failed. */
-static moegen_status syntax(struct reader *r)
-{
-    const yaml_parser_t *p = &r->parser;
-    if (p->error == YAML_MEMORY_ERROR)
-        return error_set(r->err, MOEGEN_NO_MEMORY, "%s: out of memory", r->file);
-    if (p->error == YAML_READER_ERROR) {
-        bad_encoding(r);
-        return MOEGEN_BAD_SPEC;
-    }
-    const char *problem = p->problem ? p->problem : "not YAML";
-    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
-        if (strcmp(problem, problems[i].problem) != 0)
-            continue;
-        yaml_mark_t at = problems[i].context && p->context ? p->context_mark : p->problem_mark;
-        const char *hint = problems[i].hint;
-        if (i == 0 && lacks_space(r->text, r->len, (int)at.line + 1))
-            hint = "missing space after ':'";
-        complain_at(r, at, 1, problems[i].message, hint);
-        return MOEGEN_BAD_SPEC;
-    }
-    char message[200];
-    snprintf(message, sizeof message, "not YAML: %.150s", problem);
-    complain_at(r, p->problem_mark, 1, message, NULL);
-    return MOEGEN_BAD_SPEC;
 }
 
 /* ---- events to nodes ---- */
@@ -400,7 +274,7 @@ static int read_tree(lua_State *L)
     while (more) {
         yaml_event_delete(&r->event);
         if (!yaml_parser_parse(&r->parser, &r->event)) {
-            lua_pushinteger(L, syntax(r));
+            lua_pushinteger(L, spec_syntax(&r->parser, r->file, r->text, r->len, r->err));
             return 1;
         }
         if (++r->events > MAX_EVENTS) {

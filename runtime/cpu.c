@@ -77,6 +77,7 @@ enum { FEATURES = sizeof features / sizeof *features };
 
 /* What this CPU has, read once: CPUID traps in virtual machines, at tens of microseconds each. */
 static bool present[FEATURES];
+static char kind[32] = "unknown";
 static pthread_once_t present_once = PTHREAD_ONCE_INIT;
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -131,9 +132,15 @@ static void find_present(void)
     struct leaves known = {.count = 0};
     uint64_t saved = xcr0(&known);
     int tiles = -1; /* not asked yet */
+    char maker[13] = "";
+    const struct leaf *l = leaf_at(&known, 0, 0);
+    memcpy(maker, &l->reg[EBX], 4);
+    memcpy(maker + 4, &l->reg[EDX], 4);
+    memcpy(maker + 8, &l->reg[ECX], 4);
+    snprintf(kind, sizeof kind, "%s-%08x", maker, leaf_at(&known, 1, 0)->reg[EAX]);
     for (int i = 0; i < FEATURES; i++) {
         const struct feature *f = &features[i];
-        const struct leaf *l = leaf_at(&known, f->leaf, f->subleaf);
+        l = leaf_at(&known, f->leaf, f->subleaf);
         present[i] = (l->reg[f->reg] >> f->bit & 1) && !(f->needs & ~saved);
         if (present[i] && f->needs == TILE) {
             tiles = tiles < 0 ? tiles_allowed() : tiles;
@@ -172,6 +179,12 @@ int moegen_rt_cpu_has(const char *name)
 const char *moegen_rt_cpu_feature(int i)
 {
     return i >= 0 && i < FEATURES ? features[i].name : NULL;
+}
+
+const char *moegen_rt_cpu_kind(void)
+{
+    pthread_once(&present_once, find_present);
+    return kind;
 }
 
 int moegen_rt_cpu_count(void)

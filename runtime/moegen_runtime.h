@@ -78,6 +78,8 @@ MOEGEN_RT_API int32_t moegen_rt_team_call(moegen_rt_team *team, moegen_entry ent
 MOEGEN_RT_API int moegen_rt_cpu_has(const char *feature);
 /* Name of the i-th known feature, 0.., whether this CPU has it or not; NULL past the end. */
 MOEGEN_RT_API const char *moegen_rt_cpu_feature(int i);
+/* Maker, family, model and stepping, as in GenuineIntel-000c06f2; for keys of what was measured. */
+MOEGEN_RT_API const char *moegen_rt_cpu_kind(void);
 /* CPUs that this process may run on (its affinity mask), at least 1. */
 MOEGEN_RT_API int moegen_rt_cpu_count(void);
 /* Bytes of the data cache of level 1, 2 or 3 that one core sees; 0 when unknown or absent. */

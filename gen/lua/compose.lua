@@ -3,7 +3,7 @@
 --
 -- A family may name parts in its header: parts = function(spec, plan) -> list of {name, family, spec}, where spec holds
 -- values as a checked spec has them (nil: the default of the part's family). Every part goes through the pipeline like a
--- kernel of its own, for the target and spelling of the whole, and becomes static C in the same file:
+-- kernel of its own, in the spelling of the whole, and becomes static C in the same file:
 --
 --   $(parts.<name>.text)        its argument structure, constants, tiles and C, every name of file scope prefixed
 --   $(parts.<name>.args)        tag of the argument structure;  .entry, .workspace: its two functions
@@ -27,8 +27,13 @@ end
 
 -- A kernel on its way: what is known before its C is made. Parts and what depends on the request are added later.
 function compose.job(family, spec, plan, info)
+    local flags = {}
+    for word in plan.isa.gcc:gmatch("%S+") do
+        flags[#flags + 1] = word
+    end
     return {family = family, spec = spec, plan = plan, info = info, name = spec.name, args = family.args(spec), parts = {},
             dims = value_of(family.dims, spec), statuses = {table.unpack(family.statuses or {})},
+            isa = plan.isa, requires = {table.unpack(plan.requires)}, cflags = flags,
             work = family.work and family.work(spec) or {}}
 end
 
@@ -57,33 +62,58 @@ local function part_job(whole, row, req)
     for key, value in pairs(row[3]) do
         values[key] = value
     end
-    values.target, values.spelling = whole.plan.emulated and "scalar" or whole.plan.isa.name, whole.plan.spelling
+    values.target, values.spelling = whole.plan.emulated and "scalar" or whole.spec.target, whole.plan.spelling
     local raw = {map = node_of(values), file = whole.info.file, family = row[2], name = whole.name .. "_" .. name,
                  origin = {name = "default", kernel = "default"}}
     local spec, info = schema.check(raw, family, own)
     local plan = spec and planner.choose(family, spec, req, info)
     complain(whole.info.errors, own, name)
-    if not plan or #own > 0 then
-        return nil
+    if not plan or plan.measure or #own > 0 then
+        return nil, plan and plan.measure
     end
+    assert(plan.isa.lanes == whole.plan.isa.lanes, "parts share functions on vectors of one length")
     plan.rejected = {}   -- the whole has said it
     local job = compose.job(family, spec, plan, info)
     job.part, job.bare, job.base = name, whole.bare, #whole.statuses
     return job
 end
 
--- Adds the parts that a job's family names: job.parts, and their statuses after its own. Complaints go to job.info.errors.
+-- The words of a list that another lacks, added to it.
+local function add_words(list, words)
+    for _, word in ipairs(words) do
+        local known = false
+        for _, w in ipairs(list) do
+            known = known or w == word
+        end
+        list[#list + 1] = not known and word or nil
+    end
+end
+
+-- The whole needs what the part needs, gives its statuses after its own, and does its work.
+local function add_part(job, part)
+    job.parts[#job.parts + 1] = part
+    add_words(job.requires, part.requires)
+    add_words(job.cflags, part.cflags)
+    if part.plan.isa.rank > job.isa.rank then
+        job.isa = part.plan.isa
+    end
+    for _, text in ipairs(part.statuses) do
+        job.statuses[#job.statuses + 1] = part.part .. ": " .. text
+    end
+    for key, count in pairs(part.work) do
+        job.work[key] = (job.work[key] or 0) + count
+    end
+end
+
+-- Adds the parts that a job's family names: job.parts. Complaints go to job.info.errors. Returns a property of the CPU that
+-- has to be measured first, if there is one.
 function compose.prepare(job, req)
     for _, row in ipairs(job.family.parts and job.family.parts(job.spec, job.plan) or {}) do
-        local part = part_job(job, row, req)
-        if part then
-            job.parts[#job.parts + 1] = part
-            for _, text in ipairs(part.statuses) do
-                job.statuses[#job.statuses + 1] = row[1] .. ": " .. text
-            end
-            for key, count in pairs(part.work) do
-                job.work[key] = (job.work[key] or 0) + count
-            end
+        local part, measure = part_job(job, row, req)
+        if measure then
+            return measure
+        elseif part then
+            add_part(job, part)
         end
     end
 end

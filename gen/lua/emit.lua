@@ -269,10 +269,10 @@ function emit.meta(job)
     end
     line("name", job.name)
     line("family", job.family.family)
-    line("target", job.plan.emulated and "scalar" or job.plan.isa.name)
+    line("target", job.plan.emulated and "scalar" or job.isa.name)
     line("spelling", job.plan.spelling)
     line("dtype", job.spec.dtype or "i32")
-    line("requires", table.concat(job.plan.requires, " "))
+    line("requires", table.concat(job.requires, " "))
     line("entry", job.name)
     line("workspace", job.name .. "_workspace")
     if job.plan.threads then
@@ -303,7 +303,7 @@ function emit.meta(job)
     end
     work_of(job, function(row, amount) line("work", row[1], ("%d"):format(amount)) end)
     if job.plan.spelling == "intrinsics" then
-        line("cflags", job.plan.isa.gcc)
+        line("cflags", table.concat(job.cflags, " "))
     end
     return table.concat(out, "\n") .. "\n"
 end

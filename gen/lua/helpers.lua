@@ -108,6 +108,15 @@ static float widened(uint16_t bf16)
     return flushed(x.f);
 }
 ]]},
+    {"dot_pair", [[
+// sum + a[1] * b[1] + a[0] * b[0], bf16, in this order, in two steps that are rounded once each; subnormal numbers are taken
+// and given as zeros.
+static float dot_pair(const uint16_t *a, const uint16_t *b, float sum)
+{
+    const float odd = flushed(fused(widened(a[1]), widened(b[1]), flushed(sum)));
+    return flushed(fused(widened(a[0]), widened(b[0]), odd));
+}
+]]},
     {"dot_bf16", [[
 // d[r][n] += sum over k: a[r][2 k] * b[k][2 n] + a[r][2 k + 1] * b[k][2 n + 1]; d holds f32, a and b bf16. As the
 // instruction does it: sums of even and of odd terms, subnormal numbers taken and given as zeros.

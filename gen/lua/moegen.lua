@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- moegen.lua - the generator: from a request to C text. Every step, in order, is in build().
 --
--- A request is a table made by gen/host.c: file, root (the spec as a tree of nodes with places), kernel (name in a model
--- file), sets (overrides), features (of the CPU), purpose ("jit" or "file"), command, digest, generator.
+-- A request is a table made by gen/request.c: file, root (the spec as a tree of nodes with places), kernel (name in a model
+-- file), sets (overrides), features (of the CPU), props (measured properties of it), measures (may more be asked for?), purpose
+-- ("jit" or "file"), command, digest, generator.
 local compose = require "compose"
 local emit = require "emit"
 local planner = require "planner"
@@ -20,7 +21,8 @@ local function all_families()
     return list
 end
 
--- Spec and plan of a request, or nil; complaints go to errors.
+-- Spec and plan of a request. Otherwise nil: complaints are in errors, or the second result is a property of the CPU to
+-- measure before the request is made again.
 local function prepare(req, errors)
     local raw = schema.select(req, errors, source.families())
     if not raw then
@@ -32,22 +34,22 @@ local function prepare(req, errors)
         return nil
     end
     local plan = planner.choose(family, spec, req, info)
-    if not plan or #errors > 0 then
-        return nil
+    if not plan or plan.measure or #errors > 0 then
+        return nil, plan and plan.measure
     end
     local job = compose.job(family, spec, plan, info)
     job.command, job.digest, job.generator = req.command or "moegen", req.digest or "", req.generator or ""
     job.bare = req.purpose == "jit" and plan.spelling ~= "intrinsics"
-    compose.prepare(job, req)                                         -- kernels of other families inside it
-    return #errors == 0 and job or nil
+    local measure = compose.prepare(job, req)                         -- kernels of other families inside it
+    return not measure and #errors == 0 and job or nil, measure
 end
 
 -- Errors, or the C text, header and metadata of one kernel.
 function moegen.build(req)
     local errors = {}
-    local job = prepare(req, errors)                                  -- checked spec, plan with reasons
+    local job, measure = prepare(req, errors)                         -- checked spec, plan with reasons
     if not job then
-        return {errors = errors}
+        return {errors = errors, measure = measure}
     end
     local shared = emit.shared()
     local names = job.family.names(job.spec, job.plan, job)           -- what the template's holes refer to
@@ -69,9 +71,9 @@ end
 
 function moegen.explain(req)
     local errors = {}
-    local job = prepare(req, errors)
+    local job, measure = prepare(req, errors)
     if not job then
-        return {errors = errors}
+        return {errors = errors, measure = measure}
     end
     local out = {("%s  (%s)\n"):format(job.name, job.family.family)}
     for _, text in ipairs(schema.flatten(job.spec)) do

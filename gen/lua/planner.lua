@@ -38,8 +38,25 @@ local function scalar_target(targets)
     return targets[#targets]
 end
 
+-- Has the family a use for what a target adds to the one that it extends? family.uses(isa, spec, props) says so, and why; or
+-- that it wants a property of the CPU measured first, which goes to plan.measure. Without props: if it can be used at all.
+local function useful(plan, isa, family, spec, req, props)
+    if not isa.extends then
+        return true
+    elseif not family.uses then
+        return false, "no plan of this family uses what it adds"
+    end
+    local use, why, property = family.uses(isa, spec, props)
+    if property then
+        plan.measure = req.measures and property
+        why = property .. " of this CPU is not known"
+    end
+    plan.used = why
+    return use, why
+end
+
 -- Target and spelling. Rejected candidates are kept with the reason in plan.rejected.
-local function choose_target(plan, spec, req, info)
+local function choose_target(plan, family, spec, req, info)
     local targets = planner.targets()
     local wanted = spec.target
     local features = req.features or {}
@@ -56,13 +73,19 @@ local function choose_target(plan, spec, req, info)
                 schema.complain(info, "target", ("target %s has no plan for this kernel yet"):format(isa.name), nil, "unsupported")
             end
         elseif wanted == isa.name then
-            plan.isa = isa
-            plan:choose("target", isa.name, "asked for")
+            local use, why = useful(plan, isa, family, spec, req)
+            plan.isa = use and isa or target.load(isa.extends)
+            plan:choose("target", plan.isa.name, use and "asked for" or ("%s: %s"):format(isa.name, why))
         elseif wanted == "auto" and #lacks > 0 then
             plan.rejected[#plan.rejected + 1] = {isa.name, "this CPU lacks " .. table.concat(lacks, ", ")}
         elseif wanted == "auto" and not plan.isa then
-            plan.isa = isa
-            plan:choose("target", isa.name, "the best that this CPU has")
+            local use, why = useful(plan, isa, family, spec, req, req.props or {})
+            if use then
+                plan.isa = isa
+                plan:choose("target", isa.name, "the best that this CPU has")
+            else
+                plan.rejected[#plan.rejected + 1] = {isa.name, why}
+            end
         elseif wanted == "auto" then
             plan.rejected[#plan.rejected + 1] = {isa.name, plan.isa.name .. " is better"}
         end
@@ -97,11 +120,14 @@ local function choose_spelling(plan, spec, req, info)
     return plan:choose("spelling", "intrinsics", "readable, and any optimising compiler takes it")
 end
 
--- Plan for a checked spec, or nil after complaints. family.plan adds the family's own choices.
+-- Plan for a checked spec, or nil after complaints. family.plan adds the family's own choices. With `measure`, the plan is
+-- none yet: it depends on the property of the CPU of this name, which req.props lacks; 0 there: it cannot be measured.
 function planner.choose(family, spec, req, info)
     local plan = setmetatable({spec = spec, choices = {}, rejected = {}}, Plan)
-    choose_target(plan, spec, req, info)
-    if not plan.isa then
+    choose_target(plan, family, spec, req, info)
+    if plan.measure then
+        return plan
+    elseif not plan.isa then
         return nil
     end
     choose_spelling(plan, spec, req, info)

@@ -50,9 +50,11 @@ local function parts(line)
 end
 
 -- The same without indentation and comment; an empty list when nothing is left.
-local function stripped(list, line)
-    if line:find('"', 1, true) then
-        return list   -- two slashes may be part of a string
+local function stripped(list)
+    for _, part in ipairs(list) do
+        if type(part) == "string" and part:find('"', 1, true) then
+            return list   -- two slashes may be part of a string
+        end
     end
     local out = {}
     for i, part in ipairs(list) do
@@ -109,7 +111,7 @@ local function body(lines, stop, bare)
         elseif i > stop then
             local list = parts(line)
             if bare then
-                list = stripped(list, line)
+                list = stripped(list)
             end
             if #list == 1 and type(list[1]) == "string" then
                 first = first or i

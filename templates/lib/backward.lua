@@ -39,6 +39,7 @@ function backward.plan(plan, spec)
         plan:choose("k_block", 96, "products per partial sum: keeps f32 sums of long K accurate, and a block of tokens in L1")
     end
     plan:choose("slab", round_up(8 * isa.tile.rows, isa.lanes), "rows of weights that pass over the tokens together")
+    plan.slab = round_up(plan.slab, isa.lanes)
     local steps = plan.vectors * isa.lanes // plan.unroll
     plan:choose("fetch", math.max(1, (plan.k_block * size // 64 + steps - 1) // steps),
         "lines of a row of the next weights per step: a row's block while a panel passes")
@@ -139,6 +140,14 @@ local function limits(spec, held)
     return {gate = side(clamp.gate, 0), up = side(clamp.up, spec.up_offset)}
 end
 
+local function least_multiple(a, b)
+    local n = a
+    while n % b ~= 0 do
+        n = n + a
+    end
+    return n
+end
+
 local function constants(spec, plan)
     local lanes = plan.isa.lanes
     local width = plan.vectors * lanes
@@ -155,6 +164,7 @@ local function constants(spec, plan)
         {"PROWS", spec.I_TP + 1, "rows of a panel of p: one more, of affinities"},
         {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"}, {"UNROLL", plan.unroll, "k steps of a tile's loop"},
         {"STEPS", width // plan.unroll, "loops over a full panel"},
+        {"GROUP_ROWS", least_multiple(plan.tile_rows, lanes), "rows of whole tiles and whole vectors"},
         {"K_PANELS", math.max(1, plan.k_block // width), "panels of k that a slab of weights holds"},
         {"SLAB", plan.slab, "rows of such a slab"},
         {"FETCH", plan.fetch * 64 // dtype[spec.dtype].size, "elements that a step fetches"},
@@ -183,7 +193,7 @@ function backward.names(spec, plan, job)
     local streams = (cfg.pairs or not out.narrow) and not has.add
     local aligned = cfg.pairs and width or isa.lanes   -- elements of a store
     local bias, affinity = dtype[spec.bias_dtype], dtype[spec.affinity_dtype]
-    local totals = {spec.H, spec.I_TP, 1, spec.H, has.again and gates * spec.I_TP or nil}
+    local totals = {spec.H, spec.I_TP, (has.bias_up or has.bias_down) and 1 or spec.H, spec.H, has.again and gates * spec.I_TP or nil}
     local c = {}
     for _, row in ipairs(constants(spec, plan)) do
         c[row[1]] = row[2]
@@ -199,15 +209,18 @@ function backward.names(spec, plan, job)
         end
         return list
     end
+    local product_rows, product_first = matrix.heights(plan.tile_rows, isa.lanes, plan.slab, totals)
+    local narrow_rows, narrow_first = matrix.heights(2 * plan.tile_rows, isa.lanes, plan.slab, totals)
     local names = {
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         io = io.c, out_c = out.c, bias_c = bias.c, affinity_c = affinity.c,
         dx = dx.c, narrow_dx = dx.narrow ~= nil, narrow_out = out.narrow ~= nil,
-        streams_up = streams and gates * spec.I_TP % aligned == 0, streams_down = streams and spec.H % aligned == 0,
+        streams = streams and (gates * spec.I_TP % aligned == 0 or spec.H % aligned == 0), adds = has.add,
         aligned = aligned, aligned_bytes = aligned * out.size, wide_streams = isa.lanes // 8, narrow_streams = isa.lanes // 4, pairs = cfg.pairs,
-        edge_up = gates * spec.I_TP % width ~= 0, edge_down = spec.H % width ~= 0,
-        product_rows = matrix.heights(plan.tile_rows, isa.lanes, plan.slab, totals),
-        narrow_rows = matrix.heights(2 * plan.tile_rows, isa.lanes, plan.slab, totals),
+        edges = gates * spec.I_TP % width ~= 0 or spec.H % width ~= 0,
+        turns = has.again, turns_whole = spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
+        product_rows = product_rows, product_first = table.concat(product_first, ", "),
+        narrow_rows = narrow_rows, narrow_first = table.concat(narrow_first, ", "),
         gradient_rows = remainders(),
         widen_io = convert(io, "widen"), narrow_x = convert(dx, "narrow"),
         widen_bias = convert(bias, "widen"), widen_affinity = convert(affinity, "widen"),

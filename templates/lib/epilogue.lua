@@ -3,6 +3,8 @@
 -- checkpoint, combination with what other experts gave. Each tile is a loop over the rows of a panel S[n][width].
 local ir = require "ir"
 local activation = require "lib.activation"
+local dtype = require "dtype"
+local quantise = require "lib.quantise"
 
 local epilogue = {}
 
@@ -18,11 +20,13 @@ end
 
 -- P = act(g) * u, with bias, clamps and offset before and the affinity after as the spec says.
 -- With a checkpoint, S is overwritten by g and u as the activation saw them.
--- cfg: isa, prefix, vectors, stride (of P); spec: activation, gated, clamp, up_offset; has: bias, affinity, checkpoint
-function epilogue.intermediate(cfg, spec, has)
+-- cfg: isa, prefix, vectors, stride (of P, floats); spec: activation, gated, clamp, up_offset; has: bias, affinity, checkpoint
+-- pairs: P is rounded to this row of dtype.lua (nil: it is f32)
+function epilogue.intermediate(cfg, spec, has, pairs)
     local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. "activate", {"Rows of P from rows of sums."})
-    local S, P, n = p:pointer("S", "float"), p:pointer("P", "float"), p:integer("n")
+    local to = pairs or dtype.f32
+    local p = ir.program(cfg.isa, cfg.prefix .. (pairs and "activate_pairs" or "activate"), {"Rows of P from rows of sums."})
+    local S, P, n = p:pointer("S", "float"), p:pointer("P", to.c), p:integer("n")
     local bias = has.bias and p:pointer("bias", "const float")
     local affinity = has.affinity and p:pointer("affinity", "const float")
     local act = activation[spec.activation].forward
@@ -50,7 +54,7 @@ function epilogue.intermediate(cfg, spec, has)
             if a then
                 value = p:op("mul", name .. "_scaled", value, a)
             end
-            p:op("store", p:at(P, v * lanes), value)
+            quantise.store(p, to, p:at(P, v * lanes), value)
         end
         if spec.gated then
             put(0, p:op("mul", "p", act(p, "act", x[0]), x[1]), "p")
@@ -60,7 +64,7 @@ function epilogue.intermediate(cfg, spec, has)
             end
         end
         p:advance(S, cfg.vectors * lanes)
-        p:advance(P, cfg.stride)
+        p:advance(P, cfg.stride * 4 // to.size)
         if a then
             p:advance(affinity, 1)
         end

@@ -2,6 +2,7 @@
 -- forward.lua - the plan of moe_forward, and the names that its template's holes refer to.
 local dtype = require "dtype"
 local schema = require "schema"
+local dot = require "lib.dot"
 local epilogue = require "lib.epilogue"
 local gemm = require "lib.gemm"
 local rows = require "lib.rows"
@@ -12,6 +13,7 @@ local types = schema.types
 local int = types.int
 
 forward.plan_keys = {
+    {"product", types.enum{"widen", "dot"}, optional = true, doc = "of packed weights: widened to f32, or in pairs by a dot instruction"},
     {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
     {"unroll", int(1, 16), optional = true, doc = "k steps of a tile's loop body"},
     {"strip", int(1, 2), optional = true, doc = "panels packed together"},
@@ -63,10 +65,13 @@ local function sweep_heights(plan, compensated)
     return list[1] and list or false
 end
 
+forward.uses = dot.uses
+
 function forward.plan(plan, spec, _, info)
     local isa = plan.isa
     plan:choose("shard", spec.shard.on == "auto" and "hidden" or spec.shard.on,
         spec.shard.on == "auto" and "columns of both projections: no sums across ranks" or "spec")
+    dot.choose(plan, spec, info)
     plan.vectors = 2
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v))
@@ -91,12 +96,18 @@ function forward.plan(plan, spec, _, info)
     plan:choose("direct_strip", 64, "panels that share a pass over rows of weights")
     plan:choose("run", math.max(1, 256 // (isa.lanes * dtype[spec.dtype].size)),
         "vectors of a row fetched before the next row: 4 cache lines")
-    if columns % plan.unroll ~= 0 then   -- a step of K may end past I, but not past the columns of the last panel
-        schema.complain(info, "plan.unroll", ("steps of %d do not divide the %d columns of a panel"):format(plan.unroll, columns))
+    local step = plan.group * plan.unroll
+    if columns % step ~= 0 then   -- a step of K may end past I, but not past the columns of the last panel
+        schema.complain(info, "plan.unroll", ("steps of %d do not divide the %d columns of a panel"):format(step, columns))
     end
-    local longest = math.max(round_up(spec.H, plan.unroll), round_up(spec.I_TP, columns))
+    local longest = math.max(round_up(spec.H, step), round_up(spec.I_TP, columns))
     local lines = round_up(longest, 16) // 16
     plan.stride = (lines | 1) * 16   -- an odd number of cache lines: rows of a tile fall into different sets
+end
+
+-- The op of the products, when it is not FMA.
+function forward.params(spec, plan)
+    return plan.group > 1 and {"product.op " .. dtype[spec.dtype].dot} or {}
 end
 
 -- Which steps of the semantics this spec has.
@@ -114,11 +125,16 @@ local function steps(spec, shard)
     }
 end
 
+-- Rows of a packed panel of the longer projection.
+local function panel_rows(spec, plan)
+    return round_up((math.max(spec.H, spec.I_TP) + plan.group - 1) // plan.group, plan.unroll)
+end
+
 local function constants(spec, plan)
     local lanes = plan.isa.lanes
     local width = plan.vectors * lanes
     local up = spec.gated and lanes or width
-    local k = math.max(spec.H, spec.I_TP)
+    local k, panel = math.max(spec.H, spec.I_TP), panel_rows(spec, plan)
     return {
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
         {"B", spec.block_size, "slots of a block"}, {"GATES", spec.gated and 2 or 1, "gate and up, or up alone"},
@@ -129,9 +145,9 @@ local function constants(spec, plan)
         {"UP_PANELS", (spec.I_TP + up - 1) // up, "over I"}, {"DOWN_PANELS", (spec.H + width - 1) // width, "over H"},
         {"TILE_ROWS", plan.tile_rows, "rows of the tallest packed tile"}, {"UNROLL", plan.unroll, "k steps of a tile's loop"},
         {"STRIP", plan.strip, "panels packed together"},
-        {"PANEL", round_up(k, plan.unroll) * width, "floats of a packed panel"},
-        {"K_BLOCK", plan.k_block, "products of a partial sum"},
-        {"IDLE", (round_up(k, plan.unroll) + (k // plan.k_block + 2)) * width, "floats that tiles which pack nothing may store to"},
+        {"PANEL", panel * width, "floats of a packed panel"},
+        {"K_BLOCK", plan.k_block // plan.group, (plan.group > 1 and "pairs of " or "") .. "products of a partial sum"},
+        {"IDLE", (panel + (k // plan.k_block + 2)) * width, "floats that tiles which pack nothing may store to"},
         {"STRIDE", plan.stride, "floats between rows of X and P: an odd number of cache lines"},
         {"SEGMENT_ROWS", plan.segment_rows, "rows that share packed weights"},
         {"BATCH_ROWS", plan.batch_rows, "rows between barriers"},
@@ -166,7 +182,7 @@ function forward.names(spec, plan, job)
     local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll, stride = plan.stride,
         compensated = not io.narrow, lost = plan.direct_rows // 2,
         direct_sums = plan.direct_rows * plan.vectors * isa.lanes,
-        panel = round_up(math.max(spec.H, spec.I_TP), plan.unroll) * plan.vectors * isa.lanes}
+        panel = panel_rows(spec, plan) * plan.vectors * isa.lanes, product = plan.group > 1 and dot.packed or nil}
     local up = spec.gated and isa.lanes or plan.vectors * isa.lanes
     local names = {
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
@@ -175,7 +191,9 @@ function forward.names(spec, plan, job)
         row_out = plan.shard == "block" and "w->Y + rows * H"
             or plan.shard == "hidden" and (out.narrow and "w->sum + id * H" or "a->output + id * H"),
         by_hidden = plan.shard == "hidden", by_block = plan.shard == "block", by_part = plan.shard == "intermediate",
-        compensated = not io.narrow,
+        compensated = not io.narrow, dots = plan.group > 1,
+        whole = function(x) return plan.group > 1 and x .. " / 2" or x end,   -- rows of a panel from rows of weights, of all
+        steps = function(x) return plan.group > 1 and ("(%s + 1) / 2"):format(x) or x end,   -- of all and a half
         transposes = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes,
         edge_up = spec.I_TP % up ~= 0, edge_down = spec.H % (plan.vectors * isa.lanes) ~= 0,
         down_vectors = spec.H >= plan.vectors * isa.lanes,
@@ -194,13 +212,19 @@ function forward.names(spec, plan, job)
             local tiles = gemm.heights(set[1], cfg, set[2])
             table.move(tiles, 1, #tiles, #list + 1, list)
         end
-        list[#list + 1] = gemm.pack(cfg)
-        list[#list + 1] = epilogue.intermediate(cfg, spec, {bias = has.bias_up, affinity = has.affinity_on_p,
-            checkpoint = has.checkpoint_up})
+        list[#list + 1] = (names.dots and dot or gemm).pack(cfg)
+        local between = {bias = has.bias_up, affinity = has.affinity_on_p, checkpoint = has.checkpoint_up}
+        list[#list + 1] = epilogue.intermediate(cfg, spec, between)
+        if names.dots then
+            list[#list + 1] = epilogue.intermediate(cfg, spec, between, io)
+        end
         list[#list + 1] = epilogue.output(cfg, {bias = has.bias_down, bias_scaled = has.bias_scaled,
             affinity = has.affinity_in_finish, checkpoint = has.checkpoint_down and not names.by_part, add = has.add})
         if spec.H >= isa.lanes then
             list[#list + 1] = rows.widen(cfg, io, "gather", has.affinity_on_x)
+            if names.dots then
+                list[#list + 1] = dot.copy(cfg)
+            end
             if out.narrow then
                 list[#list + 1] = rows.narrow(cfg, out, "narrow_output")
             end

@@ -12,10 +12,20 @@ local quantise = require "lib.quantise"
 
 local gemm = {}
 
--- cfg: isa, prefix, dtype (row of dtype.lua of the weights), stride (of A, elements), vectors, unroll, panel (floats of one)
+-- How packed() multiplies: op that broadcasts of A, op that multiplies and adds, rows of weights to a row of a packed panel,
+-- and how a vector of that row is loaded. This is the way of f32; dot.lua has another.
+local widened = {
+    bcast = "bcast", multiply = "fma", group = 1,
+    load = function(p, dt, name, src, offset)
+        return quantise.load(p, dt, name, p:at(src, offset))
+    end,
+}
+
+-- cfg: isa, prefix, dtype (row of dtype.lua of the weights), stride (of A, elements), vectors, unroll, panel (floats of one),
+-- product (nil: widened)
 -- src_0, src_1 each give two vectors; where they go: dst, dst + to_1, dst + to_2, and the second half of the second panel.
 function gemm.packed(cfg, rows)
-    local isa, lanes = cfg.isa, cfg.isa.lanes
+    local isa, lanes, how = cfg.isa, cfg.isa.lanes, cfg.product or widened
     local width, io = cfg.vectors * lanes, "const " .. cfg.dtype.c
     local p = ir.program(isa, ("%sgemm_%d"):format(cfg.prefix, rows),
         {("S[%d rows] += A * B, folds times over steps * inner * %d rows of B; packs folds * steps rows of the next panels.")
@@ -44,9 +54,9 @@ function gemm.packed(cfg, rows)
         end
         for r = 0, rows - 1 do
             p:row(r)
-            local a = p:op("bcast", "a_" .. r, p:at(A, r * cfg.stride + k))
+            local a = p:op(how.bcast, "a_" .. r, p:at(A, r * cfg.stride + k))
             for v = 0, cfg.vectors - 1 do
-                p:op("fma", acc[r][v], a, b[v])
+                p:op(how.multiply, acc[r][v], a, b[v])
             end
         end
         p:row(nil)
@@ -54,13 +64,15 @@ function gemm.packed(cfg, rows)
     local function pack_row()
         local to = {[0] = {[0] = p:at(dst, 0), p:at(dst, 0, to_1)}, {[0] = p:at(dst, 0, to_2), p:at(dst, cfg.panel + lanes)}}
         for i = 0, 1 do
-            for line = 0, (2 * lanes * cfg.dtype.size - 1) // 64 do
-                p:op("prefetch_1", p:at(src[i], line * 64 // cfg.dtype.size, ahead))
+            for g = 1, how.group do
+                for line = 0, (2 * lanes * cfg.dtype.size - 1) // 64 do
+                    p:op("prefetch_1", p:at(src[i], line * 64 // cfg.dtype.size, ahead))
+                end
+                for v = 0, g == 1 and 1 or -1 do
+                    p:op("store", to[i][v], how.load(p, cfg.dtype, ("w_%d_%d"):format(i, v), src[i], v * lanes, ld))
+                end
+                p:advance(src[i], ld)
             end
-            for v = 0, 1 do
-                p:op("store", to[i][v], quantise.load(p, cfg.dtype, ("w_%d_%d"):format(i, v), p:at(src[i], v * lanes)))
-            end
-            p:advance(src[i], ld)
         end
         p:advance(dst, width)
     end

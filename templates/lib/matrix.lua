@@ -205,35 +205,70 @@ function matrix.shorter(tallest, rows)
     return ir.shorter(tallest, rows, (tallest.name:gsub("%d+$", rows)), {(tallest.note[1]:gsub("%d+ rows", rows .. " rows", 1))})
 end
 
--- The heights of tiles that cut n rows, at most `most`, as evenly as possible.
-local function cut(n, most, into)
-    local tiles = (n + most - 1) // most
-    if n > 0 then
-        into[n // tiles], into[(n + tiles - 1) // tiles] = true, true
+-- Can n rows be cut into t tiles with heights of the set?
+local function cuts(n, t, set)
+    if n == 0 or t == 0 then
+        return n == 0 and t == 0
     end
+    for h = math.min(n, set.most), 1, -1 do
+        if h * t < n then
+            return false
+        elseif set[h] and cuts(n - h, t - 1, set) then
+            return true
+        end
+    end
+    return false
 end
 
--- Heights, ascending, of the tiles that blocks of rows need: multiples of `lanes` up to `slab`, and what is left of each of
--- the totals.
+-- Adds the tallest height that lets them, if there is one.
+local function one_more(n, t, set)
+    for h = set.most, 1, -1 do
+        if not set[h] then
+            set[h] = true
+            if cuts(n, t, set) then
+                return true
+            end
+            set[h] = nil
+        end
+    end
+    return false
+end
+
+-- Heights of tiles for blocks of rows, ascending, and what the first tile of a block of n rows is, by n. Blocks are multiples
+-- of `lanes` rows up to `slab`, and what such blocks leave of each of the totals; each is cut into as few tiles of at most
+-- `most` rows as possible, with few different heights.
 function matrix.heights(most, lanes, slab, totals)
-    local set, list = {}, {}
-    for n = lanes, slab, lanes do
-        for _, total in ipairs(totals) do
-            if n <= total then
-                cut(n, most, set)
-            end
-            local rest = total % lanes
-            if rest > 0 and n - lanes + rest <= total and n - lanes + rest > 0 then
-                cut(n - lanes + rest, most, set)
+    local set, blocks, longest = {most = most}, {}, 0
+    for _, total in ipairs(totals) do
+        longest = math.max(longest, total)
+        for n = total % lanes, math.min(total, slab), lanes do
+            blocks[n] = true
+        end
+    end
+    for n = lanes, math.min(slab, longest), lanes do
+        blocks[n] = true
+    end
+    for n = 1, slab do
+        local t = (n + most - 1) // most
+        if blocks[n] and not cuts(n, t, set) and not one_more(n, t, set) then
+            set[n // t], set[(n + t - 1) // t] = true, true
+        end
+    end
+    local list, first = {}, {}
+    for h = 1, most do
+        list[#list + 1] = set[h] and h or nil
+    end
+    local tiles = {[0] = 0}   -- of a block of n rows, where the set allows it
+    for n = 1, slab do
+        first[n] = 0
+        for _, h in ipairs(list) do
+            local rest = n >= h and tiles[n - h]
+            if rest and rest + 1 <= (tiles[n] or n) then
+                tiles[n], first[n] = rest + 1, h
             end
         end
     end
-    for r = 1, most do
-        if set[r] then
-            list[#list + 1] = r
-        end
-    end
-    return list
+    return list, first
 end
 
 return matrix

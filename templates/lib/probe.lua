@@ -1,18 +1,42 @@
 -- SPDX-License-Identifier: Apache-2.0
--- probe.lua - the tiles of the probe: as many independent FMA chains as hide the latency, and streaming reads.
+-- probe.lua - the tiles of the probe: as many independent chains of an op as hide the latency, and streaming reads.
 local ir = require "ir"
+local ops = require "isa.scalar"
+local schema = require "schema"
+local target = require "target"
 
 local probe = {}
 
-local chains, rounds = 10, 8      -- 10 accumulators: more than latency times throughput of any known core
+local chains, rounds = 10, 8      -- 10 accumulators: more than latency times throughput of FMA on any known core
 local reads = 8                   -- vectors per iteration
 
-function probe.params(_, plan)
-    return {("probe.flops_per_iteration %d"):format(2 * chains * rounds * plan.isa.lanes)}
+-- The ops that add products to a vector.
+probe.ops = {}
+for name, op in pairs(ops) do
+    if op.operands == "D a b" and not op.class then
+        probe.ops[#probe.ops + 1] = name
+    end
 end
 
-local function fma(isa, name)
-    local p = ir.program(isa, name .. "_fma", {"Independent FMAs from registers."})
+-- A target that extends another is taken for ops of its own.
+function probe.uses(isa, spec)
+    local own = isa.rows[spec.op] and not target.load(isa.extends).rows[spec.op]
+    return own, ("it has %s %s"):format(own and "an op" or "no own op", spec.op)
+end
+
+function probe.plan(plan, spec, _, info)
+    if not plan.isa.rows[spec.op] then
+        schema.complain(info, "op", ("target %s has no op %s"):format(plan.isa.name, spec.op), nil, "unsupported")
+    end
+end
+
+function probe.params(spec, plan)
+    local products = ops[spec.op].products or 1
+    return {("probe.flops_per_iteration %d"):format(2 * products * chains * rounds * plan.isa.lanes)}
+end
+
+local function loop(isa, name, op)
+    local p = ir.program(isa, name .. "_loop", {"Independent ops from registers."})
     local out, n = p:pointer("out", "float"), p:integer("n")
     local acc = {}
     for i = 1, chains do
@@ -22,7 +46,7 @@ local function fma(isa, name)
     p:loop(n, function()
         for _ = 1, rounds do
             for i = 1, chains do
-                p:op("fma", acc[i], a, b)
+                p:op(op, acc[i], a, b)
             end
         end
     end, "rounds")
@@ -53,12 +77,12 @@ local function read(isa, name)
     return p
 end
 
-function probe.names(_, plan, job)
+function probe.names(spec, plan, job)
     local isa = plan.isa
     return {
         plan = plan,
         constants = {{"LANES", isa.lanes, "f32 lanes of a vector"}, {"STEP", reads * isa.bytes, "bytes read per iteration"}},
-        tiles = function() return {fma(isa, job.name), read(isa, job.name)} end,
+        tiles = function() return {loop(isa, job.name, spec.op), read(isa, job.name)} end,
     }
 end
 

@@ -6,6 +6,7 @@
 -- meaning    statement for lane l of LANES; d, a, b, c point to vec (f float, i int32_t, u uint32_t lanes), m to memory
 -- whole      the same as a statement for all lanes, or for the rows of tiles (class t); helpers: see print_c.lua
 -- says       the same for the comment beside the bytes
+-- products   of a lane, where it is not one (ops D a b)
 --
 -- A NEW INSTRUCTION SET (EVEX or VEX) takes 2 files: gen/lua/isa/<name>.lua with a row per op it has (copy avx2.lua: rows
 -- name an op of this table, an intrinsic, a mnemonic and the encoding as the Intel manual prints it; `requires` names
@@ -24,6 +25,8 @@ return {
     bcast        = {operands = "d m",       meaning = "d->f[l] = *(const float *)m", says = "$d = $m"},
     load_u16     = {operands = "d m",       meaning = "d->u[l] = ((const uint16_t *)m)[l]", says = "$d = $m"},
     store_u16    = {operands = "m a",       meaning = "((uint16_t *)m)[l] = (uint16_t)a->u[l]", says = "$m = $a", writes = true},
+    bcast_pair   = {operands = "d m",       whole = "for (int h = 0; h < 2 * LANES; h++) d->h[h] = ((const uint16_t *)m)[h & 1];",
+                                            says = "$d = pair at $m"},
     load_f16     = {operands = "d m",       meaning = "d->f[l] = half_to_float(((const uint16_t *)m)[l])", says = "$d = $m"},
     store_f16    = {operands = "m a",       meaning = "((uint16_t *)m)[l] = float_to_half(a->f[l])", says = "$m = $a", writes = true},
 
@@ -31,6 +34,8 @@ return {
     fnma         = {operands = "D a b",     meaning = "d->f[l] = fused(-a->f[l], b->f[l], d->f[l])", says = "$d -= $a * $b"},
     fma_bcast    = {operands = "D a m",     meaning = "d->f[l] = fused(a->f[l], *(const float *)m, d->f[l])", says = "$d += $a * $m"},
     mul_add      = {operands = "D a b",     meaning = "d->f[l] = fused(d->f[l], a->f[l], b->f[l])", says = "$d = $d * $a + $b"},
+    dot_bf16     = {operands = "D a b",     meaning = "d->f[l] = dot_pair(&a->h[2 * l], &b->h[2 * l], d->f[l])", products = 2,
+                                            says = "$d += $a * $b, pairs of bf16"},
     add          = {operands = "d a b",     meaning = "d->f[l] = a->f[l] + b->f[l]", says = "$d = $a + $b"},
     sub          = {operands = "d a b",     meaning = "d->f[l] = a->f[l] - b->f[l]", says = "$d = $a - $b"},
     mul          = {operands = "d a b",     meaning = "d->f[l] = a->f[l] * b->f[l]", says = "$d = $a * $b"},

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * property.c - properties of this CPU that plans ask for, measured once: kept in memory for the
+ * process and in the disk cache for the machine. A cache that fails only makes that a second time.
+ *
+ * A property is called TARGET.OP, as in avx512_bf16.dot_bf16: products per second of that op over
+ * those of FMA, both from registers on one core. Kernels of family `probe` measure it.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "moegen_runtime.h"
+#include "private.h"
+
+/* As thousandths: what is kept, and given back, is exactly the same number. */
+enum { KNOWN = 16, NAME = 64, MOST = 1000000, ITERATIONS = 2000, ROUNDS = 5 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    char name[NAME];
+    long value;
+} known[KNOWN];
+static int count;
+
+static bool recall(const char *name, long *value)
+{
+    bool found = false;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < count && !found; i++)
+        if ((found = strcmp(known[i].name, name) == 0))
+            *value = known[i].value;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static void remember(const char *name, long value)
+{
+    long before;
+    if (recall(name, &before))
+        return;
+    pthread_mutex_lock(&lock);
+    if (count < KNOWN) {
+        snprintf(known[count].name, NAME, "%s", name);
+        known[count++].value = value;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- on disk: an entry of the cache whose metadata says it ---- */
+
+static void key_of(const char *name, unsigned char key[32])
+{
+    const char *parts[] = {"moegen property 1", name, moegen_rt_cpu_kind()};
+    struct sha256 s;
+    sha256_start(&s);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        sha256_add(&s, parts[i], strlen(parts[i]) + 1);
+    sha256_end(&s, key);
+}
+
+bool property_load(struct cache *cache, const char *name, long *value)
+{
+    static const char line[] = "\nthousandths ";
+    unsigned char key[32];
+    struct blob blob = {0};
+    struct text meta = {0};
+    key_of(name, key);
+    if (!cache_get(cache, key, &blob, &meta))
+        return false;
+    const char *at = strstr(meta.at, line);
+    *value = at ? strtol(at + strlen(line), NULL, 10) : -1;
+    text_free(&meta);
+    blob_free(&blob);
+    return *value >= 0 && *value <= MOST;
+}
+
+void property_save(struct cache *cache, const char *name, long value)
+{
+    unsigned char key[32], nothing = 0;
+    struct blob blob = {.at = &nothing, .len = 1}; /* an entry has some code */
+    struct text meta = {0};
+    key_of(name, key);
+    text_fmt(&meta, "moegen-property 1\nname %s of %s\nthousandths %ld\n", name,
+             moegen_rt_cpu_kind(), value);
+    if (!meta.lost)
+        cache_put(cache, key, &blob, meta.at, meta.len);
+    text_free(&meta);
+}
+
+/* ---- measuring ---- */
+
+/* A kernel of family `probe` for one op, ready to run. */
+struct loop {
+    moegen_kernel *kernel;
+    moegen_call *call;
+    double products, seconds; /* of a run; the least so far */
+    unsigned char buffer[64];
+    float result[16];
+};
+
+static bool open_loop(struct loop *l, moegen_engine *e, const char *target, const char *op)
+{
+    static const char text[] = "kernel: probe\n";
+    const int64_t bytes = sizeof l->buffer, sixteen = 16;
+    const moegen_override set[] = {{"target", target}, {"op", op}};
+    moegen_spec spec = {.struct_size = sizeof spec,
+                        .text = text,
+                        .len = sizeof text - 1,
+                        .label = "probe",
+                        .overrides = set,
+                        .override_count = 2};
+    *l = (struct loop){.seconds = 1e9};
+    if (kernel_get(e, &spec, NULL, &l->kernel, NULL) ||
+        moegen_call_create(l->kernel, &l->call, NULL) ||
+        moegen_call_bind_const(l->call, "buffer", l->buffer, MOEGEN_U8, 1, &bytes, NULL) ||
+        moegen_call_bind(l->call, "result", l->result, MOEGEN_F32, 1, &sixteen, NULL) ||
+        moegen_call_set_size(l->call, "ITERATIONS", ITERATIONS, NULL) ||
+        moegen_call_set_threads(l->call, 1, NULL) || moegen_call_run(l->call, NULL))
+        return false;
+    const char *flops = moegen_kernel_param(l->kernel, "probe.flops_per_iteration");
+    l->products = flops ? (double)atol(flops) / 2 * ITERATIONS : 0;
+    return l->products > 0;
+}
+
+static void close_loop(struct loop *l)
+{
+    moegen_call_release(l->call);
+    moegen_kernel_release(l->kernel);
+}
+
+static void run_loop(struct loop *l)
+{
+    struct timespec from, to;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    moegen_call_run(l->call, NULL);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    double seconds = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+    if (seconds > 0 && seconds < l->seconds)
+        l->seconds = seconds;
+}
+
+/* In turns, so that a CPU that changes its clock, or other work on it, meets both; the least time
+ * of each counts. 0: this CPU cannot run it. */
+static long measure(moegen_engine *e, const char *name)
+{
+    char target[NAME];
+    const char *dot = strchr(name, '.');
+    struct loop fma = {0}, op = {0};
+    long value = 0;
+    snprintf(target, sizeof target, "%.*s", dot ? (int)(dot - name) : 0, name);
+    if (dot && open_loop(&fma, e, target, "fma") && open_loop(&op, e, target, dot + 1)) {
+        for (int i = 0; i < ROUNDS; i++) {
+            run_loop(&fma);
+            run_loop(&op);
+        }
+        double ratio = op.products / op.seconds * fma.seconds / fma.products;
+        value = ratio > 0 && ratio < MOST / 1000 ? (long)(1000 * ratio + 0.5) : 0;
+    }
+    close_loop(&fma);
+    close_loop(&op);
+    return value;
+}
+
+double property_of(moegen_engine *e, const char *name)
+{
+    long value = 0;
+    if (recall(name, &value))
+        return (double)value / 1000;
+    if (!property_load(engine_cache(e), name, &value) && (value = measure(e, name)) > 0)
+        property_save(engine_cache(e), name, value);
+    remember(name, value);
+    return (double)value / 1000;
+}

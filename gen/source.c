@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* source.c - the generator's own text: Lua modules, templates and fragments, built in or, for
+ * development, in a source tree. */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lauxlib.h>
+#include <lua.h>
+
+#include "private.h"
+
+enum { PATH_ROOM = 4096, MAX_FILE = 4 << 20 };
+
+/* ---- a source tree in place of the embedded copies (development) ---- */
+
+static bool read_file(const char *path, struct text *out)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return false;
+    char part[16384];
+    size_t n;
+    while ((n = fread(part, 1, sizeof part, f)) > 0 && out->len < MAX_FILE)
+        text_add(out, part, n);
+    bool good = !ferror(f) && feof(f) && !out->lost;
+    fclose(f);
+    return good;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void free_names(char **name, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(name[i]);
+    free(name);
+}
+
+/* Sorted stems of the files of root/folder that end in suffix; false if the folder cannot be read.
+ */
+static bool list_folder(const char *root, const char *folder, const char *suffix, char ***names,
+                        size_t *count)
+{
+    char path[PATH_ROOM];
+    snprintf(path, sizeof path, "%s/%s", root, folder);
+    *names = NULL;
+    *count = 0;
+    DIR *d = opendir(path);
+    if (!d)
+        return false;
+    bool good = true;
+    size_t tail = strlen(suffix);
+    for (struct dirent *e; good && (e = readdir(d));) {
+        size_t n = strlen(e->d_name);
+        if (e->d_name[0] == '.' || n <= tail || strcmp(e->d_name + n - tail, suffix) != 0)
+            continue;
+        char **more = realloc(*names, (*count + 1) * sizeof *more);
+        char *stem = more ? strndup(e->d_name, n - tail) : NULL;
+        if (more)
+            *names = more;
+        if (stem)
+            (*names)[(*count)++] = stem;
+        good = stem != NULL;
+    }
+    closedir(d);
+    if (*count)
+        qsort(*names, *count, sizeof **names, by_name);
+    return good;
+}
+
+/* Where the modules, templates and fragments of templates live, and the prefix of their names.
+ * embed.cmake enumerates the same. */
+static const struct {
+    const char *folder, *suffix, *prefix;
+} places[] = {
+    {"gen/lua", ".lua", ""},
+    {"gen/lua/isa", ".lua", "isa."},
+    {"templates/lib", ".lua", "lib."},
+    {"templates", ".c.in", ""},
+    {"templates/lib", ".c.in", "lib."},
+};
+enum { PLACES = sizeof places / sizeof *places, ISAS = 1, MODULES = 3, TEMPLATES = MODULES };
+
+bool source_digest(const char *root, char hex[65])
+{
+    if (!root) {
+        memcpy(hex, embedded_digest, 65);
+        return true;
+    }
+    struct sha256 sum;
+    sha256_start(&sum);
+    size_t files = 0;
+    for (int i = 0; i < PLACES; i++) {
+        char **name, path[PATH_ROOM];
+        size_t count;
+        list_folder(root, places[i].folder, places[i].suffix, &name, &count);
+        for (size_t k = 0; k < count; k++) {
+            struct text content = {0};
+            snprintf(path, sizeof path, "%s/%s/%s%s", root, places[i].folder, name[k],
+                     places[i].suffix);
+            files += read_file(path, &content);
+            const char *relative = path + strlen(root);
+            sha256_add(&sum, relative, strlen(relative) + 1);
+            sha256_add(&sum, &content.len, sizeof content.len);
+            if (content.len)
+                sha256_add(&sum, content.at, content.len);
+            text_free(&content);
+        }
+        free_names(name, count);
+    }
+    unsigned char out[32];
+    sha256_end(&sum, out);
+    digest_hex(out, sizeof out, hex);
+    hex[64] = '\0';
+    return files > 0;
+}
+
+/* ---- modules ---- */
+
+static int compare_embedded(const void *name, const void *entry)
+{
+    return strcmp(name, ((const struct embedded *)entry)->name);
+}
+
+static const struct embedded *find(const struct embedded *table, size_t count, const char *name)
+{
+    return bsearch(name, table, count, sizeof *table, compare_embedded);
+}
+
+/* Letters, digits, '_' and '-', and single dots between: nothing that walks the file system. */
+static bool sound_name(const char *name)
+{
+    static const char word[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+    do {
+        size_t n = strspn(name, word);
+        if (n == 0)
+            return false;
+        name += n;
+    } while (*name++ == '.');
+    return name[-1] == '\0';
+}
+
+/* Pushes the text of a file of the source tree, or returns false. */
+static bool push_file(lua_State *L, const char *path)
+{
+    struct text content = {0};
+    bool good = read_file(path, &content);
+    if (good)
+        lua_pushlstring(L, content.at ? content.at : "",
+                        content.len); /* leaks if this very push runs out of memory */
+    text_free(&content);
+    return good;
+}
+
+/* The file of the name, relative to the source tree, by the last of `count` places whose prefix it
+ * has. */
+static void find_file(char path[PATH_ROOM], const char *name, int first, int count)
+{
+    int i = first + count - 1;
+    while (i > first && strncmp(name, places[i].prefix, strlen(places[i].prefix)) != 0)
+        i--;
+    snprintf(path, PATH_ROOM, "%s/%s%s", places[i].folder, name + strlen(places[i].prefix),
+             places[i].suffix);
+}
+
+/* Pushes the module's chunk from the source tree; false if there is no such file. */
+static bool load_from_tree(lua_State *L, const char *root, const char *name)
+{
+    char label[PATH_ROOM + 1] = "@", path[2 * PATH_ROOM];
+    find_file(label + 1, name, 0, MODULES);
+    snprintf(path, sizeof path, "%s/%s", root, label + 1);
+    if (!push_file(L, path))
+        return false;
+    size_t len;
+    const char *text = lua_tolstring(L, -1, &len);
+    if (luaL_loadbufferx(L, text, len, label, "t") != LUA_OK)
+        lua_error(L);
+    lua_remove(L, -2);
+    return true;
+}
+
+static void load_embedded(lua_State *L, const struct embedded *e)
+{
+    if (luaL_loadbufferx(L, (const char *)e->at, e->len, e->name, "b") != LUA_OK)
+        lua_error(L);
+}
+
+void source_load(lua_State *L, const char *root, const char *name)
+{
+    if (sound_name(name)) {
+        if (root) {
+            if (load_from_tree(L, root, name))
+                return;
+        } else {
+            const struct embedded *m = find(embedded_modules, embedded_module_count, name);
+            if (m) {
+                load_embedded(L, m);
+                return;
+            }
+        }
+    }
+    luaL_error(L, "no module '%s'", name);
+}
+
+/* ---- module "source" ---- */
+
+/* $MOEGEN_TEMPLATE_DIR of the sandbox, or NULL. */
+static const char *root_of(lua_State *L)
+{
+    void *user;
+    lua_getallocf(L, &user);
+    return ((const struct sandbox *)user)->root;
+}
+
+/* source.text("moe_forward"), or "lib.routing" for a fragment -> text, path; of a source tree only:
+ * see source.chunk for the embedded ones */
+static int source_text(lua_State *L)
+{
+    const char *name = luaL_checkstring(L, 1);
+    char path[PATH_ROOM], full[2 * PATH_ROOM];
+    const char *root = root_of(L);
+    if (root && sound_name(name)) {
+        find_file(path, name, TEMPLATES, PLACES - TEMPLATES);
+        snprintf(full, sizeof full, "%s/%s", root, path);
+        if (push_file(L, full)) {
+            lua_pushstring(L, path);
+            return 2;
+        }
+    }
+    return luaL_error(L, "no template '%s'", name);
+}
+
+/* source.chunk("moe_forward", "body") -> that part of the template or fragment (see translate.lua)
+ * as a function, or nil with a source tree */
+static int source_chunk(lua_State *L)
+{
+    const char *family = luaL_checkstring(L, 1), *part = luaL_checkstring(L, 2);
+    const char *root = root_of(L);
+    if (root)
+        return 0;
+    const struct embedded *e = find(embedded_templates, embedded_template_count,
+                                    lua_pushfstring(L, "%s.%s", family, part));
+    if (!e)
+        return luaL_error(L, "no template '%s' with part '%s'", family, part);
+    load_embedded(L, e);
+    return 1;
+}
+
+/* Pushes a sorted list of the names in one of `places`. */
+static int push_names(lua_State *L, int place)
+{
+    const char *root = root_of(L);
+    lua_newtable(L);
+    if (root) {
+        char **name;
+        size_t count;
+        list_folder(root, places[place].folder, places[place].suffix, &name, &count);
+        for (size_t i = 0; i < count; i++) {
+            lua_pushstring(L, name[i]);
+            lua_rawseti(L, -2, (lua_Integer)i + 1);
+        }
+        free_names(name, count);
+        return 1;
+    }
+    const struct embedded *table = place == TEMPLATES ? embedded_templates : embedded_modules;
+    size_t count = place == TEMPLATES ? embedded_template_count : embedded_module_count;
+    const char *prefix = place == TEMPLATES ? "" : places[place].prefix;
+    const char *suffix = place == TEMPLATES ? ".head" : "";
+    lua_Integer n = 0;
+    for (size_t i = 0; i < count; i++) {
+        const char *name = table[i].name;
+        size_t head = strlen(prefix), tail = strlen(suffix), len = strlen(name);
+        if (strncmp(name, prefix, head) == 0 && len > head + tail &&
+            strcmp(name + len - tail, suffix) == 0) {
+            lua_pushlstring(L, name + head, len - head - tail);
+            lua_rawseti(L, -2, ++n);
+        }
+    }
+    return 1;
+}
+
+static int source_families(lua_State *L)
+{
+    return push_names(L, TEMPLATES);
+}
+
+static int source_isas(lua_State *L)
+{
+    return push_names(L, ISAS);
+}
+
+static const luaL_Reg source_functions[] = {{"text", source_text},
+                                            {"chunk", source_chunk},
+                                            {"families", source_families},
+                                            {"isas", source_isas},
+                                            {NULL, NULL}};
+
+void source_open(lua_State *L)
+{
+    luaL_newlib(L, source_functions);
+}

@@ -1,0 +1,112 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- dot.lua - products of 16-bit pairs by a dot instruction, in place of widening to f32: when it pays, and the tiles it needs.
+--
+-- A lane of 32 bits holds a pair: of a packed panel, elements of rows 2 k and 2 k + 1 of one column; of A, neighbours 2 k
+-- and 2 k + 1 of a row. So a panel, and a row of A, is half as long as in f32. Pairs move as floats that nobody computes
+-- with. The instruction gives 2 products per lane, but on some CPUs at a quarter of the rate of FMA: a property of the CPU,
+-- measured once (see gen/property.c), decides.
+local dtype = require "dtype"
+local ir = require "ir"
+local schema = require "schema"
+
+local dot = {}
+
+-- May the products of this spec be dot products on this target? Else false and why not.
+function dot.legal(spec, isa)
+    local dt = dtype[spec.dtype]
+    if not dt.dot then
+        return false, ("no instruction multiplies pairs of %s"):format(dt.name)
+    elseif not isa.rows[dt.dot] then
+        return false, ("target %s has no dot product of %s"):format(isa.name, dt.name)
+    elseif spec.affinity.scale == "pre" and spec.affinity.on == "hidden" then
+        return false, ("affinity scaling `pre` makes f32 of the %s rows"):format(dt.name)
+    elseif spec.output_dtype ~= spec.dtype then
+        return false, ("rounding act(gate) * up to %s costs digits of an output in %s"):format(dt.name, spec.output_dtype)
+    end
+    return true
+end
+
+-- Shall a plan take a target for its dot products? The answer and a reason, or nil, nil and the property of the CPU (see
+-- gen/property.c) that has to be known first. props: name -> value; 0: cannot be measured; nil: the CPU does not matter.
+function dot.uses(isa, spec, props)
+    local legal, why = dot.legal(spec, isa)
+    local given = spec.plan and spec.plan.product
+    if not legal or given then
+        return legal and given == "dot", why or "given"
+    elseif not props then
+        return true, "the target was asked for"
+    end
+    local op = dtype[spec.dtype].dot
+    local mnemonic, name = isa.rows[op][2], isa.name .. "." .. op
+    local rate = props[name]
+    if not rate then
+        return nil, nil, name
+    elseif rate == 0 then
+        return false, ("how fast %s is here cannot be measured"):format(mnemonic)
+    end
+    return rate > 1, ("%s runs at %.2f of the FMA rate here"):format(mnemonic, rate)
+end
+
+-- The plan's choice `product`, for dtypes whose pairs some instruction multiplies.
+function dot.choose(plan, spec, info)
+    local legal, why = dot.legal(spec, plan.isa)
+    if spec.plan and spec.plan.product == "dot" and not legal then
+        schema.complain(info, "plan.product", why)
+    elseif dtype[spec.dtype].dot then
+        plan:choose("product", legal and "dot" or "widen", plan.used or why)
+    end
+    plan.group = plan.product == "dot" and 2 or 1   -- rows of K to a row of a packed panel
+end
+
+-- What gemm.packed does with pairs.
+dot.packed = {
+    bcast = "bcast_pair", multiply = dtype.bf16.dot, group = 2,
+    -- A vector of pairs from rows of weights that are ld apart.
+    load = function(p, _, name, src, offset, ld)
+        local low = p:op("load_u16", name .. "_low", p:at(src, offset))
+        local high = p:op("load_u16", name .. "_high", p:at(src, offset, ld))
+        return p:op("bit_or", name, low, p:op("shl", name .. "_up", high, 16))
+    end,
+}
+
+-- dst[n][width] = pairs of rows of src, which are `ld` apart; the second vector of a row is `second` elements after the first.
+function dot.pack(cfg)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "pack", {"Pack n pairs of rows of weights into a panel."})
+    local dst, src = p:pointer("dst", "float"), p:pointer("src", "const " .. cfg.dtype.c)
+    local ld, second, n = p:integer("ld"), p:integer("second"), p:integer("n")
+    local ahead = p:pointer("ahead", "const " .. cfg.dtype.c)
+    p:loop(n, function()
+        local half = {{}, {}}
+        for i, name in ipairs{"low", "high"} do
+            p:op("prefetch_0", p:at(ahead, 0))
+            p:op("prefetch_0", p:at(ahead, 0, second))
+            for v = 0, cfg.vectors - 1 do
+                half[i][v] = p:op("load_u16", ("w_%d_%s"):format(v, name), p:at(src, 0, v > 0 and second or nil))
+            end
+            p:advance(src, ld)
+            p:advance(ahead, ld)
+        end
+        for v = 0, cfg.vectors - 1 do
+            local up = p:op("shl", ("w_%d_up"):format(v), half[2][v], 16)
+            p:op("store", p:at(dst, v * lanes), p:op("bit_or", "w_" .. v, half[1][v], up))
+        end
+        p:advance(dst, cfg.vectors * lanes)
+    end, "pairs of rows")
+    return p
+end
+
+-- dst = src, n vectors of half the width.
+function dot.copy(cfg)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "copy", {"Row = row, " .. cfg.dtype.name .. "."})
+    local dst, src, n = p:pointer("dst", cfg.dtype.c), p:pointer("src", "const " .. cfg.dtype.c), p:integer("n")
+    p:loop(n, function()
+        p:op("store_u16", p:at(dst, 0), p:op("load_u16", "x", p:at(src, 0)))
+        p:advance(src, lanes)
+        p:advance(dst, lanes)
+    end, "vectors")
+    return p
+end
+
+return dot
