@@ -5,6 +5,7 @@
  *     moegen_engine   settings, caches and thread teams; thread-safe; one per process is enough
  *     moegen_kernel   one compiled kernel; immutable; callable from any thread
  *     moegen_call     a kernel with its tensors bound; belongs to one thread at a time
+ *     moegen_layer    forward and backward kernel of one spec; immutable
  *     moegen_error    every diagnostic of a failed call; owned by the caller
  *
  * Rules for all functions. A function that can fail returns a moegen_status; when it is not
@@ -72,6 +73,8 @@ typedef struct moegen_kernel moegen_kernel;
 typedef struct moegen_call moegen_call;
 typedef struct moegen_source moegen_source;
 typedef struct moegen_error moegen_error;
+typedef struct moegen_layer moegen_layer;
+typedef struct moegen_layer_state moegen_layer_state;
 
 /* Version of the library in use: major * 10000 + minor * 100 + patch. */
 MOEGEN_API uint32_t moegen_version(void);
@@ -265,6 +268,57 @@ MOEGEN_API moegen_status moegen_call_set_workspace(moegen_call *call, void *memo
  * is below half a microsecond. MOEGEN_BAD_DATA: the content of a tensor is out of range; no output
  * was written then. */
 MOEGEN_API moegen_status moegen_call_run(moegen_call *call, moegen_error **err);
+
+/* ---- layers: a forward pass, and backward passes from the state that it leaves
+ * ------------------------------------------------------------------------------------------- */
+
+/* One tensor of a pass: dense row-major data of the caller's, as moegen_call_bind takes it. A pass
+ * only reads its inputs. */
+typedef struct moegen_tensor {
+    const char *name;
+    void *data;
+    moegen_dtype dtype;
+    int rank;
+    int64_t shape[8];
+} moegen_tensor;
+
+/* Both kernels of a spec of family moe_layer (or of any family with `op: forward` and `op:
+ * backward`, such as router): sets `op` itself, and `checkpoint: save` in the forward kernel unless
+ * the spec says `recompute`. The layer comes with one reference. Fails as moegen_kernel_get does.
+ */
+MOEGEN_API moegen_status moegen_layer_create(moegen_engine *engine, const moegen_spec *spec,
+                                             moegen_layer **layer, moegen_error **err);
+MOEGEN_API void moegen_layer_retain(moegen_layer *layer);
+MOEGEN_API void moegen_layer_release(moegen_layer *layer);
+/* The kernel of the forward pass, or with backward != 0 of the other; owned by the layer. Tensors
+ * that forward writes and backward reads are the state: nobody else passes them. */
+MOEGEN_API const moegen_kernel *moegen_layer_kernel(const moegen_layer *layer, int backward);
+
+/* A state without a forward pass in it. It keeps the layer alive, owns its memory (which grows to
+ * the largest forward pass and is used again), and belongs to one thread at a time. */
+MOEGEN_API moegen_status moegen_layer_state_create(moegen_layer *layer, moegen_layer_state **state,
+                                                   moegen_error **err);
+MOEGEN_API void moegen_layer_state_release(moegen_layer_state *state);
+/* Threads that run the passes; see moegen_call_set_threads. */
+MOEGEN_API moegen_status moegen_layer_state_set_threads(moegen_layer_state *state, int threads,
+                                                        moegen_error **err);
+/* The forward pass over the caller's tensors: all inputs and outputs of the forward kernel but the
+ * state's, in any order. They need not outlive the call. A wrong, missing or unknown tensor is
+ * MOEGEN_BAD_ARGUMENT, with every complaint; after any failure the state is what it was before. */
+MOEGEN_API moegen_status moegen_layer_forward(moegen_layer_state *state,
+                                              const moegen_tensor *tensors, size_t count,
+                                              moegen_error **err);
+/* The gradients of the last successful forward pass, in the same form: any number of times, with
+ * the same answer for the same tensors. Before a forward pass, or with tensors of another number of
+ * tokens: MOEGEN_BAD_ARGUMENT. Never changes the state. */
+MOEGEN_API moegen_status moegen_layer_backward(moegen_layer_state *state,
+                                               const moegen_tensor *tensors, size_t count,
+                                               moegen_error **err);
+/* A tensor of the state (expert_index, logits, ...), valid until the next forward pass or the
+ * release. MOEGEN_BAD_ARGUMENT without a forward pass or for an unknown name. */
+MOEGEN_API moegen_status moegen_layer_state_tensor(const moegen_layer_state *state,
+                                                   const char *name, moegen_tensor *out,
+                                                   moegen_error **err);
 
 /* ---- ahead of time
  * --------------------------------------------------------------------------------------------- */

@@ -161,9 +161,11 @@ moegen_rt_status moegen_rt_compare(const moegen_rt_tensor *got, const moegen_rt_
                        rt_shape(&need, want->rank, want->shape));
     const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(got->dtype);
     struct sums sums = {0, 0};
-    *c = (moegen_rt_comparison){
-        .l2_limit = facts->l2_limit,
-        .roundings_limit = facts->digits ? roundings_limit(moegen_rt_tensor_count(want)) : 0};
+    /* Noise of that size has single elements about 6 times as large. */
+    double noise = 6 * want->noise / ldexp(1, 1 - facts->digits);
+    *c = (moegen_rt_comparison){.l2_limit = facts->l2_limit + 2 * want->noise};
+    if (facts->digits)
+        c->roundings_limit = roundings_limit(moegen_rt_tensor_count(want)) + noise;
     rows(got, want, &sums, c);
     c->l2 = sums.want > 0 ? sqrt(sums.difference / sums.want) : sqrt(sums.difference);
     verdict(c);

@@ -109,6 +109,15 @@ static moegen_rt_status random_checkpoints(moegen_rt_problem *p, const struct rt
     return status;
 }
 
+moegen_rt_status rt_moe_checkpoints(moegen_rt_problem *p, const struct rt_moe *m,
+                                    moegen_rt_dtype io, uint64_t seed, moegen_rt_error *err)
+{
+    int64_t rows = moegen_rt_problem_tensor(p, "hidden_states")->shape[0];
+    double flops = 6.0 * (double)(rows * m->k) * (double)m->H * (double)m->I;
+    return flops < TOO_MUCH ? true_checkpoints(p, m, io, err)
+                            : random_checkpoints(p, m, io, seed, err);
+}
+
 static moegen_rt_status fill_gradients(moegen_rt_problem *p, const struct rt_moe *m, uint64_t seed,
                                        moegen_rt_error *err)
 {
@@ -140,10 +149,8 @@ moegen_rt_status rt_fill_moe_backward(moegen_rt_problem *p, const moegen_rt_fill
         return status;
     int64_t rows = moegen_rt_problem_tensor(p, "hidden_states")->shape[0], dy[] = {rows, m.H};
     status = rt_add_normal(p, "output_hidden_states_grad", io, 2, dy, how->seed, 1, err);
-    double flops = 6.0 * (double)(rows * m.k) * (double)m.H * (double)m.I;
     if (status == MOEGEN_RT_OK && !recompute)
-        status = flops < TOO_MUCH ? true_checkpoints(p, &m, io, err)
-                                  : random_checkpoints(p, &m, io, how->seed, err);
+        status = rt_moe_checkpoints(p, &m, io, how->seed, err);
     if (status == MOEGEN_RT_OK)
         status = fill_gradients(p, &m, how->seed, err);
     return status;

@@ -147,6 +147,8 @@ typedef struct moegen_rt_tensor {
     int64_t shape[8];
     void *data;   /* aligned to 64 when the library allocated it */
     size_t bytes; /* elements times the size of one */
+    double noise; /* of a reference's output: relative L2 error that roundings of what the kernel
+                     computes before it can cause, where that is much (sums that cancel); else 0 */
 } moegen_rt_tensor;
 
 /* Number of elements. */
@@ -230,6 +232,8 @@ typedef struct moegen_rt_want {
     int64_t token_count;
     int padding_is_zero; /* padding slots of checkpoints: 0: NaN, not compared; 1: zero, when tokens
                             is NULL */
+    int own_choice;      /* 0: what depends on a router's choice that rounding could change is NaN;
+                            1: it is what float64 chooses */
 } moegen_rt_want;
 
 /* One family. Both functions read the problem's parameters (H, I_TP, E, top_k, ...).
@@ -286,8 +290,9 @@ typedef struct moegen_rt_comparison {
 /* Compares an output with its reference (f64, NaN = not compared). Shapes must agree up to trailing
  * extents of 1; got may have more rows (first extent) than want. A row is a run of the last extent
  * that is not such a 1; of a tensor whose name ends in _T, of the last extent but one. Its largest
- * magnitude counts as at least the root mean square of all that is not 0. Fails only on shapes that
- * do not agree or want not f64; a wrong value is result->ok = 0. */
+ * magnitude counts as at least the root mean square of all that is not 0. want->noise widens both
+ * limits. Fails only on shapes that do not agree or want not f64; a wrong value is result->ok = 0.
+ */
 MOEGEN_RT_API moegen_rt_status moegen_rt_compare(const moegen_rt_tensor *got,
                                                  const moegen_rt_tensor *want,
                                                  moegen_rt_comparison *result,

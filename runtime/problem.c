@@ -300,3 +300,12 @@ int moegen_rt_problem_bool(const moegen_rt_problem *p, const char *key, int othe
     const char *text = moegen_rt_problem_text(p, key, "");
     return strcmp(text, "true") == 0 ? 1 : strcmp(text, "false") == 0 ? 0 : otherwise;
 }
+
+moegen_rt_status rt_problem_params(moegen_rt_problem *to, const moegen_rt_problem *from,
+                                   moegen_rt_error *err)
+{
+    moegen_rt_status status = MOEGEN_RT_OK;
+    for (size_t i = 0; i < from->params && status == MOEGEN_RT_OK; i++)
+        status = moegen_rt_problem_set(to, from->param[i].key, from->param[i].value);
+    return status == MOEGEN_RT_OK ? status : rt_fail(err, status, "out of memory");
+}

@@ -10,6 +10,7 @@ enum { ROWS = 16 };
 
 struct pass {
     struct rt_router r;
+    bool own_choice; /* is final, however near to another */
     const moegen_rt_tensor *x, *weight, *bias, *correction, *logits, *index, *dy;
     int64_t T;
     struct rt_router_token t;
@@ -133,20 +134,17 @@ static void route(struct pass *s, struct outputs *o, int64_t i)
 {
     const struct rt_router *r = &s->r;
     const double *logits = o->logits + i * r->E;
-    rt_router_scores(r->how->sigmoid, logits, r->E, s->t.p);
-    for (int64_t e = 0; e < r->E; e++)
-        s->t.rank[e] = s->correction && !r->how->after ? s->t.p[e] + s->one[e]
-                       : s->correction                 ? logits[e] + s->one[e]
-                                                       : logits[e];
-    bool open = rt_router_choose(r, s->t.rank, s->chosen, s->unsure);
+    rt_router_rank(r, logits, s->correction ? s->one : NULL, &s->t);
+    bool open = rt_router_choose(r, s->t.rank, s->chosen, s->unsure) && !s->own_choice;
     rt_router_weigh(r, logits, s->chosen, &s->t);
     for (int64_t e = 0; open && e < r->E; e++)
         o->affinities[i * r->E + e] = (double)NAN;
     for (int64_t j = 0; j < r->k; j++) {
         int64_t e = s->chosen[j];
         s->count[e]++;
-        o->index[i * r->k + j] = s->unsure[j] ? (double)NAN : (double)e;
-        o->weights[i * r->k + j] = open || s->unsure[j] ? (double)NAN : r->scale * s->t.q[j];
+        bool unsure = s->unsure[j] && !s->own_choice;
+        o->index[i * r->k + j] = unsure ? (double)NAN : (double)e;
+        o->weights[i * r->k + j] = open || unsure ? (double)NAN : r->scale * s->t.q[j];
         if (!open)
             o->affinities[i * r->E + e] = r->scale * s->t.q[j];
     }
@@ -345,8 +343,7 @@ moegen_rt_status rt_fill_router(moegen_rt_problem *p, const moegen_rt_fill *how,
 moegen_rt_status rt_compute_router(const moegen_rt_problem *p, const moegen_rt_want *want,
                                    moegen_rt_problem *out, moegen_rt_error *err)
 {
-    (void)want; /* always everything */
-    struct pass s = {0};
+    struct pass s = {.own_choice = want && want->own_choice}; /* always all tokens */
     moegen_rt_status status = rt_router_read(p, &s.r, err);
     if (status == MOEGEN_RT_OK)
         status = allocate(&s, err);

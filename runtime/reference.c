@@ -18,7 +18,7 @@
     }
 static const moegen_rt_reference references[] = {
     ROW(moe_forward), ROW(moe_index),   ROW(moe_backward), ROW(grouped_gemm),
-    ROW(router),      ROW(mlp_forward), ROW(mlp_backward),
+    ROW(router),      ROW(mlp_forward), ROW(mlp_backward), ROW(moe_layer),
 };
 enum { REFERENCES = sizeof references / sizeof *references };
 

@@ -136,6 +136,16 @@ void rt_router_weigh_back(const struct rt_router *r, const int64_t *chosen,
         dlogits[e] += t->dp[e];
 }
 
+void rt_router_rank(const struct rt_router *r, const double *logits, const double *correction,
+                    struct rt_router_token *t)
+{
+    rt_router_scores(r->how->sigmoid, logits, r->E, t->p);
+    for (int64_t e = 0; e < r->E; e++)
+        t->rank[e] = !correction     ? logits[e]
+                     : r->how->after ? logits[e] + correction[e]
+                                     : t->p[e] + correction[e];
+}
+
 /* What is compared: NaN and -infinity come last. */
 static double rank_key(double x)
 {

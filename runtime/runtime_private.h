@@ -23,6 +23,9 @@ const char *rt_shape(struct rt_shape_text *to, int rank, const int64_t *shape);
 /* Moves every tensor of `from` into `to`, replacing those of the same name. All or nothing. */
 moegen_rt_status rt_problem_move(moegen_rt_problem *to, moegen_rt_problem *from,
                                  moegen_rt_error *err);
+/* Sets all parameters of `from` in `to`. */
+moegen_rt_status rt_problem_params(moegen_rt_problem *to, const moegen_rt_problem *from,
+                                   moegen_rt_error *err);
 
 /* ---- tensor.c ---- */
 
@@ -171,6 +174,10 @@ bool rt_inside(double v, struct rt_limits limits);
 /* rt_moe_read, for moe_backward: *recompute says that there are no checkpoints. */
 moegen_rt_status rt_moe_backward_read(const moegen_rt_problem *p, struct rt_moe *m, bool *recompute,
                                       moegen_rt_error *err);
+/* Adds the checkpoints that the forward pass leaves behind to a problem that has its inputs; random
+ * ones where that pass would take long. */
+moegen_rt_status rt_moe_checkpoints(moegen_rt_problem *p, const struct rt_moe *m,
+                                    moegen_rt_dtype io, uint64_t seed, moegen_rt_error *err);
 
 /* ---- router.c: one token ---- */
 
@@ -201,6 +208,9 @@ struct rt_router_token {
 };
 /* p[n] from l[n]: sigmoid or softmax. */
 void rt_router_scores(bool is_sigmoid, const double *l, int64_t n, double *p);
+/* t->rank: what the experts are chosen by; correction [E] may be NULL. Also sets t->p. */
+void rt_router_rank(const struct rt_router *r, const double *logits, const double *correction,
+                    struct rt_router_token *t);
 /* The k best of rank[E] into chosen, best first, the lower index first among equals. Says which
  * places and (result) whether the set itself could come out differently in f32. */
 bool rt_router_choose(const struct rt_router *r, const double *rank, int64_t *chosen,
@@ -228,6 +238,35 @@ moegen_rt_status rt_index_build(const int32_t *chosen, int64_t T, int64_t k, int
                                 int64_t N, int32_t padding, bool dropping, int32_t *ids,
                                 int32_t *experts, int32_t *conditions, moegen_rt_error *err);
 
+/* ---- ref_moe_layer.c ---- */
+
+/* The whole layer: a router and experts over hidden states without a padding row. */
+struct rt_layer {
+    struct rt_router r;
+    struct rt_moe m;
+    bool backward;
+    bool dense; /* every expert sees every token */
+    bool keeps; /* forward leaves what backward needs; activations too, unless `recompute` */
+    bool recompute;
+};
+moegen_rt_status rt_layer_read(const moegen_rt_problem *p, struct rt_layer *l,
+                               moegen_rt_error *err);
+/* A problem with the parameters and, by name, the tensors of the router, or of the experts, that p
+ * has; it borrows them. NULL after a failure. */
+moegen_rt_problem *rt_layer_router(const moegen_rt_problem *p, moegen_rt_error *err);
+moegen_rt_problem *rt_layer_experts(const moegen_rt_problem *p, moegen_rt_error *err);
+/* `to` has the tensor of that name in `from`, under another one; without it, nothing happens. */
+moegen_rt_status rt_lend(moegen_rt_problem *to, const char *name, const moegen_rt_problem *from,
+                         const char *as, moegen_rt_error *err);
+/* Which experts float64 chooses for each token from f64 logits [T,E]: chosen[T,k]; close[T] (may
+ * be NULL) says where rounding could choose others. */
+moegen_rt_status rt_layer_choose(const struct rt_layer *l, const moegen_rt_problem *p,
+                                 const double *logits, int64_t T, int32_t *chosen, uint8_t *close,
+                                 moegen_rt_error *err);
+/* Adds token_position_to_id, block_to_expert and conditions. */
+moegen_rt_status rt_layer_index(const struct rt_layer *l, const int32_t *chosen, int64_t T,
+                                moegen_rt_problem *to, moegen_rt_error *err);
+
 /* ---- the families, one line each (see reference.c) ---- */
 #define RT_FAMILY(name)                                                                            \
     moegen_rt_status rt_fill_##name(moegen_rt_problem *, const moegen_rt_fill *,                   \
@@ -241,5 +280,6 @@ RT_FAMILY(grouped_gemm);
 RT_FAMILY(router);
 RT_FAMILY(mlp_forward);
 RT_FAMILY(mlp_backward);
+RT_FAMILY(moe_layer);
 
 #endif

@@ -356,8 +356,8 @@ static void comparison(void)
 {
     double want_data[8] = {1, -2, 0.5, NAN, 0, 0, 0, 0};
     float got_data[12] = {1, -2, 0.5f, NAN, 0, 0, 0, 0, NAN, NAN, NAN, NAN};
-    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {2, 4}, want_data, sizeof want_data};
-    moegen_rt_tensor got = {"o", MOEGEN_RT_F32, 3, {3, 4, 1}, got_data, sizeof got_data};
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {2, 4}, want_data, sizeof want_data, 0};
+    moegen_rt_tensor got = {"o", MOEGEN_RT_F32, 3, {3, 4, 1}, got_data, sizeof got_data, 0};
     moegen_rt_comparison c;
     moegen_rt_error err;
     CHECK(!moegen_rt_compare(&got, &want, &c, &err) && c.ok && c.l2 == 0 && c.compared == 7 &&
@@ -368,6 +368,14 @@ static void comparison(void)
           "%s", c.text);
     got_data[2] = 0.5f + 0x1p-17f;
     CHECK(!moegen_rt_compare(&got, &want, &c, &err) && !c.ok && c.roundings == 32, "%s", c.text);
+    want.noise = 0x1p-21; /* 4 roundings, as a norm */
+    CHECK(!moegen_rt_compare(&got, &want, &c, &err) && c.roundings_limit == 40 &&
+              c.l2_limit == 2e-6 + 0x1p-20 && !c.ok && c.l2 > c.l2_limit,
+          "noise: %s", c.text);
+    got_data[2] = 0.5f + 0x1p-18f + 0x1p-20f; /* 20 roundings */
+    CHECK(!moegen_rt_compare(&got, &want, &c, &err) && c.ok && c.roundings == 20, "noise: %s",
+          c.text);
+    want.noise = 0;
     got_data[2] = 0.5f;
     got_data[5] = 1e-30f;
     CHECK(!moegen_rt_compare(&got, &want, &c, &err) && !c.ok && isinf(c.roundings) && c.worst == 5,
@@ -378,7 +386,7 @@ static void comparison(void)
     got.shape[0] = 1;
     CHECK(moegen_rt_compare(&got, &want, &c, &err) == MOEGEN_RT_BAD_ARGUMENT, "shape");
     int32_t whole[8] = {1, -2, 0, 0, 0, 0, 0, 0};
-    moegen_rt_tensor integer = {"o", MOEGEN_RT_I32, 2, {2, 4}, whole, sizeof whole};
+    moegen_rt_tensor integer = {"o", MOEGEN_RT_I32, 2, {2, 4}, whole, sizeof whole, 0};
     want_data[2] = 0;
     CHECK(!moegen_rt_compare(&integer, &want, &c, &err) && c.ok, "%s", c.text);
     whole[7] = 1;

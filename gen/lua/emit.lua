@@ -22,7 +22,7 @@ local work_rows = {
 
 -- Of each amount that a family gives: text(row, amount).
 local function work_of(job, text)
-    local work, out = job.family.work and job.family.work(job.spec) or {}, {}
+    local work, out = job.work, {}
     for _, row in ipairs(work_rows) do
         if work[row[1]] then
             out[#out + 1] = text(row, work[row[1]])
@@ -50,7 +50,7 @@ function emit.args_struct(job)
         for _, arg in ipairs(job.args) do
             out[#out + 1] = ("const %s *%s;\n"):format(c_of[arg[2]], arg[1]):sub(is_output(arg) and 7 or 1)
         end
-        for _, dim in ipairs(job.family.dims) do
+        for _, dim in ipairs(job.dims) do
             out[#out + 1] = "int64_t " .. dim .. ";\n"
         end
         out[#out + 1] = "void *workspace;\nint64_t workspace_bytes;\n};\n"
@@ -63,7 +63,7 @@ function emit.args_struct(job)
             ("%s%s *%s;"):format(is_output(arg) and "" or "const ", c_of[arg[2]], arg[1]), shape_text(arg), arg[2],
             optional, arg.says and ": " .. arg.says or "")
     end
-    for _, dim in ipairs(job.family.dims) do
+    for _, dim in ipairs(job.dims) do
         out[#out + 1] = ("    int64_t %s;\n"):format(dim)
     end
     out[#out + 1] = "    void *workspace;                                     // 64-byte aligned\n"
@@ -125,36 +125,38 @@ function emit.constants(list, job)
     return table.concat(out)
 end
 
--- C functions on single elements, each once: the conversions asked for in names.scalars.
-local function scalar_functions(names)
-    local out, seen = {}, {}
-    for _, want in ipairs(names.scalars or {}) do
-        local name = want and want[1][want[2]]
-        if name and not seen[name] then
-            seen[name] = true
-            out[#out + 1] = want[1].scalar[name]
-        end
-    end
-    return out
-end
-
 local print_tile = {
     bytes = function(p, job) return require("print_bytes").print(p, job) end,
     intrinsics = function(p) return require("print_c").intrinsics(p) end,
     scalar = function(p) return require("print_c").scalar(p) end,
 }
 
--- All tiles of a kernel as text; nil and a sentence when one does not fit the register file.
-function emit.tiles(job, names)
-    local printed, used, seen, count = {}, {}, {}, 0
+-- What tiles of one file share: C functions on single elements, and the ops that the scalar spelling defines; each once.
+function emit.shared()
+    return {functions = {}, ops = {}, seen = {}}
+end
+
+local function once(shared, list, key, value)
+    if not shared.seen[key] then
+        shared.seen[key] = true
+        list[#list + 1] = value
+    end
+end
+
+-- All tiles of a kernel as text; nil and a sentence when one does not fit the register file. Adds to `shared` what they need.
+function emit.tiles(job, names, shared)
+    local printed, count = {}, 0
     local print = print_tile[job.plan.spelling]
     job.peak = 0
+    for _, want in ipairs(names.scalars or {}) do   -- conversions: {row of dtype.lua, "widen" or "narrow"}
+        local name = want and want[1][want[2]]
+        if name then
+            once(shared, shared.functions, name, want[1].scalar[name])
+        end
+    end
     for _, p in ipairs(names.tiles()) do
         for _, op in ipairs(p.used_list) do
-            if not seen[op] then
-                seen[op] = true
-                used[#used + 1] = op
-            end
+            once(shared, shared.ops, "op " .. op, op)
         end
         local text, why = print(p, {jit = job.bare})
         if not text then
@@ -165,11 +167,15 @@ function emit.tiles(job, names)
         printed[#printed + 1] = (job.bare and "" or "// " .. p.note[1] .. "\n") .. text
     end
     job.operations = count
-    local out = scalar_functions(names)
+    return table.concat(printed, "\n")
+end
+
+-- What stands before the tiles of a file.
+function emit.preamble(job, shared)
+    local out = table.move(shared.functions, 1, #shared.functions, 1, {})
     if job.plan.spelling == "scalar" then
-        out[#out + 1] = require("print_c").scalar_preamble(used)
+        out[#out + 1] = require("print_c").scalar_preamble(shared.ops)
     end
-    table.move(printed, 1, #printed, #out + 1, out)
     return table.concat(out, "\n")
 end
 
@@ -211,7 +217,7 @@ function emit.banner(job)
         end
     end
     line("Returns   0, or with nothing written")
-    for i, text in ipairs(job.family.statuses or {}) do
+    for i, text in ipairs(job.statuses) do
         line("          %d  %s", i, text)
     end
     local work = work_of(job, function(row, amount) return row[2]:format(amount) end)
@@ -225,12 +231,24 @@ function emit.banner(job)
     return table.concat(out)
 end
 
+-- The comment above a part of a composed kernel.
+function emit.part_banner(job)
+    if job.bare then
+        return ""
+    end
+    local out = {("// ==== %s: %s, %s ====\n//\n"):format(job.part, job.family.family, job.family.computes)}
+    for _, c in ipairs(job.plan.choices) do
+        out[#out + 1] = ("// %-16s = %-10s (%s)\n"):format(c.key, tostring(c.value), c.why)
+    end
+    return table.concat(out) .. "\n"
+end
+
 -- The .h of a generated .c.
 function emit.header(job)
     local guard = job.name:upper() .. "_H"
     local out = {"/*\n * " .. job.name .. ".h\n *\n * Generated by moegen. Do not edit: change the spec or the template and run\n *     "
         .. job.command .. "\n *\n * Status of a call: 0, or with nothing written\n"}
-    for i, text in ipairs(job.family.statuses or {}) do
+    for i, text in ipairs(job.statuses) do
         out[#out + 1] = (" *     %d  %s\n"):format(i, text)
     end
     out[#out + 1] = (" */\n#ifndef %s\n#define %s\n\n#include \"moegen_rt.h\"\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n")
@@ -251,16 +269,16 @@ function emit.meta(job)
     end
     line("name", job.name)
     line("family", job.family.family)
-    line("target", job.plan.emulated and "scalar" or job.plan.isa.name)
+    line("target", job.plan.emulated and "scalar" or job.isa.name)
     line("spelling", job.plan.spelling)
     line("dtype", job.spec.dtype or "i32")
-    line("requires", table.concat(job.plan.requires, " "))
+    line("requires", table.concat(job.requires, " "))
     line("entry", job.name)
     line("workspace", job.name .. "_workspace")
     if job.plan.threads then
         line("threads", ("%d"):format(job.plan.threads))
     end
-    for _, dim in ipairs(job.family.dims) do
+    for _, dim in ipairs(job.dims) do
         line("dim", dim)
     end
     for _, row in ipairs(job.family.derived and job.family.derived(job.spec) or {}) do
@@ -274,7 +292,7 @@ function emit.meta(job)
         line("arg", arg[1], arg[2], (arg[3]:gsub("?", "")), arg[3]:find("?", 1, true) and "optional" or "required",
             table.concat(extents, " "))
     end
-    for i, text in ipairs(job.family.statuses or {}) do
+    for i, text in ipairs(job.statuses) do
         line("status", tostring(i), text)
     end
     for _, text in ipairs(schema.flatten(job.spec)) do
@@ -285,7 +303,7 @@ function emit.meta(job)
     end
     work_of(job, function(row, amount) line("work", row[1], ("%d"):format(amount)) end)
     if job.plan.spelling == "intrinsics" then
-        line("cflags", job.plan.isa.gcc)
+        line("cflags", table.concat(job.cflags, " "))
     end
     return table.concat(out, "\n") .. "\n"
 end

@@ -4,6 +4,7 @@
 -- A request is a table made by gen/request.c: file, root (the spec as a tree of nodes with places), kernel (name in a model
 -- file), sets (overrides), features (of the CPU), props (measured properties of it), measures (may more be asked for?), purpose
 -- ("jit" or "file"), command, digest, generator.
+local compose = require "compose"
 local emit = require "emit"
 local planner = require "planner"
 local schema = require "schema"
@@ -36,11 +37,11 @@ local function prepare(req, errors)
     if not plan or plan.measure or #errors > 0 then
         return nil, plan and plan.measure
     end
-    local job = {family = family, spec = spec, plan = plan, info = info, name = spec.name, command = req.command or "moegen",
-                 digest = req.digest or "", generator = req.generator or "",
-                 bare = req.purpose == "jit" and plan.spelling ~= "intrinsics"}
-    job.args = family.args(spec)
-    return job
+    local job = compose.job(family, spec, plan, info)
+    job.command, job.digest, job.generator = req.command or "moegen", req.digest or "", req.generator or ""
+    job.bare = req.purpose == "jit" and plan.spelling ~= "intrinsics"
+    local measure = compose.prepare(job, req)                         -- kernels of other families inside it
+    return not measure and #errors == 0 and job or nil, measure
 end
 
 -- Errors, or the C text, header and metadata of one kernel.
@@ -50,18 +51,18 @@ function moegen.build(req)
     if not job then
         return {errors = errors, measure = measure}
     end
-    local names = job.family.names(job.spec, job.plan, job)            -- what the template's holes refer to
-    local tiles, why = emit.tiles(job, names)                         -- vector programs, allocated and printed
-    if not tiles then
+    local shared = emit.shared()
+    local names = job.family.names(job.spec, job.plan, job)           -- what the template's holes refer to
+    local tiles, why = emit.tiles(job, names, shared)                 -- vector programs, allocated and printed
+    if tiles then
+        names.parts, why = compose.render(job, shared)                -- C of the parts
+    end
+    if not tiles or not names.parts then
         schema.complain(job.info, "plan", why, "take fewer rows: plan.tile_rows, plan.direct_rows")
         return {errors = errors}
     end
-    names.name = job.name
-    names.tiles = tiles
-    names.banner = emit.banner(job)
-    names.includes = emit.includes(job)
-    names.args_struct = emit.args_struct(job)
-    names.constants = names.constants and emit.constants(names.constants, job) or ""
+    compose.fill(job, names, emit.preamble(job, shared), tiles)
+    names.banner, names.includes = emit.banner(job), emit.includes(job)
     local text = template.render(job.family.family, names, job.bare)  -- C
     local file = not job.bare and require "fit"                       -- lines that a reader's window holds
     return {name = job.name, c = file and file.text(text) or text, h = file and file.text(emit.header(job)) or "",
@@ -79,7 +80,11 @@ function moegen.explain(req)
         local key, value = text:match("^(%S+) (.*)$")
         out[#out + 1] = ("  %-24s %-10s %s\n"):format(key, value, tostring(job.info.origin[key] or "default"))
     end
-    return {text = table.concat(out) .. "plan\n" .. emit.explain(job.plan)}
+    out[#out + 1] = "plan\n" .. emit.explain(job.plan)
+    for _, part in ipairs(job.parts) do
+        out[#out + 1] = ("plan of %s (%s)\n"):format(part.part, part.family.family) .. emit.explain(part.plan)
+    end
+    return {text = table.concat(out)}
 end
 
 function moegen.kernels(req)

@@ -139,7 +139,11 @@ local function fill(rows, node, at)
         else
             local here = at:enter(name)
             at.info.place[here.path], at.info.origin[here.path] = child, child.set and "--set" or "spec"
-            value[name] = type:check(child, here)
+            if child.kind == "value" then   -- one of another kernel's checked spec, see compose.lua
+                value[name] = child.value
+            else
+                value[name] = type:check(child, here)
+            end
             sound = sound and value[name] ~= nil
         end
         if row.into and value[name] ~= nil then value[name] = row.into(value[name]) end

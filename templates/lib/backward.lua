@@ -58,7 +58,7 @@ function backward.args(s)
     if has.bias_down_value then
         add{"down_proj_bias", s.bias_dtype, "in", s.E, s.H}
     end
-    add{"hidden_states_grad", s.dtype, "out", rows, s.H, says = "summed over the experts of each token"}
+    add{"hidden_states_grad", s.hidden_grad_dtype, "out", rows, s.H, says = "summed over the experts of each token"}
     add{"expert_affinities_masked_grad", s.affinity_dtype, "out", flat, 1, says = "0 where no block holds the pair"}
     add{"gate_up_proj_weight_grad", s.output_dtype, grad, s.E, s.H, gates, s.I_TP}
     add{"down_proj_weight_grad", s.output_dtype, grad, s.E, s.I_TP, s.H}
@@ -89,7 +89,7 @@ local function constants(spec, plan)
 end
 
 function backward.names(spec, plan, job)
-    local isa, io, out = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype]
+    local isa, io, out, dx = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype], dtype[spec.hidden_grad_dtype]
     local has = steps(spec)
     local gates = spec.gated and 2 or 1
     local width = plan.vectors * isa.lanes
@@ -103,15 +103,15 @@ function backward.names(spec, plan, job)
     local names = {
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         bias_c = bias.c, affinity_c = affinity.c,
-        narrow_io = io.narrow ~= nil, narrow_out = out.narrow ~= nil,
+        dx = dx.c, narrow_dx = dx.narrow ~= nil, narrow_out = out.narrow ~= nil,
         turns = has.again, turns_whole = has.again and spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
-        narrow = convert(io, "narrow"),
+        narrow_x = convert(dx, "narrow"),
         widen_bias = convert(bias, "widen"), widen_affinity = convert(affinity, "widen"),
         narrow_affinity = convert(affinity, "narrow"),
         bound = bound, float = function(x) return bound(x + 0.0, "") end,
         bounds = {spec.clamp and spec.clamp.gate or {}, spec.clamp and spec.clamp.up or {}},
         constants = constants(spec, plan),
-        scalars = {{io, "widen"}, {io, "narrow"}, {affinity, "widen"}, {affinity, "narrow"},
+        scalars = {{io, "widen"}, {dx, "narrow"}, {affinity, "widen"}, {affinity, "narrow"},
             (has.bias_up_value or has.bias_down_value) and {bias, "widen"} or false,
             {out, "narrow"}, has.add and {out, "widen"} or false},
     }
@@ -147,8 +147,8 @@ function backward.names(spec, plan, job)
         elseif has.bias_down_value and spec.H >= isa.lanes then
             add(rows.dot(cfg, "dot", io, bias))
         end
-        if io.narrow and spec.H >= isa.lanes then
-            add(rows.narrow(cfg, io, "narrow_io"))
+        if dx.narrow and spec.H >= isa.lanes then
+            add(rows.narrow(cfg, dx, "narrow_dx"))
         end
         return list
     end

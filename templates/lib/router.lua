@@ -45,7 +45,7 @@ function router.args(s)
         add{"logits", "f32", "in", "T", s.E, says = "of the forward pass, like expert_index"}
         add{"expert_index", "i32", "in", "T", s.top_k}
         add{"expert_affinities_grad", s.affinity_dtype, "in", "T", s.E, says = "read at the chosen experts only"}
-        add{"hidden_states_grad", s.output_dtype, "out", "T", s.H}
+        add{"hidden_states_grad", s.hidden_grad_dtype, "out", "T", s.H}
         add{"router_weight_grad", s.output_dtype, out, s.H, s.E}
         add(s.bias and {"router_bias_grad", s.output_dtype, out, s.E} or nil)
         return list
@@ -221,7 +221,7 @@ local function forward_tiles(spec, has, cfg, s, names)
 end
 
 local function backward_tiles(spec, has, cfg, s, names)
-    local set = with(cfg, {name = "product", dtype = names.grad_type, a_row = s.pitch, a_k = 1, pitch = spec.H, K = spec.E,
+    local set = with(cfg, {name = "product", dtype = names.dx_type, a_row = s.pitch, a_k = 1, pitch = spec.H, K = spec.E,
         skip = s.rows_e - spec.E, folds = s.folds})
     local list = gemm.heights(product.set, set, names.tile_rows)
     local outer = with(cfg, {name = "outer", a_row = 1, a_k = s.pitch, pitch = s.width})
@@ -260,11 +260,13 @@ function router.names(spec, plan, job)
     local has = steps(spec, method)
     local s = shape(spec, plan, has)
     local io, grad, affinity = dtype[spec.dtype], dtype[spec.output_dtype], dtype[spec.affinity_dtype]
+    local dx = dtype[spec.hidden_grad_dtype]
     local cfg = {isa = plan.isa, prefix = job.name .. "_", vectors = plan.vectors, unroll = plan.unroll, k_block = plan.k_block,
         strip = plan.strip, many = spec.E > 256}
     local names = {
         spec = spec, plan = plan, isa = plan.isa, has = has, shape = s, p = cfg.prefix, number = number,
-        io = io.c, io_type = io, grad = grad.c, grad_type = grad, affinity = affinity.c, bias_c = dtype[spec.bias_dtype].c,
+        io = io.c, io_type = io, grad = grad.c, grad_type = grad, dx = dx.c, dx_type = dx,
+        affinity = affinity.c, bias_c = dtype[spec.bias_dtype].c,
         narrow_weights = affinity.narrow ~= nil,
         edge_e = spec.E % (has.backward and plan.isa.lanes or s.width) ~= 0, edge_h = spec.H % s.width ~= 0,
         tile_rows = all_heights(has.backward and s.out_rows or plan.tile_rows),

@@ -1,0 +1,214 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- compose.lua - jobs, and kernels that are made of others.
+--
+-- A family may name parts in its header: parts = function(spec, plan) -> list of {name, family, spec}, where spec holds
+-- values as a checked spec has them (nil: the default of the part's family). Every part goes through the pipeline like a
+-- kernel of its own, in the spelling of the whole, and becomes static C in the same file:
+--
+--   $(parts.<name>.text)        its argument structure, constants, tiles and C, every name of file scope prefixed
+--   $(parts.<name>.args)        tag of the argument structure;  .entry, .workspace: its two functions
+--   $(parts.<name>.status)      what to add to a status of the part to make it one of the whole
+--
+-- `parts` is also the list of them. Code of the template fills the structures and calls the entries, with a barrier between
+-- two parts that share memory.
+local emit = require "emit"
+local planner = require "planner"
+local schema = require "schema"
+local template = require "template"
+
+local compose = {}
+
+local function value_of(x, ...)
+    if type(x) == "function" then
+        return x(...)
+    end
+    return x
+end
+
+-- A kernel on its way: what is known before its C is made. Parts and what depends on the request are added later.
+function compose.job(family, spec, plan, info)
+    local flags = {}
+    for word in plan.isa.gcc:gmatch("%S+") do
+        flags[#flags + 1] = word
+    end
+    return {family = family, spec = spec, plan = plan, info = info, name = spec.name, args = family.args(spec), parts = {},
+            dims = value_of(family.dims, spec), statuses = {table.unpack(family.statuses or {})},
+            isa = plan.isa, requires = {table.unpack(plan.requires)}, cflags = flags,
+            work = family.work and family.work(spec) or {}}
+end
+
+-- Preparing the parts ----------------------------------------------------------------------------------------------
+
+-- A map of values as a map node of a spec, see schema.fill.
+local function node_of(values)
+    local node = {kind = "map", entries = {}}
+    for name, value in pairs(values) do
+        node.entries[#node.entries + 1] = {key = {kind = "scalar", value = name}, value = {kind = "value", value = value}}
+    end
+    return node
+end
+
+-- Complaints about a part name it, and have no place: the user wrote none of its keys.
+local function complain(errors, own, name)
+    for _, e in ipairs(own) do
+        errors[#errors + 1] = {file = e.file, line = 0, col = 0, len = 1, message = ("%s: %s"):format(name, e.message),
+            hint = e.hint, source = e.source, status = e.status}
+    end
+end
+
+local function part_job(whole, row, req)
+    local name, family, own = row[1], template.family(row[2]), {}
+    local values = {}
+    for key, value in pairs(row[3]) do
+        values[key] = value
+    end
+    values.target, values.spelling = whole.plan.emulated and "scalar" or whole.spec.target, whole.plan.spelling
+    local raw = {map = node_of(values), file = whole.info.file, family = row[2], name = whole.name .. "_" .. name,
+                 origin = {name = "default", kernel = "default"}}
+    local spec, info = schema.check(raw, family, own)
+    local plan = spec and planner.choose(family, spec, req, info)
+    complain(whole.info.errors, own, name)
+    if not plan or plan.measure or #own > 0 then
+        return nil, plan and plan.measure
+    end
+    assert(plan.isa.lanes == whole.plan.isa.lanes, "parts share functions on vectors of one length")
+    plan.rejected = {}   -- the whole has said it
+    local job = compose.job(family, spec, plan, info)
+    job.part, job.bare, job.base = name, whole.bare, #whole.statuses
+    return job
+end
+
+-- The words of a list that another lacks, added to it.
+local function add_words(list, words)
+    for _, word in ipairs(words) do
+        local known = false
+        for _, w in ipairs(list) do
+            known = known or w == word
+        end
+        list[#list + 1] = not known and word or nil
+    end
+end
+
+-- The whole needs what the part needs, gives its statuses after its own, and does its work.
+local function add_part(job, part)
+    job.parts[#job.parts + 1] = part
+    add_words(job.requires, part.requires)
+    add_words(job.cflags, part.cflags)
+    if part.plan.isa.rank > job.isa.rank then
+        job.isa = part.plan.isa
+    end
+    for _, text in ipairs(part.statuses) do
+        job.statuses[#job.statuses + 1] = part.part .. ": " .. text
+    end
+    for key, count in pairs(part.work) do
+        job.work[key] = (job.work[key] or 0) + count
+    end
+end
+
+-- Adds the parts that a job's family names: job.parts. Complaints go to job.info.errors. Returns a property of the CPU that
+-- has to be measured first, if there is one.
+function compose.prepare(job, req)
+    for _, row in ipairs(job.family.parts and job.family.parts(job.spec, job.plan) or {}) do
+        local part, measure = part_job(job, row, req)
+        if measure then
+            return measure
+        elseif part then
+            add_part(job, part)
+        end
+    end
+end
+
+-- Their C ----------------------------------------------------------------------------------------------------------
+
+-- Names that a C text defines at file scope: functions, data, tags, enumerators, types.
+local function definitions(text, names)
+    local map = {}
+    for _, row in ipairs(names.constants or {}) do
+        map[row[1]] = true
+    end
+    for name in text:gmatch("static%s+[^;={}%(%[]-([%a_][%w_]*)%s*[%(%[=;]") do
+        map[name] = true
+    end
+    for _, kind in ipairs{"struct", "union", "enum"} do
+        for name in text:gmatch("%f[%w_]" .. kind .. "%s+([%a_][%w_]*)%s*{") do
+            map[name] = true
+        end
+    end
+    for list in text:gmatch("%f[%w_]enum%s*[%w_]*%s*(%b{})") do
+        for name in list:gmatch("[{,]%s*([%a_][%w_]*)") do
+            map[name] = true
+        end
+    end
+    for name in text:gmatch("typedef%s[^;]-([%a_][%w_]*);") do
+        map[name] = true
+    end
+    return map
+end
+
+-- The text with those names replaced, outside of comments.
+local function renamed(text, map)
+    return (text:gsub("[^\n]+", function(line)
+        local code, comment = line:match("^([^\"]-)(//.*)$")
+        return (code or line):gsub("%f[%w_][%a_][%w_]*", map) .. (comment or "")
+    end))
+end
+
+-- Sets the holes that every template has, but for banner and includes.
+function compose.fill(job, names, preamble, tiles)
+    names.name = job.name
+    names.tiles = preamble ~= "" and preamble .. "\n" .. tiles or tiles
+    names.args_struct = emit.args_struct(job)
+    names.constants = names.constants and emit.constants(names.constants, job) or ""
+end
+
+local MARK <const> = "// tiles\n"
+
+-- The C of one part; nil and a sentence when a tile does not fit.
+local function part_text(job, shared)
+    local names = job.family.names(job.spec, job.plan, job)
+    local tiles, why = emit.tiles(job, names, shared)
+    if not tiles then
+        return nil, job.part .. ": " .. why
+    end
+    local constants = names.constants
+    compose.fill(job, names, "", MARK)
+    names.banner, names.includes = "", ""
+    local text = template.render(job.family.family, names, job.bare)
+    local map = definitions(text, {constants = constants})
+    map[job.name .. "_args"] = nil
+    for name in pairs(map) do
+        map[name] = job.part .. "_" .. name
+    end
+    for _, list in ipairs{job.args, job.dims} do
+        for _, row in ipairs(list) do
+            local name = type(row) == "table" and row[1] or row
+            assert(not map[name], name .. " names a tensor or size and something at file scope")
+        end
+    end
+    text = renamed(text, map):gsub("^%s+", "")
+    text = text:gsub("int32_t " .. job.name .. "%(", "static %0"):gsub("int64_t " .. job.name .. "_workspace%(", "static %0")
+    local at, stop = text:find(MARK, 1, true)
+    if at then
+        text = text:sub(1, at - 1) .. tiles .. text:sub(stop + 1)
+    end
+    return emit.part_banner(job) .. text
+end
+
+-- What the template of a job sees as `parts`; nil and a sentence when a tile does not fit. Adds to `shared`.
+function compose.render(job, shared)
+    local parts = {}
+    for i, part in ipairs(job.parts) do
+        local text, why = part_text(part, shared)
+        if not text then
+            return nil, why
+        end
+        parts[i] = {name = part.part, text = text, args = part.name .. "_args", entry = part.name,
+                    workspace = part.name .. "_workspace", status = part.base, job = part}
+        parts[part.part] = parts[i]
+        job.peak = math.max(job.peak, part.peak)
+        job.operations = job.operations + part.operations
+    end
+    return parts
+end
+
+return compose
