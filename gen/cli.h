@@ -159,6 +159,10 @@ enum { MAX_TRIALS = 32 };
 int trials_plan(const moegen_kernel *kernel, const struct options *o, struct trial *out);
 /* Floating-point operations of `tokens` tokens. */
 double kernel_flops(const moegen_kernel *kernel, int64_t tokens);
+/* The key by which the spec fixes the number of tokens, NULL if it does not. */
+const char *kernel_fixes(const moegen_kernel *kernel);
+/* That number, or another. */
+int64_t kernel_tokens(const moegen_kernel *kernel, int64_t otherwise);
 /* Inputs for a kernel, filled by its family's reference. MOEGEN_UNSUPPORTED when the family has
  * none. */
 moegen_status inputs_fill(const moegen_kernel *kernel, const struct trial *t,

@@ -19,6 +19,21 @@ double kernel_flops(const moegen_kernel *kernel, int64_t tokens)
     return ((double)f->flops_per_row * rows + (double)f->flops_per_token) * (double)tokens;
 }
 
+const char *kernel_fixes(const moegen_kernel *kernel)
+{
+    static const char *const keys[] = {"T", "S"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (moegen_kernel_param(kernel, keys[i]))
+            return keys[i];
+    return NULL;
+}
+
+int64_t kernel_tokens(const moegen_kernel *kernel, int64_t otherwise)
+{
+    const char *key = kernel_fixes(kernel);
+    return key ? param_int(kernel, key, otherwise) : otherwise;
+}
+
 /* ---- which cases ---- */
 
 /* Tokens that cost about this many operations, within limits. */
@@ -62,7 +77,7 @@ int trials_plan(const moegen_kernel *kernel, const struct options *o, struct tri
 {
     struct plan p = {.out = out, .seed = (uint64_t)o->seed};
     const char *only = o->routing;
-    int64_t fixed = param_int(kernel, "T", o->tokens);
+    int64_t fixed = kernel_tokens(kernel, o->tokens);
     const moegen_kernel_facts *f = &kernel->unit->facts;
     double weights = (double)f->weight_bytes_per_expert * (double)param_int(kernel, "E", 1) +
                      (double)f->weight_bytes;

@@ -197,13 +197,13 @@ moegen_status job_kernel(struct job *j, int k, int extra, int64_t tokens, const 
 {
     moegen_spec spec = job_spec(j, k, extra);
     moegen_status status = kernel_get(j->engine, &spec, cc, kernel, err);
-    const char *fixed = status ? NULL : moegen_kernel_param(*kernel, "T");
-    if (!fixed || !tokens || strtoll(fixed, NULL, 10) == tokens)
+    const char *fixed = status ? NULL : kernel_fixes(*kernel);
+    if (!fixed || !tokens || kernel_tokens(*kernel, 0) == tokens)
         return status;
     moegen_kernel_release(*kernel);
     *kernel = NULL;
     snprintf(j->tokens, sizeof j->tokens, "%lld", (long long)tokens);
-    j->set[j->sets + extra] = (moegen_override){"T", j->tokens};
+    j->set[j->sets + extra] = (moegen_override){fixed, j->tokens};
     spec = job_spec(j, k, extra + 1);
     return kernel_get(j->engine, &spec, cc, kernel, err);
 }

@@ -99,7 +99,7 @@ static int add_contender(struct group *g, const struct axis *axes, int count)
     if (!c->threads)
         c->threads = c->kernel->unit->facts.threads;
     c->probe = probe_for(b, c->kernel);
-    c->tokens = param_int(c->kernel, "T", b->o->tokens ? b->o->tokens : TOKENS);
+    c->tokens = kernel_tokens(c->kernel, b->o->tokens ? b->o->tokens : TOKENS);
     return EXIT_OK;
 }
 

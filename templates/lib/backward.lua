@@ -29,12 +29,12 @@ end
 
 function backward.args(s)
     local has = steps(s)
-    local rows = s.skip_token and "T" or "T+1"
+    local tokens = s.skip_token and "T" or "T+1"
     local flat = s.skip_token and ("%d*T"):format(s.E) or ("%d*T+%d"):format(s.E, s.E)
     local gates = s.gated and 2 or 1
     local grad = s.accumulate_grads and "inout" or "out"
     local list = {
-        {"hidden_states", s.dtype, "in", rows, s.H, says = "rows of tokens" .. (s.skip_token and "" or "; row T is padding")},
+        {"hidden_states", s.dtype, "in", tokens, s.H, says = "rows of tokens" .. (s.skip_token and "" or "; row T is padding")},
         {"expert_affinities_masked", s.affinity_dtype, "in", flat, 1, says = "of token id and expert e at id * E + e"},
         {"gate_up_proj_weight", s.dtype, "in", s.E, s.H, gates, s.I_TP, says = s.gated and "0 = gate, 1 = up" or "up"},
         {"down_proj_weight", s.dtype, "in", s.E, s.I_TP, s.H},
@@ -43,22 +43,24 @@ function backward.args(s)
         list[#list + 1] = row
     end
     if not has.again then
-        add{"gate_up_proj_act_checkpoint_T", s.dtype, "in", "N", gates, s.I_TP, s.block_size, says = "gate and up as the activation saw them"}
+        add{"gate_up_proj_act_checkpoint_T", s.dtype, "in", "N", gates, s.I_TP, s.block_size,
+            says = "gate and up as the activation saw them"}
     end
     if has.saved_down then
         add{"down_proj_act_checkpoint", s.dtype, "in", "N", s.block_size, s.H, says = "what the expert gave, before the affinity"}
     end
-    add{"token_position_to_id", "i32", "in", ("%d*N"):format(s.block_size), says = "token of each slot; padding is " .. (s.skip_token and "-1" or "T")}
+    add{"token_position_to_id", "i32", "in", ("%d*N"):format(s.block_size),
+        says = "token of each slot; padding is " .. (s.skip_token and "-1" or "T")}
     add{"block_to_expert", "i32", s.dropping and "in?" or "in", "N"}
     add{"conditions", "i32", "in?", "N+1", says = "1 for each block that ran, a prefix; absent: all"}
-    add{"output_hidden_states_grad", s.dtype, "in", rows, s.H}
+    add{"output_hidden_states_grad", s.dtype, "in", tokens, s.H}
     if has.bias_up_value then
         add{"gate_and_up_proj_bias", s.bias_dtype, "in", s.E, gates, s.I_TP}
     end
     if has.bias_down_value then
         add{"down_proj_bias", s.bias_dtype, "in", s.E, s.H}
     end
-    add{"hidden_states_grad", s.hidden_grad_dtype, "out", rows, s.H, says = "summed over the experts of each token"}
+    add{"hidden_states_grad", s.hidden_grad_dtype, "out", tokens, s.H, says = "summed over the experts of each token"}
     add{"expert_affinities_masked_grad", s.affinity_dtype, "out", flat, 1, says = "0 where no block holds the pair"}
     add{"gate_up_proj_weight_grad", s.output_dtype, grad, s.E, s.H, gates, s.I_TP}
     add{"down_proj_weight_grad", s.output_dtype, grad, s.E, s.I_TP, s.H}

@@ -72,7 +72,8 @@ local function kept(s)
 end
 
 local function weights(s, list)
-    list[#list + 1] = {"gate_up_weights", s.dtype, "in", gates(s) * s.I_TP, s.H, says = s.gated and "rows of gate, then of up" or "rows of up"}
+    local says = s.gated and "rows of gate, then of up" or "rows of up"
+    list[#list + 1] = {"gate_up_weights", s.dtype, "in", gates(s) * s.I_TP, s.H, says = says}
     list[#list + 1] = {"down_proj_weight", s.dtype, "in", s.H, s.I_TP}
     return list
 end

@@ -21,7 +21,8 @@ end
 local function inside(p, x, v, sides, name)
     for _, side in ipairs{"lo", "hi"} do
         if sides[side] then
-            local open = side == "lo" and p:op("is_less", name .. "_above", sides.lo, v) or p:op("is_less", name .. "_below", v, sides.hi)
+            local open = side == "lo" and p:op("is_less", name .. "_above", sides.lo, v)
+                or p:op("is_less", name .. "_below", v, sides.hi)
             x = p:op("blend", ("%s_%s_open"):format(x.name, side), open, p:op("zero", ("%s_%s_none"):format(name, side)), x)
         end
     end
@@ -73,7 +74,8 @@ end
 -- given: P holds act(G) already
 function mlp_epilogue.through(cfg, spec, limits, given)
     local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. (given and "through_given" or "through"), {"Gradients of gate and up, and p, for rows of I."})
+    local p = ir.program(cfg.isa, cfg.prefix .. (given and "through_given" or "through"),
+        {"Gradients of gate and up, and p, for rows of I."})
     local S, U, P, n = p:pointer("S", "const float"), p:pointer("U", "float"), p:pointer("P", "float"), p:integer("n")
     local G = spec.gated and p:pointer("G", "float")
     local bounds = mlp_epilogue.bounded(spec) and p:pointer("bounds", "const float")
@@ -118,7 +120,8 @@ end
 
 -- Does the way back need bounds?
 function mlp_epilogue.bounded(spec)
-    return spec.clamp ~= nil or spec.up_offset ~= 0
+    local clamp = spec.clamp or {}
+    return next(clamp.gate or {}) ~= nil or next(clamp.up or {}) ~= nil or spec.up_offset ~= 0
 end
 
 return mlp_epilogue
