@@ -6,7 +6,10 @@
 
 #include "runtime_private.h"
 
-enum { ROWS = 16 };
+enum {
+    ROWS = 16,
+    SCALED = 32, /* of the loss, so that f16 holds its gradients */
+};
 
 struct pass {
     struct rt_router r;
@@ -212,9 +215,8 @@ static moegen_rt_status backward(struct pass *s, const moegen_rt_problem *p, moe
 
 /* ---- filling ---- */
 
-/* Scales a token's hidden states to a largest logit of size `most`. */
-static void scale_row(double *row, const double *g, double *logits, const struct rt_router *r,
-                      double most)
+/* Scales a token's hidden states to a largest logit of 3 or -3. */
+static void scale_row(double *row, const double *g, double *logits, const struct rt_router *r)
 {
     double largest = 0;
     memset(logits, 0, (size_t)r->E * sizeof *logits);
@@ -224,7 +226,7 @@ static void scale_row(double *row, const double *g, double *logits, const struct
     for (int64_t e = 0; e < r->E; e++)
         largest = fmax(largest, fabs(logits[e]));
     for (int64_t h = 0; largest > 0 && h < r->H; h++)
-        row[h] *= most / largest;
+        row[h] *= 3 / largest;
 }
 
 /* Moves the hidden states of each token towards the weights of the experts that the routing asks
@@ -250,11 +252,11 @@ static moegen_rt_status push(moegen_rt_problem *p, const struct rt_router *r,
     for (int64_t t = 0; status == MOEGEN_RT_OK && t < T; t++) {
         rt_elements(x, t * r->H, r->H, row);
         for (int64_t h = 0; h < r->H; h++)
-            row[h] *= 0.1;
+            row[h] *= 0.25;
         for (int64_t j = 0; j < r->k; j++)
             for (int64_t h = 0; h < r->H; h++)
                 row[h] += g[h * r->E + chosen[t * r->k + j]];
-        scale_row(row, g, logits, r, r->backward ? 6 : 4);
+        scale_row(row, g, logits, r);
         moegen_rt_encode(x->dtype, row, (size_t)r->H, (char *)x->data + (size_t)(t * r->H) * width);
     }
     free(row);
@@ -289,7 +291,7 @@ static moegen_rt_status fill_backward(moegen_rt_problem *p, const struct rt_rout
     if (status == MOEGEN_RT_OK)
         status = moegen_rt_problem_add(p, "expert_index", MOEGEN_RT_I32, 2, few, &index, err);
     if (status == MOEGEN_RT_OK)
-        status = rt_add_normal(p, "expert_affinities_grad", affinity, 2, all, seed, 1, err);
+        status = rt_add_normal(p, "expert_affinities_grad", affinity, 2, all, seed, SCALED, err);
     if (status == MOEGEN_RT_OK) {
         make_logits(&s, o.logits);
         moegen_rt_encode(logits->dtype, o.logits, (size_t)(s.T * r->E), logits->data);

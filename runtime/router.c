@@ -94,7 +94,7 @@ static void normalise_back(const double *p, const double *dq, int64_t n, double 
     for (int64_t i = 0; i < n; i++)
         sum += p[i];
     for (int64_t i = 0; i < n; i++)
-        mean += dq[i] * p[i] / sum;
+        mean += dq[i] * (p[i] / sum);
     for (int64_t i = 0; i < n; i++)
         dp[i] = (dq[i] - mean) / sum;
 }

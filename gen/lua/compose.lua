@@ -32,7 +32,7 @@ function compose.job(family, spec, plan, info)
         flags[#flags + 1] = word
     end
     return {family = family, spec = spec, plan = plan, info = info, name = spec.name, args = family.args(spec), parts = {},
-            dims = value_of(family.dims, spec), statuses = {table.unpack(family.statuses or {})},
+            dims = value_of(family.dims, spec), statuses = {table.unpack(value_of(family.statuses, spec) or {})},
             isa = plan.isa, requires = {table.unpack(plan.requires)}, cflags = flags,
             work = family.work and family.work(spec) or {}}
 end

@@ -31,6 +31,12 @@ local function work_of(job, text)
     return out
 end
 
+-- What a family says of its kernels, or of those of one spec.
+local function said(job, key)
+    local x = job.family[key]
+    return type(x) == "function" and x(job.spec) or x
+end
+
 local function shape_text(arg)
     local out = {}
     for i = 4, #arg do
@@ -203,7 +209,7 @@ function emit.banner(job)
         line("%-24s = %-10s (%s)", c.key, tostring(c.value), c.why)
     end
     line("")
-    line("Computes  %s", job.family.computes)
+    line("Computes  %s", said(job, "computes"))
     for i, arg in ipairs(job.args) do
         if not is_output(arg) then
             line("%-9s %-26s %s %s", i == 1 and "Takes" or "", arg[1], shape_text(arg), arg[2])

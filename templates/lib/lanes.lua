@@ -40,13 +40,13 @@ local function pass(p, count, pointers, body, back)
     end
 end
 
--- A sum over rows: value, add(a) or, of products, add(a, b). With cfg.many rows it carries along what its rounding lost (Kahan).
-local function total(p, cfg, name, of_products, start)
+-- A sum over rows: value, add(a) or, of products, add(a, b). With many rows it carries along what its rounding lost (Kahan).
+local function total(p, name, many, of_products, start)
     local sum = start or p:op("zero", name)
     local one = not of_products and p:op("const", name .. "_one", 1.0)
-    local kept = cfg.many and p:op("zero", name .. "_kept")
+    local kept = many and p:op("zero", name .. "_kept")
     return {value = sum, add = function(a, b)
-        if not cfg.many then
+        if not many then
             return p:op("fma", sum, a, b or one)
         end
         local x = p:op("copy", name .. "_x", kept)
@@ -72,7 +72,7 @@ function lanes.softmax(cfg)
         {{"X", IN}, {"W", OUT}, {"stat", OUT}, {"n", COUNT}, {"back", COUNT}})
     local again = p:count_from("again", a.n)
     local most = largest(p, a.X, a.n, a.back)
-    local sum = total(p, cfg, "sum")
+    local sum = total(p, "sum", cfg.many)
     pass(p, again, {a.X, a.W}, function()
         local e = math_lib.exp_or_zero(p, "e", p:op("sub", "below", p:op("load", "x", p:at(a.X, 0)), most))
         p:op("store", p:at(a.W, 0), e)
@@ -106,7 +106,7 @@ function lanes.sigmoid_sum(cfg)
         {{"X", IN}, {"W", OUT}, {"stat", OUT}, {"n", COUNT}, {"back", COUNT}})
     local again = p:count_from("again", a.n)
     local shift = p:op("min", "shift", p:op("zero", "none"), largest(p, a.X, a.n, a.back))
-    local sum = total(p, cfg, "sum")
+    local sum = total(p, "sum", cfg.many)
     pass(p, again, {a.X, a.W}, function()
         local w = shifted_sigmoid(p, p:op("load", "x", p:at(a.X, 0)), shift)
         p:op("store", p:at(a.W, 0), w)
@@ -187,7 +187,7 @@ end
 -- out = sum of W * c / sum of W; c has one number for each row.
 function lanes.mean(cfg)
     local p, a = tile(cfg, "mean", "Mean of c, weighed by rows.", {{"out", OUT}, {"W", IN}, {"c", IN}, {"n", COUNT}, {"stat", IN}})
-    local weighed = total(p, cfg, "weighed", true)
+    local weighed = total(p, "weighed", cfg.many, true)
     pass(p, a.n, {a.W, {a.c, 1}}, function()
         weighed.add(p:op("load", "w", p:at(a.W, 0)), p:op("bcast", "count", p:at(a.c, 0)))
     end)
@@ -198,14 +198,14 @@ end
 -- stat[2] = sum of n rows.
 function lanes.rest(cfg)
     local p, a = tile(cfg, "rest", "Sum of rows.", {{"W", IN}, {"stat", OUT}, {"n", COUNT}})
-    local sum = total(p, cfg, "sum")
+    local sum = total(p, "sum", cfg.many)
     pass(p, a.n, {a.W}, function() sum.add(p:op("load", "w", p:at(a.W, 0))) end)
     p:op("store", p:at(a.stat, row(cfg, 2)), sum.value)
     return p
 end
 
 -- The gradient of factor * W / sum(W) by the logarithms of the rows W: out = factor * W / sum * (d - mean of d). Where one row
--- outweighs the others, d - mean of d would cancel: so d is taken relative to the d of that row.
+-- outweighs all others together, d - mean of d would cancel: there d is taken relative to the d of that row.
 -- has: of_rows (d has one number for each row), sigmoid (times 1 - sigmoid(X)), rest (there are more rows, which sum to
 -- stat[2] and have d = 0: what they get is their W times stat[3])
 function lanes.gradient(cfg, name, has)
@@ -218,22 +218,23 @@ function lanes.gradient(cfg, name, has)
     local function d(where)
         return p:op(has.of_rows and "bcast" or "load", "d_" .. where, p:at(a.d, 0))
     end
-    local most, base = p:op("const", "most", 0.25), p:op("zero", "base")   -- a row that outweighs the others is above 1 / 4
+    local most, of_most = p:op("zero", "most"), p:op("zero", "of_most")
+    local sum = total(p, "sum", cfg.many, false, has.rest and p:op("load", "sum", p:at(a.stat, row(cfg, 2))))
     pass(p, a.n, {a.W, d_rows}, function()
         local w = p:op("load", "w_1", p:at(a.W, 0))
         local more = p:op("is_less", "more", most, w)
         p:op("move", most, p:op("blend", "most_now", more, most, w))
-        p:op("move", base, p:op("blend", "base_now", more, base, d(1)))
+        p:op("move", of_most, p:op("blend", "of_most_now", more, of_most, d(1)))
+        sum.add(w)
     end, a.back)
-    local rest = has.rest and p:op("load", "sum", p:at(a.stat, row(cfg, 2)))
-    local weighed, sum = total(p, cfg, "weighed", true), total(p, cfg, "sum", false, rest)
+    local half = p:op("mul", "half_sum", sum.value, p:op("const", "half_f", 0.5))
+    local base = p:op("blend", "base", p:op("is_less", "outweighs", half, most), p:op("zero", "no_base"), of_most)
+    local weighed = total(p, "weighed", cfg.many, true)
     if has.rest then
-        p:op("fnma", weighed.value, rest, base)
+        p:op("fnma", weighed.value, p:op("load", "rest", p:at(a.stat, row(cfg, 2))), base)
     end
     pass(p, second, {a.W, d_rows}, function()
-        local w = p:op("load", "w_2", p:at(a.W, 0))
-        weighed.add(w, p:op("sub", "beyond_2", d(2), base))
-        sum.add(w)
+        weighed.add(p:op("load", "w_2", p:at(a.W, 0)), p:op("sub", "beyond_2", d(2), base))
     end, a.back)
     local mean = p:op("div", "mean", weighed.value, sum.value)
     local by = p:op("div", "by", p:op("bcast", "f", p:at(a.factor, 0)), sum.value)
@@ -275,6 +276,15 @@ function lanes.spread(cfg, name, add)
         p:op("fma", g, p:op("load", "w", p:at(a.W, 0)), c)
         p:op("store", p:at(a.out, 0), g)
     end)
+    return p
+end
+
+-- out = the sum of n rows of one vector, `pitch` apart.
+function lanes.columns(cfg, pitch)
+    local p, a = tile(cfg, "columns", "Sum of rows of one vector.", {{"out", OUT}, {"A", IN}, {"n", COUNT}})
+    local sum = total(p, "sum", true)
+    pass(p, a.n, {{a.A, pitch}}, function() sum.add(p:op("load", "a", p:at(a.A, 0))) end)
+    p:op("store", p:at(a.out, 0), sum.value)
     return p
 end
 

@@ -111,19 +111,6 @@ function product.set(cfg, rows)
     return p
 end
 
--- S[lanes] += the sum of n rows, cfg.pitch apart.
-function product.columns(cfg)
-    local p = ir.program(cfg.isa, cfg.prefix .. "columns", {"Add up n rows of one vector."})
-    local S, A, n = p:pointer("S", "float"), p:pointer("A", "const float"), p:integer("n")
-    local acc, one = p:op("zero", "acc"), p:op("const", "unit", 1.0)
-    p:loop(n, function()
-        p:op("fma", acc, p:op("load", "a", p:at(A, 0)), one)
-        p:advance(A, cfg.pitch)
-    end, "rows")
-    p:op("store", p:at(S, 0), p:op("add", "sum", acc, p:op("load", "before", p:at(S, 0))))
-    return p
-end
-
 -- Panels of f32 from a matrix of dtype cfg.dtype: n rows, `cfg.ld` elements apart, of cfg.strip panels, `cfg.panel` apart.
 function product.pack(cfg)
     local lanes = cfg.isa.lanes

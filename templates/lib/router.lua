@@ -1,10 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- router.lua - the methods and the plan of the router, and the names that its template's holes refer to.
 local dtype = require "dtype"
-local gemm = require "lib.gemm"
-local lanes = require "lib.lanes"
-local product = require "lib.product"
-local rows = require "lib.rows"
+local tiles = require "lib.router_tiles"
 local types = require("schema").types
 
 local router = {}
@@ -61,6 +58,21 @@ function router.args(s)
     return list
 end
 
+function router.statuses(s)
+    local list = {"T is not what the spec fixes"}
+    if s.op == "backward" then
+        list[2], list[3] = "expert_index names an expert outside 0..E-1", "expert_index names an expert twice for one token"
+    end
+    return list
+end
+
+function router.computes(s)
+    if s.op == "backward" then
+        return "the gradients of x, G and b from those of the weights, through the method for all experts: dX = dL G', dG = X' dL"
+    end
+    return "logits = x G + b, the top_k experts of each token, of equals the lower one, and their weights"
+end
+
 function router.work(s)
     return {flops_per_token = (s.op == "backward" and 4 or 2) * s.H * s.E, weight_bytes = s.H * s.E * dtype[s.dtype].size}
 end
@@ -81,9 +93,11 @@ function router.plan(plan, spec)
         ("%d x %d accumulators, %d of weights and a row value fill %d registers"):format(isa.tile.rows * (3 - plan.vectors),
             plan.vectors, plan.vectors, isa.registers.v))
     plan:choose("unroll", 4, "k steps per turn of a tile's loop")
-    plan:choose("k_block", back and 128 or 256, "products per partial sum: keeps f32 sums of long K accurate, and panels in L1")
+    plan:choose("k_block", back and 64 or 128, "products per partial sum: keeps f32 sums of long K accurate, and panels in L1")
     plan:choose("block_rows", 96, "tokens per pass over the weights")
-    plan:choose("strip", 8, "panels of H side by side: rows are read by whole cache lines")
+    if back then
+        plan:choose("strip", 8, "panels of H side by side: rows are read by whole cache lines")
+    end
     plan.k_block = round_up(plan.k_block, plan.unroll)
     plan.block_rows = round_up(plan.block_rows, isa.lanes)
 end
@@ -107,8 +121,8 @@ end
 
 -- Heights of the tiles that cut n rows evenly.
 local function heights(n, most)
-    local tiles = (n + most - 1) // most
-    local low, high = n // tiles, (n + tiles - 1) // tiles
+    local count = (n + most - 1) // most
+    local low, high = n // count, (n + count - 1) // count
     return low == high and {low} or {low, high}
 end
 
@@ -128,8 +142,8 @@ local function shape(spec, plan, has)
     s.x_pitch = odd_lines(math.min(plan.k_block, s.depth))
     s.full = spec.H // width
     s.steps = spec.E // plan.unroll
-    s.part = math.max(1, plan.k_block // plan.unroll)
-    s.folds = spec.E > plan.k_block and (s.steps - 1) // s.part or nil
+    s.part = 256 // plan.unroll   -- turns over E of a partial sum of dX, whose terms are few or small
+    s.folds = s.steps > s.part and (s.steps - 1) // s.part or nil
     s.out_rows = s.folds and math.max(1, plan.tile_rows // 2) or plan.tile_rows
     return s
 end
@@ -179,81 +193,6 @@ local function number(x)
     return text:find("[%.en]") and text or text .. ".0"
 end
 
-local function with(cfg, more)
-    return setmetatable(more, {__index = cfg})
-end
-
--- Rows of logits to a row for each expert.
-local function to_lanes(cfg, s)
-    local wide = cfg.isa.lanes
-    return {dtype = dtype.f32, stride = s.pitch, pitch = wide, along = wide, step = wide * wide}
-end
-
-local function forward_tiles(spec, has, cfg, s, names)
-    local list = gemm.heights(product.add, with(cfg, {name = "product", a_row = s.x_pitch, a_k = 1, pitch = s.pitch}),
-        names.tile_rows)
-    local function put(p)
-        list[#list + 1] = p
-    end
-    put(product.pack(with(cfg, {name = "pack", dtype = names.io_type, strip = 1, panel = 0, ld = spec.E})))
-    put(spec.H >= cfg.isa.lanes and product.gather(with(cfg, {name = "gather", dtype = names.io_type})) or nil)
-    put(rows.widen(cfg, dtype.f32, "copy"))
-    put(rows.turn(cfg, "turn", to_lanes(cfg, s)))
-    put(has.softmax and lanes.softmax(cfg) or nil)
-    if has.correction then
-        put(has.ranked_by_sigmoid and lanes.sigmoid(cfg) or nil)
-        put(lanes.rank(cfg, has.ranked_by_share))
-    end
-    put(lanes.choose(cfg))
-    if has.over_chosen then
-        put(not has.sigmoid and not has.softmax and lanes.softmax(cfg) or nil)
-        put(has.sigmoid and lanes.sigmoid_sum(cfg) or nil)
-    elseif has.sigmoid then
-        put(not (has.correction and has.ranked_by_sigmoid) and lanes.sigmoid(cfg) or nil)
-        put(has.balance and lanes.sigmoid_sum(cfg) or nil)
-    end
-    put(lanes.scale(cfg, spec.routing_scale, has.divided))
-    put(has.z and lanes.log_sum(cfg) or nil)
-    put(has.balance and lanes.mean(cfg) or nil)
-    put(names.narrow_weights and rows.narrow(cfg, dtype[spec.affinity_dtype], "narrow") or nil)
-    put(rows.zero(cfg, "zero"))
-    return list
-end
-
-local function backward_tiles(spec, has, cfg, s, names)
-    local set = with(cfg, {name = "product", dtype = names.dx_type, a_row = s.pitch, a_k = 1, pitch = spec.H, K = spec.E,
-        skip = s.rows_e - spec.E, folds = s.folds})
-    local list = gemm.heights(product.set, set, names.tile_rows)
-    local outer = with(cfg, {name = "outer", a_row = 1, a_k = s.pitch, pitch = s.width})
-    table.move(gemm.heights(product.add, outer, names.outer_rows), 1, #names.outer_rows, #list + 1, list)
-    local function put(p)
-        list[#list + 1] = p
-    end
-    local panel, wide = cfg.k_block * s.width, cfg.isa.lanes
-    put(product.pack(with(cfg, {name = "pack", dtype = names.io_type, strip = 1, panel = panel, ld = spec.H})))
-    put(s.full >= cfg.strip and product.pack(with(cfg, {name = "pack_strip", dtype = names.io_type, strip = cfg.strip,
-        panel = panel, ld = spec.H})) or nil)
-    put(rows.turn(cfg, "turn_weights", {dtype = names.io_type, stride = spec.E, pitch = s.width, along = wide, step = wide * s.width}))
-    put(rows.widen(cfg, dtype.f32, "copy"))
-    put((has.softmax or has.balance) and rows.turn(cfg, "turn", to_lanes(cfg, s)) or nil)
-    put(rows.turn(cfg, "turn_back", {dtype = dtype.f32, stride = wide, pitch = s.pitch, along = wide * wide, step = wide}))
-    put(spec.E >= wide and rows.turn(cfg, "turn_sums", {dtype = dtype.f32, stride = s.width, pitch = spec.E,
-        along = wide * s.width, step = wide}) or nil)
-    put((has.softmax or has.over_chosen and not has.sigmoid) and lanes.softmax(cfg) or nil)
-    put(has.sigmoid and (has.over_chosen or has.balance) and lanes.sigmoid_sum(cfg) or nil)
-    put(has.over_all and lanes.rest(cfg) or nil)
-    put(has.divided and lanes.gradient(cfg, "gradient", {sigmoid = has.sigmoid, rest = has.over_all})
-        or lanes.sigmoid_gradient(cfg, "gradient"))
-    put(has.balance and lanes.gradient(cfg, "balance", {of_rows = true, sigmoid = has.sigmoid}) or nil)
-    put(has.z and lanes.log_sum(cfg, true) or nil)
-    put(has.z and lanes.spread(cfg, "spread_z", has.balance) or nil)
-    put(has.over_all and lanes.spread(cfg, "spread", not has.first) or nil)
-    put(rows.narrow(cfg, names.grad_type, "finish", has.accumulate))
-    put(has.bias and product.columns(with(cfg, {pitch = s.pitch})) or nil)
-    put(rows.zero(cfg, "zero"))
-    return list
-end
-
 -- What the template sees.
 function router.names(spec, plan, job)
     local method = router.methods[spec.method]
@@ -262,7 +201,7 @@ function router.names(spec, plan, job)
     local io, grad, affinity = dtype[spec.dtype], dtype[spec.output_dtype], dtype[spec.affinity_dtype]
     local dx = dtype[spec.hidden_grad_dtype]
     local cfg = {isa = plan.isa, prefix = job.name .. "_", vectors = plan.vectors, unroll = plan.unroll, k_block = plan.k_block,
-        strip = plan.strip, many = spec.E > 256}
+        strip = plan.strip, many = spec.E > 64}
     local names = {
         spec = spec, plan = plan, isa = plan.isa, has = has, shape = s, p = cfg.prefix, number = number,
         io = io.c, io_type = io, grad = grad.c, grad_type = grad, dx = dx.c, dx_type = dx,
@@ -279,7 +218,7 @@ function router.names(spec, plan, job)
             has.backward and {grad, "narrow"}},
     }
     names.tiles = function()
-        return (has.backward and backward_tiles or forward_tiles)(spec, has, cfg, s, names)
+        return tiles[spec.op](spec, has, cfg, s, names)
     end
     return names
 end
