@@ -110,11 +110,23 @@ static float widened(uint16_t bf16)
 ]]},
     {"dot_pair", [[
 // sum + a[1] * b[1] + a[0] * b[0], bf16, in this order, in two steps that are rounded once each; subnormal numbers are taken
-// and given as zeros.
+// and given as zeros. A product has 16 bits: in f32 it is exact, unless it is too small or too large.
 static float dot_pair(const uint16_t *a, const uint16_t *b, float sum)
 {
-    const float odd = flushed(fused(widened(a[1]), widened(b[1]), flushed(sum)));
-    return flushed(fused(widened(a[0]), widened(b[0]), odd));
+    const uint32_t sign = 0x80000000u, exponent = 0x7f800000u;
+    union { uint32_t u; float f; } x, y, s, p;
+    s.f = sum;
+    for (int i = 1; i >= 0; i--) {
+        x.u = (uint32_t)a[i] << 16;
+        y.u = (uint32_t)b[i] << 16;
+        x.u &= (x.u & exponent) ? ~0u : sign;
+        y.u &= (y.u & exponent) ? ~0u : sign;
+        s.u &= (s.u & exponent) ? ~0u : sign;
+        p.f = x.f * y.f;
+        s.f = (p.u & exponent) - 0x01000000u < 0x7d000000u ? p.f + s.f : fused(x.f, y.f, s.f);
+    }
+    s.u &= (s.u & exponent) ? ~0u : sign;
+    return s.f;
 }
 ]]},
     {"dot_bf16", [[

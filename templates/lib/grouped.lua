@@ -41,8 +41,7 @@ function grouped.plan(plan, spec)
     local width = plan.vectors * isa.lanes
     local steps = width // plan.unroll
     if spec.op == "dX" then
-        plan:choose("columns", 16, "panels of columns of a block of weights, in L2 while an expert's rows pass")
-        plan:choose("fetch", math.max(1, (plan.columns * width * dt.size // 64 + steps - 1) // steps), "lines of a row of the next weights per step")
+        plan:choose("columns", 32, "panels of columns of a block of weights, in L2 while an expert's rows pass")
     else
         plan:choose("fetch", math.max(1, (plan.k_block * dt.size // 64 + steps - 1) // steps),
             "lines of a row of the next weights per step: a row's block while a panel passes")
@@ -50,7 +49,7 @@ function grouped.plan(plan, spec)
     plan:choose("pass_rows", 1024, "rows of an expert per pass: bounds the workspace")
     if spec.op == "dW" then
         plan:choose("t_block", 512, "rows per partial sum: keeps f32 sums over many rows accurate")
-        plan:choose("block_bytes", 1 << 20, "of rows stay in the caches while the columns of a weight gradient pass")
+        plan:choose("block_bytes", 1 << 18, "of rows stay in L2 while the columns of a weight gradient pass")
     end
 end
 
@@ -107,7 +106,6 @@ local function constants(spec, plan)
         {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"}, {"UNROLL", plan.unroll, "k steps of a tile's loop"},
         {"STEPS", width // plan.unroll, "loops over a full panel"},
         {"K_PANELS", k_panels, "panels of k that a slab holds"}, {"SLAB", plan.slab, "rows of such a slab"},
-        {"FETCH", plan.fetch * 64 // dtype[spec.dtype].size, "elements that a step fetches"},
         {"PASS_ROWS", plan.pass_rows, "rows of an expert that are worked on together"},
     }
     local function add(...)
@@ -122,9 +120,11 @@ local function constants(spec, plan)
         add("BLOCKS", round_up(spec.N, k_panels * width) // (k_panels * width), "of them in an expert")
         return list
     end
+    add("FETCH", plan.fetch * 64 // dtype[spec.dtype].size, "elements that a step fetches")
     local across = spec.op == "forward" and spec.K or spec.N
     add("ACROSS", across, "length of a row that is turned")
     add("ROWS", round_up(across, width), "rows of a panel, full panels of k")
+    add("APART", round_up(across, width) + 1, "rows from a panel to the next one: its lines are in other sets of the caches")
     add("PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of rows that are worked on together")
     add("STAGE", round_up(across, width) // 16 * 16 + 16 * (1 + round_up(across, width) // 16 % 2), "floats between rows on their way into panels: an odd number of cache lines")
     if spec.op == "dW" then
@@ -175,7 +175,7 @@ function grouped.names(spec, plan, job)
     local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll, fetch = plan.fetch}
     cfg.pairs = dw and quantise.pairs(out) and not adds
     local aligned = cfg.pairs and width or lanes   -- elements of a store
-    local streams = dw and (cfg.pairs or not out.narrow) and not adds and spec.K % aligned == 0
+    local streams = dw and (cfg.pairs or not out.narrow) and not adds and spec.K % aligned == 0 and width * out.size % 64 == 0
     local c = {}
     for _, row in ipairs(constants(spec, plan)) do
         c[row[1]] = row[2]
@@ -208,10 +208,17 @@ function grouped.names(spec, plan, job)
         local function add(tile)
             list[#list + 1] = tile
         end
-        product_tiles(cfg, add, names.product_rows, plan.vectors, names.wide_streams)
-        product_tiles(cfg, add, names.narrow_rows, 1, names.narrow_streams)
+        if not dx then
+            product_tiles(cfg, add, names.product_rows, plan.vectors, names.wide_streams)
+            product_tiles(cfg, add, names.narrow_rows, 1, names.narrow_streams)
+        end
         add(rows.zero(cfg, "zero"))
         if dx then
+            local tallest = matrix.gradient(cfg, plan.tile_rows, {name = "sums", dtype = f32, add = true, pitch = width})
+            for m = plan.tile_rows, 1, -1 do
+                add(m == plan.tile_rows and tallest or matrix.shorter(tallest, m))
+            end
+            add(matrix.fetch(cfg, (c.COLUMNS * width * io.size + 63) // 64))
             add(matrix.copy(cfg, {name = "copy", pitch = plan.slab * width}))
             add(matrix.copy(cfg, {name = "copy_weights", pitch = c.K_BLOCK * width}))
             add(matrix.collect(cfg, {name = "collect", dtype = names.reduces and f32 or out, add = names.reduces}))
