@@ -131,6 +131,11 @@ static moegen_rt_status fill_gradients(moegen_rt_problem *p, const struct rt_moe
         status = rt_fill_gradient(p, "gate_and_up_proj_bias_grad", 3, gate_up_b, seed, err);
     if (status == MOEGEN_RT_OK && m->bias_down)
         status = rt_fill_gradient(p, "down_proj_bias_grad", 2, down_b, seed, err);
+    int64_t norm[] = {m->E, m->I};
+    if (status == MOEGEN_RT_OK && m->norm)
+        status = rt_fill_gradient(p, "norm_weight_grad", 2, norm, seed, err);
+    if (status == MOEGEN_RT_OK && m->norm)
+        status = rt_fill_gradient(p, "norm_bias_grad", 2, norm, seed, err);
     return status;
 }
 

@@ -169,6 +169,11 @@ static moegen_rt_status fill_backward(moegen_rt_problem *p, const struct rt_laye
         TRY(rt_fill_gradient(p, "gate_and_up_proj_bias_grad", 3, gate_up_b, seed, err));
     if (m->bias_down)
         TRY(rt_fill_gradient(p, "down_proj_bias_grad", 2, down_b, seed, err));
+    int64_t norm[] = {m->E, m->I};
+    if (m->norm) {
+        TRY(rt_fill_gradient(p, "norm_weight_grad", 2, norm, seed, err));
+        TRY(rt_fill_gradient(p, "norm_bias_grad", 2, norm, seed, err));
+    }
     return MOEGEN_RT_OK;
 }
 

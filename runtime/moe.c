@@ -52,6 +52,8 @@ moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moege
     m->gate = limits(p, "clamp.gate.lo", "clamp.gate.hi");
     m->up = limits(p, "clamp.up.lo", "clamp.up.hi");
     m->up_offset = moegen_rt_problem_number(p, "up_offset", 0);
+    m->norm = is(p, "norm", "layer", "none");
+    m->norm_eps = moegen_rt_problem_number(p, "norm_eps", 1e-5);
     m->static_blocks = moegen_rt_problem_int(p, "loop.static_blocks", 0);
     const char *act = moegen_rt_problem_text(p, "activation", "silu");
     m->act = moegen_rt_activation_find(act);
@@ -112,6 +114,11 @@ static moegen_rt_status fill_weights(moegen_rt_problem *p, const struct rt_moe *
         TRY(rt_add_normal(p, "gate_and_up_proj_bias", bias, 3, bias_shape, seed, 0.5, err));
     if (m->bias_down)
         TRY(rt_add_normal(p, "down_proj_bias", bias, 2, down_bias_shape, seed, 0.5, err));
+    int64_t norm_shape[] = {m->E, m->I};
+    if (m->norm) {
+        TRY(rt_add_normal(p, "norm_weight", bias, 2, norm_shape, seed, 1, err));
+        TRY(rt_add_normal(p, "norm_bias", bias, 2, norm_shape, seed, 0.5, err));
+    }
     return MOEGEN_RT_OK;
 }
 
@@ -222,6 +229,11 @@ static moegen_rt_status find_weights(const moegen_rt_problem *p, const struct rt
         TRY(rt_input(p, "gate_and_up_proj_bias", true, 3, bias, &in->gate_up_bias, err));
     if (m->bias_down)
         TRY(rt_input(p, "down_proj_bias", true, 2, down_bias, &in->down_bias, err));
+    int64_t norm[] = {m->E, m->I};
+    if (m->norm) {
+        TRY(rt_input(p, "norm_weight", true, 2, norm, &in->norm_weight, err));
+        TRY(rt_input(p, "norm_bias", true, 2, norm, &in->norm_bias, err));
+    }
     if (s.any) {
         TRY(rt_input(p, "gate_up_proj_scale", true, 3, s.row ? rows : whole, &in->gate_up_scale,
                      err));
@@ -289,6 +301,19 @@ moegen_rt_status rt_moe_block(const struct rt_moe *m, const struct rt_moe_inputs
         tokens[(*count)++] = id;
     }
     return MOEGEN_RT_OK;
+}
+
+double rt_moe_norm(const struct rt_moe *m, const double *x, int64_t n, double *hat)
+{
+    double mean = 0, square = 0;
+    for (int64_t i = 0; i < n; i++)
+        mean += x[i] / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        square += (x[i] - mean) * (x[i] - mean) / (double)n;
+    double factor = 1 / sqrt(square + m->norm_eps);
+    for (int64_t i = 0; i < n; i++)
+        hat[i] = (x[i] - mean) * factor;
+    return factor;
 }
 
 void rt_moe_scales(const struct rt_moe *m, const struct rt_moe_inputs *in, bool down,

@@ -23,12 +23,13 @@ struct pass {
     const moegen_rt_tensor *gate_up_saved, *down_saved, *dy;
     struct rt_limits gate, up; /* as g and u hold them */
     /* outputs */
-    double *dx;         /* [T(+1), H] */
-    double *da;         /* [T(+1), E] */
-    double *dgate_up;   /* [E, H, parts, I] */
-    double *ddown;      /* [E, I, H] */
-    double *dgate_up_b; /* [E, parts, I], or NULL */
-    double *ddown_b;    /* [E, H], or NULL */
+    double *dx;              /* [T(+1), H] */
+    double *da;              /* [T(+1), E] */
+    double *dgate_up;        /* [E, H, parts, I] */
+    double *ddown;           /* [E, I, H] */
+    double *dgate_up_b;      /* [E, parts, I], or NULL */
+    double *ddown_b;         /* [E, H], or NULL */
+    double *dnorm, *dnorm_b; /* [E, I], or NULL */
     /* one sweep over the blocks */
     uint8_t *wanted;              /* by token; NULL: all */
     struct rt_part part;          /* of I, for the weight gradients */
@@ -47,6 +48,9 @@ struct pass {
     double *dgu;  /* [ROWS, parts * C] */
     double *p;    /* [ROWS, C] */
     double *dp;   /* [ROWS, C], before the affinity */
+    double *norm; /* [2, I] weight and bias of the normalisation */
+    double *hat;  /* [ROWS, I] normalised, without these; */
+    double *dn;   /* [ROWS, I] gradients of what comes of them */
     double *work; /* for the products, and one row */
 };
 
@@ -108,6 +112,24 @@ static void gate_up_saved(struct pass *s, int64_t b, const int64_t *slots, int64
     }
 }
 
+/* The same with p = act(normalised u): p, hat, dn and du of a row. */
+static void through_norm(struct pass *s, const double *u, const double *dp, double a, double *p,
+                         double *hat, double *dn, double *du)
+{
+    int64_t I = s->m.I;
+    double factor = rt_moe_norm(&s->m, u, I, hat), mean = 0, along = 0;
+    for (int64_t i = 0; i < I; i++) {
+        double n = hat[i] * s->norm[i] + s->norm[I + i];
+        p[i] = s->m.act->value(n);
+        dn[i] = a * dp[i] * s->m.act->slope(n);
+        du[i] = dn[i] * s->norm[i];
+        mean += du[i] / (double)I;
+        along += du[i] * hat[i] / (double)I;
+    }
+    for (int64_t i = 0; i < I; i++)
+        du[i] = factor * (du[i] - mean - hat[i] * along);
+}
+
 /* From g, u and the gradient of p = act(g) u: p, dg and du. */
 static void through_activation(struct pass *s, int64_t rows)
 {
@@ -116,7 +138,10 @@ static void through_activation(struct pass *s, int64_t rows)
     for (int64_t r = 0; r < rows; r++) {
         const double *g = s->gu + r * m->parts * s->C, *u = g + (m->parts - 1) * s->C;
         double *dg = s->dgu + r * m->parts * s->C, *du = dg + (m->parts - 1) * s->C;
-        for (int64_t i = 0; i < s->C; i++) {
+        if (m->norm)
+            through_norm(s, u, s->dp + r * s->C, post ? s->a[r] : 1, s->p + r * s->C,
+                         s->hat + r * s->C, s->dn + r * s->C, du);
+        for (int64_t i = 0; !m->norm && i < s->C; i++) {
             int64_t at = r * s->C + i;
             double dp = post ? s->a[r] * s->dp[at] : s->dp[at];
             double open = rt_inside(u[i], s->up), act = m->act->value(g[i]);
@@ -183,6 +208,10 @@ static void weight_gradients(struct pass *s, int64_t e, int64_t rows)
     for (int64_t r = 0; s->dgate_up_b && r < rows; r++)
         for (int64_t i = 0; i < columns; i++)
             s->dgate_up_b[e * all + (s->at_pairs ? s->at_pairs[i] : i)] += s->dgu[r * columns + i];
+    for (int64_t i = 0; m->norm && i < rows * s->C; i++) {
+        s->dnorm[e * m->I + i % s->C] += s->dn[i] * s->hat[i];
+        s->dnorm_b[e * m->I + i % s->C] += s->dn[i];
+    }
     for (int64_t r = 0; s->ddown_b && r < rows; r++)
         for (int64_t h = 0; h < m->H; h++)
             s->ddown_b[e * m->H + h] += s->y[r * m->H + h];
@@ -194,6 +223,10 @@ static void weight_gradients(struct pass *s, int64_t e, int64_t rows)
 static void choose_matrices(struct pass *s, int64_t e)
 {
     int64_t H = s->m.H, I = s->m.I, all = s->m.parts * I, columns = s->m.parts * s->C;
+    if (s->m.norm) {
+        rt_elements(s->in.norm_weight, e * I, I, s->norm);
+        rt_elements(s->in.norm_bias, e * I, I, s->norm + I);
+    }
     s->gate_up.t = s->in.gate_up;
     s->gate_up.first = e * H * all;
     s->down.t = s->in.down;
@@ -307,6 +340,11 @@ static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_problem *p,
             rt_gradient(p, out, "gate_and_up_proj_bias_grad", 3, gate_up_b, &s->dgate_up_b, err);
     if (status == MOEGEN_RT_OK && s->down_bias)
         status = rt_gradient(p, out, "down_proj_bias_grad", 2, down_b, &s->ddown_b, err);
+    int64_t norm[] = {m->E, m->I};
+    if (status == MOEGEN_RT_OK && m->norm)
+        status = rt_gradient(p, out, "norm_weight_grad", 2, norm, &s->dnorm, err);
+    if (status == MOEGEN_RT_OK && m->norm)
+        status = rt_gradient(p, out, "norm_bias_grad", 2, norm, &s->dnorm_b, err);
     if (status != MOEGEN_RT_OK)
         return status;
     for (int64_t t = 0; s->wanted && t < s->in.T; t++) {
@@ -341,6 +379,7 @@ static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
         {&s->a, ROWS},           {&s->x, ROWS * m->H},     {&s->y, ROWS * m->H},
         {&s->wide, ROWS * m->H}, {&s->gu, ROWS * columns}, {&s->dgu, ROWS * columns},
         {&s->p, ROWS * m->I},    {&s->dp, ROWS * m->I},    {&s->work, 4 * wide},
+        {&s->norm, 2 * m->I},    {&s->hat, ROWS * m->I},   {&s->dn, ROWS * m->I},
     };
     bool ok = true;
     for (size_t i = 0; i < sizeof need / sizeof *need; i++)
@@ -366,7 +405,7 @@ moegen_rt_status rt_compute_moe_backward(const moegen_rt_problem *p, const moege
     if (status == MOEGEN_RT_OK)
         status = rt_wanted(want, s.in.T, &s.wanted, err);
     if (status == MOEGEN_RT_OK)
-        status = rt_part(want, s.in.T, s.m.I, &s.part, err);
+        status = rt_part(s.m.norm ? NULL : want, s.in.T, s.m.I, &s.part, err); /* or all */
     if (status == MOEGEN_RT_OK)
         status = make_outputs(&s, p, out, err);
     if (status == MOEGEN_RT_OK)
@@ -384,6 +423,9 @@ moegen_rt_status rt_compute_moe_backward(const moegen_rt_problem *p, const moege
                        s.p,
                        s.dp,
                        s.work,
+                       s.norm,
+                       s.hat,
+                       s.dn,
                        s.gate_up.part.data,
                        s.down.part.data};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)

@@ -22,6 +22,7 @@ struct pass {
     double *d;     /* [ROWS, H] */
     double *scale; /* of one output row */
     double *bias;  /* of one output row */
+    double *norm;  /* [3, I] weight, bias, one row; NULL: no normalisation */
     double *work;  /* for rt_product */
 };
 
@@ -83,12 +84,30 @@ static void first_product(struct pass *s, int64_t e, const int64_t *tokens, int6
     }
 }
 
+/* Before the activation: a row of g, normalised. */
+static const double *normalised(struct pass *s, const double *g)
+{
+    int64_t I = s->m.I;
+    if (!s->m.norm)
+        return g;
+    double *to = s->norm + 2 * I;
+    rt_moe_norm(&s->m, g, I, to);
+    for (int64_t i = 0; i < I; i++)
+        to[i] = to[i] * s->norm[i] + s->norm[I + i];
+    return to;
+}
+
 /* Steps 6 and 7: d of `rows` tokens into s->d. */
 static void second_product(struct pass *s, int64_t e, const int64_t *tokens, int64_t rows)
 {
     const struct rt_moe *m = &s->m;
+    if (m->norm) {
+        rt_elements(s->in.norm_weight, e * m->I, m->I, s->norm);
+        rt_elements(s->in.norm_bias, e * m->I, m->I, s->norm + m->I);
+    }
     for (int64_t r = 0; r < rows; r++) {
-        const double *g = s->gu + r * m->parts * m->I, *u = g + m->I;
+        const double *u = s->gu + r * m->parts * m->I + m->I;
+        const double *g = normalised(s, s->gu + r * m->parts * m->I);
         double a = m->post_intermediate ? affinity(s, tokens[r], e) : 1;
         for (int64_t i = 0; i < m->I; i++)
             s->p[r * m->I + i] = a * (m->gated ? m->act->value(g[i]) * u[i] : m->act->value(g[i]));
@@ -183,8 +202,9 @@ static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
     s->scale = doubles(wide);
     s->bias = doubles(wide);
     s->work = doubles(4 * wide);
-    bool ok =
-        s->slots && s->tokens && s->x && s->gu && s->p && s->d && s->scale && s->bias && s->work;
+    s->norm = doubles(3 * I);
+    bool ok = s->slots && s->tokens && s->x && s->gu && s->p && s->d && s->scale && s->bias &&
+              s->work && s->norm;
     return ok ? MOEGEN_RT_OK : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
 }
 
@@ -203,7 +223,7 @@ moegen_rt_status rt_compute_moe_forward(const moegen_rt_problem *p, const moegen
         status = allocate(&s, err);
     for (int64_t b = 0; status == MOEGEN_RT_OK && b < s.in.run; b++) /* step 1 */
         status = block(&s, b, err);
-    double *owned[] = {s.x, s.gu, s.p, s.d, s.scale, s.bias, s.work};
+    double *owned[] = {s.x, s.gu, s.p, s.d, s.scale, s.bias, s.work, s.norm};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     free(s.slots);

@@ -74,6 +74,8 @@ moegen_rt_problem *rt_layer_experts(const moegen_rt_problem *p, moegen_rt_error 
                                         "down_proj_weight",
                                         "gate_and_up_proj_bias",
                                         "down_proj_bias",
+                                        "norm_weight",
+                                        "norm_bias",
                                         "token_position_to_id",
                                         "block_to_expert",
                                         "conditions",
@@ -82,6 +84,8 @@ moegen_rt_problem *rt_layer_experts(const moegen_rt_problem *p, moegen_rt_error 
                                         "down_proj_weight_grad",
                                         "gate_and_up_proj_bias_grad",
                                         "down_proj_bias_grad",
+                                        "norm_weight_grad",
+                                        "norm_bias_grad",
                                         NULL};
     return part_of(p, names, set_experts, err);
 }

@@ -93,6 +93,8 @@ struct rt_moe {
     bool pre, post_hidden, post_intermediate; /* where the affinity enters; none of them: nowhere */
     struct rt_limits gate, up;
     double up_offset;
+    bool norm; /* layer normalisation before the activation; then not gated */
+    double norm_eps;
     int64_t static_blocks; /* run whatever `conditions` says */
     const moegen_rt_activation *act;
 };
@@ -105,6 +107,7 @@ moegen_rt_status rt_moe_fill(moegen_rt_problem *p, const moegen_rt_fill *how, mo
 struct rt_moe_inputs {
     const moegen_rt_tensor *hidden, *affinity, *gate_up, *down, *ids, *experts, *conditions;
     const moegen_rt_tensor *gate_up_bias, *down_bias, *gate_up_scale, *down_scale;
+    const moegen_rt_tensor *norm_weight, *norm_bias;
     int64_t T, N;
     int64_t run; /* blocks that run: the first ones */
 };
@@ -115,6 +118,8 @@ moegen_rt_status rt_moe_inputs(const moegen_rt_problem *p, const struct rt_moe *
 moegen_rt_status rt_moe_block(const struct rt_moe *m, const struct rt_moe_inputs *in, int64_t b,
                               const uint8_t *wanted, int64_t *expert, int64_t *slots,
                               int64_t *tokens, int64_t *count, moegen_rt_error *err);
+/* x[n], normalised: hat = (x - mean) / sqrt(mean square deviation + eps); gives 1 / that root. */
+double rt_moe_norm(const struct rt_moe *m, const double *x, int64_t n, double *hat);
 /* Dequantisation factors of the output columns of one expert's gate_up (parts*I of them) or down
  * (H) matrix; 1 without scales. */
 void rt_moe_scales(const struct rt_moe *m, const struct rt_moe_inputs *in, bool down,

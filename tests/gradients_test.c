@@ -79,12 +79,29 @@ static void moe_case(const char *params, int64_t T, const char *routing)
                 params);
     differences(p, &loss, "gate_up_proj_weight", g, "gate_up_proj_weight_grad", 3, params);
     differences(p, &loss, "down_proj_weight", g, "down_proj_weight_grad", 2, params);
+    if (moegen_rt_problem_tensor(p, "norm_weight")) {
+        differences(p, &loss, "norm_weight", g, "norm_weight_grad", 1, params);
+        differences(p, &loss, "norm_bias", g, "norm_bias_grad", 1, params);
+    }
     if (moegen_rt_problem_bool(p, "bias", 0)) {
         differences(p, &loss, "gate_and_up_proj_bias", g, "gate_and_up_proj_bias_grad", 1, params);
         differences(p, &loss, "down_proj_bias", g, "down_proj_bias_grad", 1, params);
     }
     moegen_rt_problem_destroy(g);
     moegen_rt_problem_destroy(p);
+}
+
+/* Linear, normalisation, activation, linear. */
+static void norm_cases(void)
+{
+    for (int i = 0; i < 12; i++) {
+        char params[300];
+        snprintf(params, sizeof params,
+                 "norm layer gated false activation %s %s checkpoint %s bias %s norm_eps %s",
+                 act_names[i % 6], affinities[i % 4], i & 4 ? "recompute" : "saved",
+                 i & 1 ? "true" : "false", i & 2 ? "1e-5" : "0.3");
+        moe_case(params, 6, i & 8 ? "skewed" : "uniform");
+    }
 }
 
 /* Options vary with the bits of a counter that runs on. */
@@ -316,6 +333,7 @@ static void layer_cases(void)
     }
     layer_case("method topk_softmax block_size 16", 1, "uniform", 0);
     layer_case("method softmax_topk_renorm top_k 4 block_size 1", 5, "one", 3);
+    layer_case("method topk_softmax norm layer gated false bias true", 7, "skewed", 1);
     dispatch_case("method topk_softmax checkpoint recompute");
     dispatch_case("method sigmoid_topk affinity.on intermediate router_bias true");
 }
@@ -323,6 +341,7 @@ static void layer_cases(void)
 int main(void)
 {
     moe_cases();
+    norm_cases();
     grouped_case("permute none", 6, NULL);
     grouped_case("permute x", 6, "empty_first");
     grouped_case("permute y", 6, "one");
