@@ -10,15 +10,13 @@
  *     2  N is not the number of blocks that T tokens need
  *     3  expert_index names an expert outside 0..E-1, or twice for one token
  *     4  router: T is not what the spec fixes
- *     5  router: expert_index names an expert outside 0..E-1
- *     6  router: expert_index names an expert twice for one token
- *     7  index: expert_index names an expert outside 0..E-1
- *     8  index: the blocks of these experts do not fit in N blocks
- *     9  index: T is not what the spec fixes
- *     10  experts: block_to_expert names an expert outside 0..E-1
- *     11  experts: token_position_to_id names a token outside 0..T-1
- *     12  experts: dropping needs as many blocks as experts
- *     13  experts: T or N is not what the spec fixes
+ *     5  index: expert_index names an expert outside 0..E-1
+ *     6  index: the blocks of these experts do not fit in N blocks
+ *     7  index: T is not what the spec fixes
+ *     8  experts: block_to_expert names an expert outside 0..E-1
+ *     9  experts: token_position_to_id names a token outside 0..T-1
+ *     10  experts: dropping needs as many blocks as experts
+ *     11  experts: T or N is not what the spec fixes
  */
 #ifndef LAYER_SMALL_H
 #define LAYER_SMALL_H
