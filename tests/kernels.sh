@@ -1,11 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Every family, with the cases of tests/kernels/FAMILY.yaml, against float64 (`moegen check`: all routings, 1, 2 and 3 threads, NaN in
-# everything that is not an input): each case with every dtype and target, the cases `plain` and `ungated` with every activation, some
-# with every spelling and compiler, and kernels drawn at random from FAMILY.mix.
-#   kernels.sh MOEGEN SOURCE [BUILD [SEED [COUNT]]]        SEED, COUNT: of the random ones
+# A family, or every one, with the cases of tests/kernels/FAMILY.yaml, against float64 (`moegen check`: all routings, 1, 2 and 3
+# threads, NaN in everything that is not an input): each case with every dtype on this CPU's best target, and with one dtype on
+# every target (those that the CPU lacks are emulated, slowly); the cases `plain` and `ungated` with every activation, `plain` and
+# `odd` with every dtype on every target, some with every spelling and compiler, and kernels drawn at random from FAMILY.mix.
+#   kernels.sh MOEGEN SOURCE [BUILD [FAMILY [SEED [COUNT]]]]        SEED, COUNT: of the random ones
 set -u
-moegen=$1 seed=${4:-1} count=${5:-64}
+moegen=$1 only=${4:-} seed=${5:-1} count=${6:-48}
 cd "$2/tests/kernels" || exit 1
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
@@ -34,16 +35,21 @@ for family in $(names kernels); do
   [ "$family" != probe ] || continue # measures the machine: has no answer
   spec=$family.yaml
   [ -e "$spec" ] || { echo "FAIL family $family has no tests/kernels/$spec"; exit 1; }
+  [ -z "$only" ] || [ "$family" = "$only" ] || continue
   dtypes=none
   ! has_key "$family" dtype || dtypes=$(names dtypes)
+  targets=all # of the first dtype; then this CPU's best one
   for dtype in $dtypes; do
     set=
     [ "$dtype" = none ] || set="--set dtype=$dtype"
-    job "$spec --target all $set"
-    has_key "$family" activation || continue
-    for activation in $(names activations); do
-      for case in plain ungated; do job "$spec:$case --target all --set activation=$activation $set"; done
+    job "$spec --target $targets $set"
+    for case in plain odd; do [ $targets = all ] || job "$spec:$case --target all $set"; done
+    ! has_key "$family" activation || for activation in $(names activations); do
+      for case in plain ungated; do
+        ! grep -q "^  $case:" "$spec" || job "$spec:$case --target $targets --set activation=$activation $set"
+      done
     done
+    targets=auto
   done
   job "$spec:plain --target all --spelling all --cc gcc,clang"
   job "$spec:odd --target all --spelling bytes,intrinsics,scalar ${set:-}"
@@ -52,7 +58,8 @@ for family in $(names kernels); do
       ! has_key "$family" activation || names activations | awk '{printf "%sactivation: %s", sep, $1; sep = " | "} END {print ""}'
       names dtypes | awk '{printf "%sdtype: %s", sep, $1; sep = " | "} END {print ""}'; } >"$tmp/mix"
     draw "$tmp/mix" >"$tmp/$family-mix.yaml"
-    job "$tmp/$family-mix.yaml --target all"
+    job "$tmp/$family-mix.yaml --target auto"
+    for i in $(seq 4 $((count / 6))); do job "$tmp/$family-mix.yaml:mix$i --target all"; done
     job "$tmp/$family-mix.yaml:mix1 --target all --spelling intrinsics,scalar"
     job "$tmp/$family-mix.yaml:mix2 --target all --spelling intrinsics,scalar"
     job "$tmp/$family-mix.yaml:mix3 --target all --spelling intrinsics,scalar"
@@ -64,7 +71,7 @@ xargs -P 2 -I ARGS sh -c '
   moegen=$1 tmp=$2
   out=$(mktemp "$tmp/out.XXXXXX")
   # shellcheck disable=SC2086
-  timeout 150 "$moegen" check $3 --quiet >"$out" 2>&1
+  timeout 300 "$moegen" check $3 --quiet >"$out" 2>&1
   status=$?
   if [ $status != 0 ]; then
     { grep -v -e " ok$" -e " ok (emulated)$" -e "not run:" "$out" | cut -c 1-300 | head -n 20
