@@ -242,7 +242,7 @@ function emit.part_banner(job)
     if job.bare then
         return ""
     end
-    local out = {("// ==== %s: %s, %s ====\n//\n"):format(job.part, job.family.family, job.family.computes)}
+    local out = {("// ==== %s: %s, %s ====\n//\n"):format(job.part, job.family.family, said(job, "computes"))}
     for _, c in ipairs(job.plan.choices) do
         out[#out + 1] = ("// %-16s = %-10s (%s)\n"):format(c.key, tostring(c.value), c.why)
     end

@@ -126,7 +126,8 @@ local function constants(spec, plan)
     add("ROWS", round_up(across, width), "rows of a panel, full panels of k")
     add("APART", round_up(across, width) + 1, "rows from a panel to the next one: its lines are in other sets of the caches")
     add("PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of rows that are worked on together")
-    add("STAGE", round_up(across, width) // 16 * 16 + 16 * (1 + round_up(across, width) // 16 % 2), "floats between rows on their way into panels: an odd number of cache lines")
+    local lines = round_up(across, width) // 16
+    add("STAGE", 16 * (lines + 1 + lines % 2), "floats between rows on their way into panels: an odd number of cache lines")
     if spec.op == "dW" then
         add("K_SLICES", round_up(spec.K, width) // width, "panels of columns")
         add("GROUP", matrix.group(plan.tile_rows, lanes), "rows of whole tiles and whole vectors")
@@ -187,7 +188,8 @@ function grouped.names(spec, plan, job)
         aligned = aligned, aligned_bytes = aligned * out.size, wide_streams = lanes // 8, narrow_streams = lanes // 4,
         shares = forward, clears = reduces(spec) or dw and not adds, clears_16 = dw and not adds and out.narrow ~= nil, turns = false,
         edges = spec.K % width ~= 0, copies_edges = spec.K % width ~= 0,
-        once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),   -- each flat index names a row of the output
+        -- each flat index names a row of the output
+        once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
         product_rows = forward and matrix.heights(plan.tile_rows, lanes, plan.slab, {spec.N}) or all_heights(plan.tile_rows),
         narrow_rows = forward and matrix.heights(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
         gradient_rows = remainders(plan.tile_rows, spec.N),
