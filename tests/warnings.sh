@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The C of every case of tests/kernels gives no warning under gcc and clang; targets, spellings and dtypes in turns.
+# The C of every case of tests/kernels gives no warning; compilers (gcc, clang), targets, spellings and dtypes in turns.
 #   warnings.sh MOEGEN SOURCE
 set -u
 moegen=$1
@@ -20,17 +20,15 @@ for spec in tests/kernels/*.yaml; do
       v = split("avx512 --spelling bytes|avx2 --spelling intrinsics|scalar|avx512 --spelling intrinsics|avx2 --spelling bytes|avx512_bf16 --spelling intrinsics|avx512 --spelling scalar", variant, "|")
     }
     { print spec ":" $1 " --target " variant[NR % v + 1] (n ? " --set dtype=" dtype[int(NR / v) % n + 1] : "") }'
-done >"$tmp/jobs"
+done | awk -v list="$compilers" 'BEGIN { n = split(list, cc, " ") } { print cc[NR % n + 1], $0 }' >"$tmp/jobs"
 
 # shellcheck disable=SC2016
 xargs -P 2 -I ARGS sh -c '
-  moegen=$1 dir=$(mktemp -d "$2/XXXXXX")
+  moegen=$1 dir=$(mktemp -d "$2/XXXXXX") cc=${3%% *} job=${3#* }
   # shellcheck disable=SC2086
-  "$moegen" gen $3 -o "$dir" --stem x --cflags "$dir/flags" --quiet || { echo "FAIL moegen gen $3"; touch "$2/failed"; }
-  for cc in $4; do
-    $cc -std=c11 -Wall -Wextra -Wpedantic -Wconversion -Werror "@$dir/flags" -Iruntime -fsyntax-only "$dir/x.c" 2>"$dir/err" ||
-      { echo "FAIL $cc: moegen gen $3"; head -n 10 "$dir/err"; touch "$2/failed"; }
-  done
-  rm -rf "$dir"' sh "$moegen" "$tmp" ARGS "$compilers" <"$tmp/jobs"
+  "$moegen" gen $job -o "$dir" --stem x --cflags "$dir/flags" --quiet || { echo "FAIL moegen gen $job"; touch "$2/failed"; }
+  $cc -std=c11 -Wall -Wextra -Wpedantic -Wconversion -Werror "@$dir/flags" -Iruntime -fsyntax-only "$dir/x.c" 2>"$dir/err" ||
+    { echo "FAIL $cc: moegen gen $job"; head -n 10 "$dir/err"; touch "$2/failed"; }
+  rm -rf "$dir"' sh "$moegen" "$tmp" ARGS <"$tmp/jobs"
 echo "$(wc -l <"$tmp/jobs") files"
 [ ! -e "$tmp/failed" ]
