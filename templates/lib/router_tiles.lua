@@ -51,7 +51,7 @@ function tiles.forward(spec, has, cfg, s, names)
 end
 
 function tiles.backward(spec, has, cfg, s, names)
-    local set = with(cfg, {name = "product", dtype = names.grad_type, a_row = s.pitch, a_k = 1, pitch = spec.H, K = spec.E,
+    local set = with(cfg, {name = "product", dtype = names.dx_type, a_row = s.pitch, a_k = 1, pitch = spec.H, K = spec.E,
         skip = s.rows_e - spec.E, folds = s.folds})
     local list = gemm.heights(product.set, set, names.tile_rows)
     local outer = with(cfg, {name = "outer", a_row = 1, a_k = s.pitch, pitch = s.width})
