@@ -252,7 +252,7 @@ static moegen_rt_status push(moegen_rt_problem *p, const struct rt_router *r,
     for (int64_t t = 0; status == MOEGEN_RT_OK && t < T; t++) {
         rt_elements(x, t * r->H, r->H, row);
         for (int64_t h = 0; h < r->H; h++)
-            row[h] *= 0.125;
+            row[h] *= 0.15;
         for (int64_t j = 0; j < r->k; j++)
             for (int64_t h = 0; h < r->H; h++)
                 row[h] += g[h * r->E + chosen[t * r->k + j]];

@@ -33,6 +33,7 @@ function compose.job(family, spec, plan, info)
     end
     return {family = family, spec = spec, plan = plan, info = info, name = spec.name, args = family.args(spec), parts = {},
             dims = value_of(family.dims, spec), statuses = {table.unpack(value_of(family.statuses, spec) or {})},
+            computes = value_of(family.computes, spec),
             isa = plan.isa, requires = {table.unpack(plan.requires)}, cflags = flags,
             work = family.work and family.work(spec) or {}}
 end

@@ -31,12 +31,6 @@ local function work_of(job, text)
     return out
 end
 
--- What a family says of its kernels, or of those of one spec.
-local function said(job, key)
-    local x = job.family[key]
-    return type(x) == "function" and x(job.spec) or x
-end
-
 local function shape_text(arg)
     local out = {}
     for i = 4, #arg do
@@ -209,7 +203,7 @@ function emit.banner(job)
         line("%-24s = %-10s (%s)", c.key, tostring(c.value), c.why)
     end
     line("")
-    line("Computes  %s", said(job, "computes"))
+    line("Computes  %s", job.computes)
     for i, arg in ipairs(job.args) do
         if not is_output(arg) then
             line("%-9s %-26s %s %s", i == 1 and "Takes" or "", arg[1], shape_text(arg), arg[2])
@@ -242,7 +236,7 @@ function emit.part_banner(job)
     if job.bare then
         return ""
     end
-    local out = {("// ==== %s: %s, %s ====\n//\n"):format(job.part, job.family.family, said(job, "computes"))}
+    local out = {("// ==== %s: %s, %s ====\n//\n"):format(job.part, job.family.family, job.computes)}
     for _, c in ipairs(job.plan.choices) do
         out[#out + 1] = ("// %-16s = %-10s (%s)\n"):format(c.key, tostring(c.value), c.why)
     end
