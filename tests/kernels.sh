@@ -48,7 +48,8 @@ for family in $(names kernels); do
   job "$spec:plain --target all --spelling all --cc gcc,clang"
   job "$spec:odd --target all --spelling bytes,intrinsics,scalar ${set:-}"
   if [ -e "$family.mix" ]; then
-    { cat "$family.mix"; names activations | awk '{printf "%sactivation: %s", sep, $1; sep = " | "} END {print ""}'
+    { cat "$family.mix"
+      ! has_key "$family" activation || names activations | awk '{printf "%sactivation: %s", sep, $1; sep = " | "} END {print ""}'
       names dtypes | awk '{printf "%sdtype: %s", sep, $1; sep = " | "} END {print ""}'; } >"$tmp/mix"
     draw "$tmp/mix" >"$tmp/$family-mix.yaml"
     job "$tmp/$family-mix.yaml --target all"
