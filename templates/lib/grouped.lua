@@ -32,7 +32,7 @@ function grouped.plan(plan, spec)
         isa.tile.rows, isa.registers.v))
     plan:choose("unroll", 4, "k steps of a loop body")
     if dt.narrow then
-        plan:choose("k_block", 128, "products per partial sum, and a block of columns in L1")
+        plan:choose("k_block", spec.op == "forward" and 256 or 128, "products per partial sum, and a block of columns in L1")
     else
         plan:choose("k_block", 96, "products per partial sum: keeps f32 sums of long K accurate, and a block of columns in L1")
     end
@@ -124,7 +124,8 @@ local function constants(spec, plan)
     add("ROWS", round_up(across, width), "rows of a panel, full panels of k")
     add("APART", round_up(across, width) + 1, "rows from a panel to the next one: its lines are in other sets of the caches")
     add("PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of rows that are worked on together")
-    add("STAGE", round_up(across, width) // 16 * 16 + 16 * (1 + round_up(across, width) // 16 % 2), "floats between rows on their way into panels: an odd number of cache lines")
+    local lines = round_up(across, width) // 16 + 1
+    add("STAGE", 16 * (lines + 1 - lines % 2), "floats between rows on their way into panels: an odd number of cache lines")
     if spec.op == "dW" then
         add("K_SLICES", round_up(spec.K, width) // width, "panels of columns")
         add("BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads")
@@ -139,7 +140,7 @@ local function convert(dt, how)
     end
 end
 
--- Heights of tiles for any number of rows, or for blocks of `total` rows.
+-- Heights of tiles for any number of rows.
 local function all_heights(most)
     local list = {}
     for m = 1, most do
@@ -148,6 +149,7 @@ local function all_heights(most)
     return list
 end
 
+-- For `total` rows, all but the last ones `most` at a time.
 local function remainders(most, total)
     local rest = total % most
     return rest > 0 and {rest, most} or {most}
@@ -167,6 +169,7 @@ function grouped.names(spec, plan, job)
     local width = plan.vectors * lanes
     local forward, dx, dw = spec.op == "forward", spec.op == "dX", spec.op == "dW"
     local factor = spec.fuse_mul == "post" and dtype[spec.affinity_dtype]
+    local edges = spec.K % width ~= 0
     local adds = dw and spec.accumulate_grads
     local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll, fetch = plan.fetch}
     cfg.pairs = dw and quantise.pairs(out) and not adds
@@ -182,8 +185,9 @@ function grouped.names(spec, plan, job)
         narrow_out = out.narrow ~= nil, pairs = cfg.pairs, adds = adds, streams = streams,
         aligned = aligned, aligned_bytes = aligned * out.size, wide_streams = lanes // 8, narrow_streams = lanes // 4,
         shares = forward, clears = reduces(spec) or dw and not adds, clears_16 = dw and not adds and out.narrow ~= nil, turns = false,
-        edges = spec.K % width ~= 0, copies_edges = spec.K % width ~= 0,
-        once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),   -- each flat index names a row of the output
+        edges = edges, copies_edges = edges,
+        -- a flat index names a row of the output
+        once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
         product_rows = forward and matrix.heights(plan.tile_rows, lanes, plan.slab, {spec.N}) or all_heights(plan.tile_rows),
         narrow_rows = forward and matrix.heights(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
         gradient_rows = remainders(plan.tile_rows, spec.N),
@@ -197,7 +201,8 @@ function grouped.names(spec, plan, job)
             return table.concat(list, ", ")
         end,
         constants = constants(spec, plan),
-        scalars = {{io, "widen"}, {out, "narrow"}, adds and {out, "widen"} or false, factor and {factor, "widen"} or false},
+        scalars = {{io, "widen"}, (forward or edges or reduces(spec)) and {out, "narrow"} or false,
+            adds and edges and {out, "widen"} or false, factor and {factor, "widen"} or false},
     }
     names.tiles = function()
         local list = {}

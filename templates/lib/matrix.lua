@@ -68,13 +68,13 @@ local function clear(p, t)
 end
 
 -- The vectors of a row of sums to memory, with what is there; 16-bit pairs share a store (see quantise.pairs).
--- sum(v) gives vector v; has: dtype, add, stream; the row starts at C + first (default 0)
-local function put_row(p, cfg, C, has, name, sum, first)
+-- vector(v) gives vector v; has: dtype, add, stream; the row starts at C + first (default 0)
+local function put_row(p, cfg, C, has, name, vector, first)
     local lanes, dt, x = cfg.isa.lanes, has.dtype, {}
     first = first or 0
     local store = has.stream and "store_stream" or "store"
     for v = 0, cfg.vectors - 1 do
-        x[v] = sum(v)
+        x[v] = vector(v)
         if has.add then
             local before = quantise.load(p, dt, ("%s_%d_before"):format(name, v), p:at(C, first + v * lanes))
             x[v] = p:op("add", ("%s_%d"):format(name, v), x[v], before)
@@ -140,7 +140,6 @@ end
 -- has: name; dtype (of C), add (to what C holds), stream (stores that pass the caches by); pitch: elements between rows of C,
 -- then `ld` leads from one group of rows to the next, and the program may be made shorter
 function matrix.gradient(cfg, rows, has)
-    local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
         {("C[%d rows] %s A * B, groups times: rows `ld` apart, A `over` further, B `back` again."):format(rows, has.add and "+=" or "=")})
     p.hoists = 0   -- the sums need the registers; constants are loaded where they are used
