@@ -24,11 +24,13 @@ end
 
 local intrin = {}
 
-local function operand(x)
+-- An operand of an op. Memory that an op takes for floats may hold pairs of 16-bit elements.
+local function operand(x, op)
     if type(x) ~= "table" then
         return tostring(x)
     elseif x.base then
-        return address(x)
+        local cast = x.base.size ~= 4 and op.meaning and op.meaning:find("((float *)m)", 1, true)
+        return cast and ("(float *)(%s)"):format(address(x)) or address(x)
     end
     return x.class == "t" and tostring(x.reg) or x.name
 end
@@ -43,7 +45,7 @@ function intrin.op(p, code)
         end
         for i, role in ipairs(roles) do
             if role:lower() == letter then
-                return operand(code[i])
+                return operand(code[i], code.op)
             end
         end
     end)

@@ -33,7 +33,7 @@ function grouped.plan(plan, spec)
         isa.tile.rows, isa.registers.v))
     plan:choose("unroll", 4, "k steps of a loop body")
     if dt.narrow then
-        plan:choose("k_block", 128, "products per partial sum, and a block of columns in L1")
+        plan:choose("k_block", spec.op == "forward" and 256 or 128, "products per partial sum, and a block of columns in L1")
     else
         plan:choose("k_block", 96, "products per partial sum: keeps f32 sums of long K accurate, and a block of columns in L1")
     end
@@ -144,7 +144,7 @@ local function convert(dt, how)
     end
 end
 
--- Heights of tiles for any number of rows, or for blocks of `total` rows.
+-- Heights of tiles for any number of rows.
 local function all_heights(most)
     local list = {}
     for m = 1, most do
@@ -153,6 +153,7 @@ local function all_heights(most)
     return list
 end
 
+-- For `total` rows, all but the last ones `most` at a time.
 local function remainders(most, total)
     local rest = total % most
     return rest > 0 and {rest, most} or {most}
@@ -172,6 +173,7 @@ function grouped.names(spec, plan, job)
     local width = plan.vectors * lanes
     local forward, dx, dw = spec.op == "forward", spec.op == "dX", spec.op == "dW"
     local factor = spec.fuse_mul == "post" and dtype[spec.affinity_dtype]
+    local edges = spec.K % width ~= 0
     local adds = dw and spec.accumulate_grads
     local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll, fetch = plan.fetch}
     cfg.pairs = dw and quantise.pairs(out) and not adds
@@ -187,8 +189,8 @@ function grouped.names(spec, plan, job)
         narrow_out = out.narrow ~= nil, pairs = cfg.pairs, adds = adds, streams = streams,
         aligned = aligned, aligned_bytes = aligned * out.size, wide_streams = lanes // 8, narrow_streams = lanes // 4,
         shares = forward, clears = reduces(spec) or dw and not adds, clears_16 = dw and not adds and out.narrow ~= nil, turns = false,
-        edges = spec.K % width ~= 0, copies_edges = spec.K % width ~= 0,
-        -- each flat index names a row of the output
+        edges = edges, copies_edges = edges,
+        -- a flat index names a row of the output
         once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
         product_rows = forward and matrix.heights(plan.tile_rows, lanes, plan.slab, {spec.N}) or all_heights(plan.tile_rows),
         narrow_rows = forward and matrix.heights(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
@@ -203,7 +205,8 @@ function grouped.names(spec, plan, job)
             return table.concat(list, ", ")
         end,
         constants = constants(spec, plan),
-        scalars = {{io, "widen"}, {out, "narrow"}, adds and {out, "widen"} or false, factor and {factor, "widen"} or false},
+        scalars = {{io, "widen"}, (forward or edges or reduces(spec)) and {out, "narrow"} or false,
+            adds and edges and {out, "widen"} or false, factor and {factor, "widen"} or false},
     }
     names.tiles = function()
         local list = {}
