@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # A family, or every one, with the cases of tests/kernels/FAMILY.yaml, against float64 (`moegen check`: all routings, 1, 2 and 3
-# threads, NaN in everything that is not an input): each case with every dtype on this CPU's best target, and with one dtype on
-# every target (those that the CPU lacks are emulated, slowly); the cases `plain` and `ungated` with every activation, `plain` and
-# `odd` with every dtype on every target, some with every spelling and compiler, and kernels drawn at random from FAMILY.mix.
+# threads, NaN in everything that is not an input): each case with every dtype on this CPU's best target and with one dtype on the
+# scalar one; `plain` and `odd` with every dtype on every target (those that the CPU lacks are emulated, slowly); `plain` and
+# `ungated` with every activation, some with every spelling and compiler, and kernels drawn at random from FAMILY.mix, a few of
+# them on every target.
 #   kernels.sh MOEGEN SOURCE [BUILD [FAMILY [SEED [COUNT]]]]        SEED, COUNT: of the random ones
 set -u
 moegen=$1 only=${4:-} seed=${5:-1} count=${6:-48}
@@ -38,12 +39,12 @@ for family in $(names kernels); do
   [ -z "$only" ] || [ "$family" = "$only" ] || continue
   dtypes=none
   ! has_key "$family" dtype || dtypes=$(names dtypes)
-  targets=all # of the first dtype; then this CPU's best one
+  targets=auto,scalar # of the first dtype; then this CPU's best one
   for dtype in $dtypes; do
     set=
     [ "$dtype" = none ] || set="--set dtype=$dtype"
     job "$spec --target $targets $set"
-    for case in plain odd; do [ $targets = all ] || job "$spec:$case --target all $set"; done
+    for case in plain odd; do job "$spec:$case --target all $set"; done
     ! has_key "$family" activation || for activation in $(names activations); do
       for case in plain ungated; do
         ! grep -q "^  $case:" "$spec" || job "$spec:$case --target $targets --set activation=$activation $set"
