@@ -150,10 +150,20 @@ static bool take(struct pass *s, enum given which, const int64_t *list, int64_t 
     return s->given[which] != NULL;
 }
 
+/* A value that is computed again may be on the other side of a limit in f32 if it is as close as
+ * this, and a gradient passes on one side only: what depends on it is not compared. */
+static void blur(const struct pass *s, double *v, int64_t n, struct rt_limits at)
+{
+    for (int64_t i = 0; s->backward && i < n; i++)
+        if (fabs(v[i] - at.lo) < 4e-6 * (1 + fabs(v[i])) ||
+            fabs(v[i] - at.hi) < 4e-6 * (1 + fabs(v[i])))
+            v[i] = (double)NAN;
+}
+
 static void clamp(double *v, int64_t n, struct rt_limits to)
 {
     for (int64_t i = 0; i < n; i++)
-        v[i] = fmax(to.lo, fmin(to.hi, v[i]));
+        v[i] = v[i] < to.lo ? to.lo : v[i] > to.hi ? to.hi : v[i]; /* NaN stays */
 }
 
 /* The forward pass up to hidden: phase 0. */
@@ -172,12 +182,15 @@ static void intermediates(struct pass *s, const int64_t *list, int64_t rows)
                    (size_t)s->C * sizeof *s->gu);
         }
     }
-    if (!take(s, UP, list, rows))
+    if (!take(s, UP, list, rows)) {
         for (int64_t i = 0; i < n; i++)
             s->v[UP][i] += m->offset;
+        blur(s, s->v[UP], n, s->up);
+    }
     clamp(s->v[UP], n, s->up); /* with the offset in its limits */
     if (m->gated) {
-        take(s, GATE_PRE, list, rows);
+        if (!take(s, GATE_PRE, list, rows))
+            blur(s, s->v[GATE_PRE], n, s->gate);
         clamp(s->v[GATE_PRE], n, s->gate);
         for (int64_t i = 0; i < n; i++)
             s->v[GATE_ACT][i] = m->act->value(s->v[GATE_PRE][i]);
@@ -211,13 +224,14 @@ static void backward(struct pass *s, const int64_t *list, int64_t rows)
     rt_product(s->out, rows, m->H, s->second, 0, s->C, s->acc, s->work);
     for (int64_t i = 0; i < rows * s->C; i++) {
         double *du = s->dgu + i / s->C * columns + columns - s->C + i % s->C;
-        double up = s->v[UP][i];
+        double up = s->v[UP][i], acc = s->acc[i];
+        double through = rt_inside(up, s->up) + 0 * up; /* NaN stays */
         if (m->gated) {
             double gate = s->v[GATE_PRE][i];
-            du[-s->C] = s->acc[i] * up * m->act->slope(gate) * rt_inside(gate, s->gate);
-            *du = s->acc[i] * s->v[GATE_ACT][i] * rt_inside(up, s->up);
+            du[-s->C] = acc * up * m->act->slope(gate) * (rt_inside(gate, s->gate) + 0 * gate);
+            *du = acc * s->v[GATE_ACT][i] * through;
         } else {
-            *du = s->acc[i] * m->act->slope(up) * rt_inside(up, s->up);
+            *du = acc * m->act->slope(up) * through;
         }
     }
     if (s->rows_too) {
@@ -373,19 +387,9 @@ static moegen_rt_status compute(const moegen_rt_problem *p, const moegen_rt_want
         sweep(&s, true, !s.wanted);
     if (status == MOEGEN_RT_OK && s.wanted && is_backward)
         sweep(&s, false, true);
-    double *owned[] = {s.in,
-                       s.out,
-                       s.wide,
-                       s.v[0],
-                       s.v[1],
-                       s.v[2],
-                       s.v[3],
-                       s.gu,
-                       s.dgu,
-                       s.acc,
-                       s.work,
-                       s.first_part.data,
-                       s.second_part.data};
+    double *owned[] = {
+        s.in,   s.out,  s.wide, s.gu,  s.dgu, s.acc, s.work, s.first_part.data, s.second_part.data,
+        s.v[0], s.v[1], s.v[2], s.v[3]};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     free(s.pairs);
