@@ -7,7 +7,7 @@
 # them on every target.
 #   kernels.sh MOEGEN SOURCE [BUILD [FAMILY [SEED [COUNT]]]]        SEED, COUNT: of the random ones
 set -u
-moegen=$1 only=${4:-} seed=${5:-1} count=${6:-48}
+moegen=$1 only=${4:-} seed=${5:-1} count=${6:-24}
 cd "$2/tests/kernels" || exit 1
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
@@ -60,7 +60,7 @@ for family in $(names kernels); do
       names dtypes | awk '{printf "%sdtype: %s", sep, $1; sep = " | "} END {print ""}'; } >"$tmp/mix"
     draw "$tmp/mix" >"$tmp/$family-mix.yaml"
     job "$tmp/$family-mix.yaml --target auto"
-    for i in $(seq 4 $((count / 6))); do job "$tmp/$family-mix.yaml:mix$i --target all"; done
+    for i in 4 5 6; do job "$tmp/$family-mix.yaml:mix$i --target all"; done
     job "$tmp/$family-mix.yaml:mix1 --target all --spelling intrinsics,scalar"
     job "$tmp/$family-mix.yaml:mix2 --target all --spelling intrinsics,scalar"
     job "$tmp/$family-mix.yaml:mix3 --target all --spelling intrinsics,scalar"
