@@ -232,4 +232,75 @@ function rows.column(cfg, dt, name, pitch)
     return p
 end
 
+-- Sums over a row of n panels' width, lane by lane: sums[width].
+function rows.sum(cfg, name)
+    local lanes, acc = cfg.isa.lanes, {}
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Sums over a row, lane by lane."})
+    local sums, src, n = p:pointer("sums", "float"), p:pointer("src", "const float"), p:integer("n")
+    local one = p:const("one", 1.0)
+    for v = 0, cfg.vectors - 1 do
+        acc[v] = p:op("zero", "sum_" .. v)
+    end
+    p:loop(n, function()
+        for v = 0, cfg.vectors - 1 do
+            p:op("fma", acc[v], one, p:op("load", "x_" .. v, p:at(src, v * lanes)))
+        end
+        p:advance(src, cfg.vectors * lanes)
+    end, "of a row")
+    for v = 0, cfg.vectors - 1 do
+        p:op("store", p:at(sums, v * lanes), acc[v])
+    end
+    return p
+end
+
+-- The same of squares of (x - mean) * mask.
+function rows.squares(cfg, name)
+    local lanes, acc = cfg.isa.lanes, {}
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Sums of squared deviations over a row, lane by lane."})
+    local sums, src, n = p:pointer("sums", "float"), p:pointer("src", "const float"), p:integer("n")
+    local mask, mean = p:pointer("mask", "const float"), p:op("bcast", "mean_all", p:at(p:pointer("mean", "const float"), 0))
+    for v = 0, cfg.vectors - 1 do
+        acc[v] = p:op("zero", "sum_" .. v)
+    end
+    p:loop(n, function()
+        for v = 0, cfg.vectors - 1 do
+            local d = p:op("sub", "d_" .. v, p:op("load", "x_" .. v, p:at(src, v * lanes)), mean)
+            d = p:op("mul", "masked_" .. v, d, p:op("load", "mask_" .. v, p:at(mask, v * lanes)))
+            p:op("fma", acc[v], d, d)
+        end
+        p:advance(src, cfg.vectors * lanes)
+        p:advance(mask, cfg.vectors * lanes)
+    end, "of a row")
+    for v = 0, cfg.vectors - 1 do
+        p:op("store", p:at(sums, v * lanes), acc[v])
+    end
+    return p
+end
+
+-- x = [a *] act((x - mean) * factor * weight + bias), in place, for a row of n panels' width.
+function rows.normalise(cfg, name, act, scaled)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"A row, normalised and activated."})
+    local x, n = p:pointer("x", "float"), p:integer("n")
+    local weight, bias = p:pointer("weight", "const float"), p:pointer("bias", "const float")
+    local stat = p:pointer("stat", "const float")
+    local a = scaled and p:op("bcast", "scale", p:at(p:pointer("a", "const float"), 0))
+    local mean, factor = p:op("bcast", "mean", p:at(stat, 0)), p:op("bcast", "factor", p:at(stat, 1))
+    p:loop(n, function()
+        for v = 0, cfg.vectors - 1 do
+            local tag, at = "_" .. v, v * lanes
+            local hat = p:op("sub", "d" .. tag, p:op("load", "x" .. tag, p:at(x, at)), mean)
+            hat = p:op("mul", "hat" .. tag, hat, factor)
+            local y = p:op("load", "y" .. tag, p:at(bias, at))
+            p:op("fma", y, hat, p:op("load", "weight" .. tag, p:at(weight, at)))
+            y = act(p, "act" .. tag, y)
+            p:op("store", p:at(x, at), a and p:op("mul", "scaled" .. tag, y, a) or y)
+        end
+        for _, pointer in ipairs{x, weight, bias} do
+            p:advance(pointer, cfg.vectors * lanes)
+        end
+    end, "of a row")
+    return p
+end
+
 return rows
