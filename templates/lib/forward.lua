@@ -6,6 +6,7 @@ local activation = require "lib.activation"
 local dot = require "lib.dot"
 local epilogue = require "lib.epilogue"
 local gemm = require "lib.gemm"
+local norm = require "lib.norm"
 local rows = require "lib.rows"
 
 local forward = {}
@@ -190,7 +191,7 @@ function forward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         io = io.c, bias_c = dtype[spec.bias_dtype].c, output_c = out.c,
         narrow_output = out.narrow ~= nil, narrow_checkpoint = io.narrow ~= nil,
-        eps = ("%.9gf"):format(spec.norm_eps):gsub("^(%d+)f$", "%1.0f"),
+        eps = norm.number(spec.norm_eps),
         row_out = plan.shard == "block" and "w->Y + rows * H"
             or plan.shard == "hidden" and (out.narrow and "w->sum + id * H" or "a->output + id * H"),
         by_hidden = plan.shard == "hidden", by_block = plan.shard == "block", by_part = plan.shard == "intermediate",
@@ -223,9 +224,9 @@ function forward.names(spec, plan, job)
             list[#list + 1] = epilogue.intermediate(cfg, spec, between, io)
         end
         if has.norm then
-            list[#list + 1] = rows.sum(cfg, "row_sum")
-            list[#list + 1] = rows.squares(cfg, "row_squares")
-            list[#list + 1] = rows.normalise(cfg, "normalise", activation[spec.activation].forward, has.affinity_on_p)
+            list[#list + 1] = norm.sum(cfg, "row_sum")
+            list[#list + 1] = norm.squares(cfg, "row_squares")
+            list[#list + 1] = norm.normalise(cfg, "normalise", activation[spec.activation].forward, has.affinity_on_p)
         end
         list[#list + 1] = epilogue.output(cfg, {bias = has.bias_down, bias_scaled = has.bias_scaled,
             affinity = has.affinity_in_finish, checkpoint = has.checkpoint_down and not names.by_part, add = has.add})
