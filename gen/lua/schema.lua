@@ -164,10 +164,13 @@ local function lookup(spec, path)
     return value
 end
 
--- One value as text: integers %d, floats %.17g, the rest as they are.
+-- One value as text: integers %d, floats so that they read back, the rest as they are.
 local function text(value)
     if math.type(value) == "integer" then return ("%d"):format(value) end
-    if math.type(value) == "float" then return ("%.17g"):format(value) end
+    if math.type(value) == "float" then
+        local short = ("%.15g"):format(value)
+        return tonumber(short) == value and short or ("%.17g"):format(value)
+    end
     if type(value) == "table" then return "{" .. table.concat(schema.flatten(value), ", ") .. "}" end
     return tostring(value)
 end

@@ -2,7 +2,9 @@
 -- backward.lua - the plan of moe_backward, and the names that its template's holes refer to.
 local dtype = require "dtype"
 local clamp = require "lib.clamp"
+local activation = require "lib.activation"
 local epilogue = require "lib.epilogue"
+local norm = require "lib.norm"
 local panels = require "lib.panels"
 local rows = require "lib.rows"
 
@@ -21,6 +23,7 @@ local function steps(spec)
     return {
         again = again, post = post, pre = scale == "pre", saved_down = saved_down,
         affinity_sums = post and not saved_down,
+        norm = spec.norm == "layer",
         bias_up = spec.bias.gate_up, bias_down = spec.bias.down,
         bias_up_value = spec.bias.gate_up and again, bias_down_value = spec.bias.down and post and not saved_down,
         add = spec.accumulate_grads,
@@ -60,6 +63,10 @@ function backward.args(s)
     if has.bias_down_value then
         add{"down_proj_bias", s.bias_dtype, "in", s.E, s.H}
     end
+    if has.norm then
+        add{"norm_weight", s.bias_dtype, "in", s.E, s.I_TP}
+        add{"norm_bias", s.bias_dtype, "in", s.E, s.I_TP}
+    end
     add{"hidden_states_grad", s.hidden_grad_dtype, "out", tokens, s.H, says = "summed over the experts of each token"}
     add{"expert_affinities_masked_grad", s.affinity_dtype, "out", flat, 1, says = "0 where no block holds the pair"}
     add{"gate_up_proj_weight_grad", s.output_dtype, grad, s.E, s.H, gates, s.I_TP}
@@ -69,6 +76,10 @@ function backward.args(s)
     end
     if s.bias.down then
         add{"down_proj_bias_grad", s.output_dtype, grad, s.E, s.H}
+    end
+    if has.norm then
+        add{"norm_weight_grad", s.output_dtype, grad, s.E, s.I_TP}
+        add{"norm_bias_grad", s.output_dtype, grad, s.E, s.I_TP}
     end
     return list
 end
@@ -107,6 +118,7 @@ function backward.names(spec, plan, job)
         bias_c = bias.c, affinity_c = affinity.c,
         dx = dx.c, narrow_dx = dx.narrow ~= nil, narrow_out = out.narrow ~= nil,
         turns = has.again, turns_whole = has.again and spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
+        eps = norm.number(spec.norm_eps),
         narrow_x = convert(dx, "narrow"),
         widen_bias = convert(bias, "widen"), widen_affinity = convert(affinity, "widen"),
         narrow_affinity = convert(affinity, "narrow"),
@@ -114,8 +126,8 @@ function backward.names(spec, plan, job)
         bounds = {spec.clamp and spec.clamp.gate or {}, spec.clamp and spec.clamp.up or {}},
         constants = constants(spec, plan),
         scalars = {{io, "widen"}, {dx, "narrow"}, {affinity, "widen"}, {affinity, "narrow"},
-            (has.bias_up_value or has.bias_down_value) and {bias, "widen"} or false,
-            false},
+            (has.bias_up_value or has.bias_down_value or has.norm) and {bias, "widen"} or false,
+            has.norm and {out, "narrow"} or false, has.norm and has.add and {out, "widen"} or false},
     }
     panels.products(names, cfg, plan, totals)
     panels.gradients(names, cfg, plan, out, {add = has.add, columns = {gates * spec.I_TP, spec.H},
@@ -138,12 +150,21 @@ function backward.names(spec, plan, job)
         if spec.H >= isa.lanes then
             add(rows.scatter(cfg, "scatter", has.pre))
         end
-        add(epilogue.through(cfg, spec, limits(spec, has.again and f32 or io), {scaled = has.post, affinity_sums = has.affinity_sums}))
+        local through = {scaled = has.post, affinity_sums = has.affinity_sums}
+        if has.norm then
+            add(norm.through(cfg, activation[spec.activation].both, through))
+            add(norm.sum(cfg, "norm_sum"))
+            add(norm.column_squares(cfg, "norm_squares"))
+            add(norm.hat(cfg, "norm_hat"))
+            add(norm.back(cfg, "norm_back"))
+        else
+            add(epilogue.through(cfg, spec, limits(spec, has.again and f32 or io), through))
+        end
         if has.pre then
             add(epilogue.column_sums(cfg, "column_sums"))
             add(rows.scale(cfg, "scale"))
         end
-        if has.affinity_sums or has.pre then
+        if has.affinity_sums or has.pre or has.norm then
             add(rows.add(cfg, "add", {add = true}))
         end
         if has.saved_down and spec.H >= isa.lanes then

@@ -18,6 +18,8 @@ function dot.legal(spec, isa)
         return false, ("no instruction multiplies pairs of %s"):format(dt.name)
     elseif not isa.rows[dt.dot] then
         return false, ("target %s has no dot product of %s"):format(isa.name, dt.name)
+    elseif spec.norm == "layer" then
+        return false, "normalisation wants its rows in f32"
     elseif spec.affinity.scale == "pre" and spec.affinity.on == "hidden" then
         return false, ("affinity scaling `pre` makes f32 of the %s rows"):format(dt.name)
     elseif spec.output_dtype ~= spec.dtype then

@@ -19,7 +19,7 @@ local function clamped(p, x, range, name)
 end
 
 -- P = act(g) * u, with bias, clamps and offset before and the affinity after as the spec says.
--- With a checkpoint, S is overwritten by g and u as the activation saw them.
+-- With a checkpoint, S is overwritten by g and u as the activation saw them. raw: P = u, for another tile to finish.
 -- cfg: isa, prefix, vectors, stride (of P, floats); spec: activation, gated, clamp, up_offset; has: bias, affinity, checkpoint
 -- pairs: P is rounded to this row of dtype.lua (nil: it is f32)
 function epilogue.intermediate(cfg, spec, has, pairs)
@@ -60,7 +60,7 @@ function epilogue.intermediate(cfg, spec, has, pairs)
             put(0, p:op("mul", "p", act(p, "act", x[0]), x[1]), "p")
         else
             for v = 0, cfg.vectors - 1 do
-                put(v, act(p, "act_" .. v, x[v]), "p_" .. v)
+                put(v, has.raw and x[v] or act(p, "act_" .. v, x[v]), "p_" .. v)
             end
         end
         p:advance(S, cfg.vectors * lanes)

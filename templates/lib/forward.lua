@@ -2,9 +2,11 @@
 -- forward.lua - the plan of moe_forward, and the names that its template's holes refer to.
 local dtype = require "dtype"
 local schema = require "schema"
+local activation = require "lib.activation"
 local dot = require "lib.dot"
 local epilogue = require "lib.epilogue"
 local gemm = require "lib.gemm"
+local norm = require "lib.norm"
 local rows = require "lib.rows"
 
 local forward = {}
@@ -115,6 +117,7 @@ local function steps(spec, shard)
     local scale, on = spec.affinity.scale, spec.affinity.on
     local on_p = on == "intermediate" and scale ~= "none"
     return {
+        norm = spec.norm == "layer",
         bias_up = spec.bias.gate_up, bias_down = spec.bias.down,
         affinity_on_x = scale == "pre" and not on_p, affinity_on_p = on_p, affinity_on_y = scale == "post" and not on_p,
         bias_scaled = on_p and spec.bias.down,
@@ -188,6 +191,7 @@ function forward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         io = io.c, bias_c = dtype[spec.bias_dtype].c, output_c = out.c,
         narrow_output = out.narrow ~= nil, narrow_checkpoint = io.narrow ~= nil,
+        eps = norm.number(spec.norm_eps),
         row_out = plan.shard == "block" and "w->Y + rows * H"
             or plan.shard == "hidden" and (out.narrow and "w->sum + id * H" or "a->output + id * H"),
         by_hidden = plan.shard == "hidden", by_block = plan.shard == "block", by_part = plan.shard == "intermediate",
@@ -203,7 +207,7 @@ function forward.names(spec, plan, job)
         narrow_out = convert(out, "narrow"),
         constants = constants(spec, plan),
         scalars = {{dtype[spec.dtype], "widen"}, {dtype[spec.affinity_dtype], "widen"},
-            (has.bias_up or has.bias_down) and {dtype[spec.bias_dtype], "widen"} or false,
+            (has.bias_up or has.bias_down or has.norm) and {dtype[spec.bias_dtype], "widen"} or false,
             has.checkpoint_up and {io, "narrow"} or false, {out, "narrow"}},
     }
     names.tiles = function()
@@ -213,10 +217,16 @@ function forward.names(spec, plan, job)
             table.move(tiles, 1, #tiles, #list + 1, list)
         end
         list[#list + 1] = (names.dots and dot or gemm).pack(cfg)
-        local between = {bias = has.bias_up, affinity = has.affinity_on_p, checkpoint = has.checkpoint_up}
+        local between = {bias = has.bias_up, affinity = has.affinity_on_p and not has.norm,
+            checkpoint = has.checkpoint_up, raw = has.norm}
         list[#list + 1] = epilogue.intermediate(cfg, spec, between)
         if names.dots then
             list[#list + 1] = epilogue.intermediate(cfg, spec, between, io)
+        end
+        if has.norm then
+            list[#list + 1] = norm.sum(cfg, "row_sum")
+            list[#list + 1] = norm.squares(cfg, "row_squares")
+            list[#list + 1] = norm.normalise(cfg, "normalise", activation[spec.activation].forward, has.affinity_on_p)
         end
         list[#list + 1] = epilogue.output(cfg, {bias = has.bias_down, bias_scaled = has.bias_scaled,
             affinity = has.affinity_in_finish, checkpoint = has.checkpoint_down and not names.by_part, add = has.add})

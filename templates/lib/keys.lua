@@ -46,6 +46,9 @@ local row = {
     clamp = {"clamp", map{{"gate", range(), optional = true}, {"up", range(), optional = true}},
         doc = "[lo, hi] of gate and up before the activation; null is open"},
     up_offset = {"up_offset", num(), default = 0.0, doc = "added to up after the clamp"},
+    norm = {"norm", enum{"none", "layer"}, default = "none",
+        doc = "layer: an expert is a Linear, a LayerNorm over its columns, the activation and a Linear"},
+    norm_eps = {"norm_eps", num(0.0), default = 1e-5, doc = "added to the variance"},
     skip_token = {"skip_token", bool(), default = false, doc = "padding id is -1 and there is no padding row"},
     shard = {"shard", map{
         {"on", enum{"auto", "hidden", "block", "intermediate"}, default = "hidden", doc = "what the ranks of a team share out"},
@@ -54,6 +57,15 @@ local row = {
             doc = "threads of a call that asks for none; with on: intermediate also parts, which the result depends on"}}},
     target = {"target", enum(target_names()), default = "auto", doc = "instruction set"},
     spelling = {"spelling", enum{"auto", "bytes", "intrinsics", "scalar"}, default = "auto", doc = "what a tile is printed as"},
+}
+
+-- What a spec with `norm: layer` may not have beside it.
+keys.norm_rules = {
+    {"norm", function(s) return s.norm == "none" or not s.gated end, "{norm} needs gated = false, here {gated}"},
+    {"norm", function(s) return s.norm == "none" or not (s.clamp and s.clamp.up) end, "{norm} leaves nothing to clamp"},
+    {"norm", function(s) return s.norm == "none" or s.up_offset == 0 end, "{norm} leaves no place for {up_offset}"},
+    {"norm", function(s) return s.norm == "none" or s.shard.on ~= "intermediate" end,
+        "{norm} is over all columns: {shard.on} would share them out"},
 }
 
 -- The rows with these names; a table is a row of its own.

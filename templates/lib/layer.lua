@@ -43,6 +43,8 @@ local function parameters(s)
     add{"down_proj_weight", s.dtype, "in", s.E, s.I_TP, s.H}
     add(s.bias.gate_up and {"gate_and_up_proj_bias", s.bias_dtype, "in", s.E, gates, s.I_TP})
     add(s.bias.down and {"down_proj_bias", s.bias_dtype, "in", s.E, s.H})
+    add(s.norm == "layer" and {"norm_weight", s.bias_dtype, "in", s.E, s.I_TP})
+    add(s.norm == "layer" and {"norm_bias", s.bias_dtype, "in", s.E, s.I_TP})
     return list
 end
 
@@ -63,7 +65,7 @@ local function state(s, role)
     }
     if activations(s) then
         list[#list + 1] = {"gate_up_activations_T", s.dtype, role, blocks(1), s.gated and 2 or 1, s.I_TP, s.block_size,
-            says = "gate and up as the activation saw them; 0 at padding slots"}
+            says = "what the first product gave; 0 at padding slots"}
         if s.affinity.on == "hidden" then
             list[#list + 1] = {"down_activations", s.dtype, role, blocks(1), s.block_size, s.H,
                 says = "before the affinity; 0 at padding slots"}
@@ -136,7 +138,7 @@ function layer.parts(s)
     local router = spec_of(s, {"dtype", "H", "E", "top_k", "T", "op", "method", "correction_bias", "routing_scale", "aux_loss",
         "bias_dtype"}, {bias = s.router_bias, affinity_dtype = "f32", plan = s.plan.router})
     local experts = spec_of(s, {"dtype", "H", "I_TP", "E", "block_size", "T", "activation", "gated", "affinity", "bias", "clamp",
-        "up_offset", "bias_dtype", "output_dtype", "shard"},
+        "up_offset", "norm", "norm_eps", "bias_dtype", "output_dtype", "shard"},
         {top_k = s.dispatch == "dense" and s.E or s.top_k, skip_token = true, affinity_dtype = "f32", plan = s.plan.experts})
     if not backward then
         experts.checkpoint = activations(s) and "save" or "none"
