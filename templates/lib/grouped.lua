@@ -15,7 +15,7 @@ grouped.plan_keys = {
     {"unroll", int(1, 8), optional = true, doc = "k steps of a tile's loop body"},
     {"k_block", int(16, 65536), optional = true, doc = "products summed in a register before they are added to the sum"},
     {"slab", int(1, 4096), optional = true, doc = "rows of A that pass over B together"},
-    {"fetch", int(1, 8), optional = true, doc = "cache lines of the next weights that a tile's step fetches"},
+    {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
     {"columns", int(1, 4096), optional = true, doc = "panels of columns of weights that stay in L2 (dX)"},
     {"pass_rows", int(16, 65536), optional = true, doc = "rows of an expert that are worked on together"},
     {"block_bytes", int(1, 1 << 30), optional = true, doc = "of the rows of dY that a pass over a weight gradient's columns reads (dW)"},
@@ -32,19 +32,12 @@ function grouped.plan(plan, spec)
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v))
     plan:choose("unroll", 4, "k steps of a loop body")
-    if dt.narrow then
-        plan:choose("k_block", spec.op == "forward" and 256 or 128, "products per partial sum, and a block of columns in L1")
-    else
-        plan:choose("k_block", 96, "products per partial sum: keeps f32 sums of long K accurate, and a block of columns in L1")
-    end
+    plan:choose("k_block", 128, "products per partial sum: keeps f32 sums of long K accurate, and a block of columns in L1")
     plan:choose("slab", round_up(8 * isa.tile.rows, isa.lanes), "rows that pass over the columns together")
-    local width = plan.vectors * isa.lanes
-    local steps = width // plan.unroll
     if spec.op == "dX" then
         plan:choose("columns", 32, "panels of columns of a block of weights, in L2 while an expert's rows pass")
     else
-        plan:choose("fetch", math.max(1, (plan.k_block * dt.size // 64 + steps - 1) // steps),
-            "lines of a row of the next weights per step: a row's block while a panel passes")
+        plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted")
     end
     plan:choose("pass_rows", 1024, "rows of an expert per pass: bounds the workspace")
     if spec.op == "dW" then
@@ -120,7 +113,8 @@ local function constants(spec, plan)
         add("BLOCKS", round_up(spec.N, k_panels * width) // (k_panels * width), "of them in an expert")
         return list
     end
-    add("FETCH", plan.fetch * 64 // dtype[spec.dtype].size, "elements that a step fetches")
+    add("AHEAD", plan.fetch, "rows of weights fetched ahead")
+    add("IDLE", (k_panels * plan.slab + math.max(k_panels, (plan.t_block or 0) // width)) * width, "floats that a tile may write without need")
     local across = spec.op == "forward" and spec.K or spec.N
     add("ACROSS", across, "length of a row that is turned")
     add("ROWS", round_up(across, width), "rows of a panel, full panels of k")
@@ -159,9 +153,9 @@ local function remainders(most, total)
     return rest > 0 and {rest, most} or {most}
 end
 
-local function product_tiles(cfg, add, heights, vectors, streams)
+local function product_tiles(cfg, add, heights, vectors)
     local most = heights[#heights]
-    local tallest = most and matrix.product(cfg, most, vectors, streams)
+    local tallest = most and matrix.product(cfg, most, vectors)
     for i = #heights, 1, -1 do
         add(heights[i] == most and tallest or matrix.shorter(tallest, heights[i]))
     end
@@ -175,7 +169,8 @@ function grouped.names(spec, plan, job)
     local factor = spec.fuse_mul == "post" and dtype[spec.affinity_dtype]
     local edges = spec.K % width ~= 0
     local adds = dw and spec.accumulate_grads
-    local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll, fetch = plan.fetch}
+    local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll,
+        block = math.max(1, plan.k_block // width), slab = plan.slab}
     cfg.pairs = dw and quantise.pairs(out) and not adds
     local aligned = cfg.pairs and width or lanes   -- elements of a store
     local streams = dw and (cfg.pairs or not out.narrow) and not adds and spec.K % aligned == 0 and width * out.size % 64 == 0
@@ -187,7 +182,7 @@ function grouped.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
         io = io.c, out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
         narrow_out = out.narrow ~= nil, pairs = cfg.pairs, adds = adds, streams = streams,
-        aligned = aligned, aligned_bytes = aligned * out.size, wide_streams = lanes // 8, narrow_streams = lanes // 4,
+        aligned = aligned, aligned_bytes = aligned * out.size,
         shares = forward, clears = reduces(spec) or dw and not adds, clears_16 = dw and not adds and out.narrow ~= nil, turns = false,
         edges = edges, copies_edges = edges,
         -- a flat index names a row of the output
@@ -197,13 +192,6 @@ function grouped.names(spec, plan, job)
         gradient_rows = remainders(plan.tile_rows, spec.N),
         widen_io = convert(io, "widen"), narrow_o = convert(out, "narrow"), widen_out = convert(out, "widen"),
         widen_factor = factor and convert(factor, "widen"),
-        rows_ahead = function(n)
-            local list = {"ahead"}
-            for i = 1, n - 1 do
-                list[i + 1] = ("ahead + %d * ld"):format(2 * i)
-            end
-            return table.concat(list, ", ")
-        end,
         constants = constants(spec, plan),
         scalars = {{io, "widen"}, (forward or edges or reduces(spec)) and {out, "narrow"} or false,
             adds and edges and {out, "widen"} or false, factor and {factor, "widen"} or false},
@@ -214,8 +202,8 @@ function grouped.names(spec, plan, job)
             list[#list + 1] = tile
         end
         if not dx then
-            product_tiles(cfg, add, names.product_rows, plan.vectors, names.wide_streams)
-            product_tiles(cfg, add, names.narrow_rows, 1, names.narrow_streams)
+            product_tiles(cfg, add, names.product_rows, plan.vectors)
+            product_tiles(cfg, add, names.narrow_rows, 1)
         end
         add(rows.zero(cfg, "zero"))
         if dx then

@@ -5,7 +5,7 @@
 -- A of a product over its columns (each row's WIDTH values are consecutive k). Columns are tokens, as a rule; the first panel
 -- is the one that need not be full: its tokens stand at its end.
 --
--- product(rows)    S[rows][WIDTH] += A * B, on its way fetching other memory; narrow: only one vector of columns
+-- product(rows)    S[rows][WIDTH] += A * B, on its way copying the next weights; narrow: only one vector of columns
 -- gradient(rows)   C = A * B for many groups of rows, straight to memory, in its dtype
 local ir = require "ir"
 local quantise = require "lib.quantise"
@@ -92,38 +92,46 @@ local function put_row(p, cfg, C, has, name, value, first)
     end
 end
 
--- cfg: isa, prefix, dtype (of the weights), vectors, unroll, fetch (lines of a row of weights that a step fetches)
--- streams: of so many pairs of rows, which are `apart` elements from each other
-function matrix.product(cfg, rows, vectors, streams)
+-- cfg: isa, prefix, dtype (of the weights), vectors, unroll; block: panels of a row of weights, slab: rows of a panel of A.
+-- After each panel the tile copies `count` rows of a block of the next weights, `ld` apart, as rows of A, and fetches others
+-- `ahead` of them: while the multiplier works, the next weights come in at an even pace.
+function matrix.product(cfg, rows, vectors)
     local lanes = cfg.isa.lanes
     local width = cfg.vectors * lanes
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
-        {("S[%d rows] += A * B; fetches lines at `near`, and others at `ahead`, `hop` further after each panel."):format(rows)})
+        {("S[%d rows] += A * B; fetches lines at `near`, and copies `count` rows of the next weights after each panel."):format(rows)})
     local t = {rows = rows, vectors = vectors}
     local S = p:pointer("S", "float")
     t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
     t.panels, t.first, t.full, t.jump = p:integer("panels"), p:integer("first"), p:integer("full"), p:integer("jump")
-    local near, ahead = p:pointer("near", "const float"), {}
-    for i = 0, streams - 1 do
-        ahead[i] = p:pointer("ahead_" .. i, "const " .. cfg.dtype.c)
-    end
-    local apart, hop = p:integer("apart"), p:integer("hop")
-    clear(p, t)
+    local near = p:pointer("near", "const float")
+    local to, from = p:pointer("to", "float"), p:pointer("from", "const " .. cfg.dtype.c)
+    local count, ld, ahead = p:integer("count"), p:integer("ld"), p:integer("ahead")
     local line = 64 // cfg.dtype.size
-    sum(p, cfg, t, function()
-        for i = 0, streams - 1 do
-            for j = 0, cfg.fetch - 1 do
-                p:op("prefetch_1", p:at(ahead[i], j * line))
-                p:op("prefetch_1", p:at(ahead[i], j * line, apart))
-            end
-            p:advance(ahead[i], cfg.fetch * line)
+    local function copy_row()
+        for i = 0, cfg.block * width - 1, line do
+            p:op("prefetch_1", p:at(from, i, ahead))
         end
+        for i = 0, cfg.block * cfg.vectors - 1 do
+            local x = quantise.load(p, cfg.dtype, "w_" .. i, p:at(from, i * lanes))
+            p:op("store", p:at(to, i // cfg.vectors * cfg.slab * width + i % cfg.vectors * lanes), x)
+        end
+        p:advance(from, ld)
+        p:advance(to, width)
+    end
+    for r = 0, rows - 1 do
+        p:row(r)
+        for i = 0, vectors * lanes - 1, 16 do
+            p:op("prefetch_0", p:at(S, r * width + i))
+        end
+    end
+    p:row(nil)
+    clear(p, t)
+    sum(p, cfg, t, function()
         p:op("prefetch_1", p:at(near, 0))
         p:advance(near, 16)
     end, function()
-        for i = 0, streams - 1 do
-            p:advance(ahead[i], hop)
-        end
+        p:loop(p:count_from("more", count), copy_row, "rows of the next weights")
     end)
     for r = 0, rows - 1 do
         p:row(r)

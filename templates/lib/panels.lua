@@ -16,7 +16,7 @@ panels.plan_keys = {
     {"unroll", int(1, 8), optional = true, doc = "k steps of a tile's loop body"},
     {"k_block", int(16, 65536), optional = true, doc = "products summed in a register before they are added to the sum"},
     {"slab", int(1, 4096), optional = true, doc = "rows of weights that a pass over the tokens uses"},
-    {"fetch", int(1, 8), optional = true, doc = "cache lines of the next weights that a tile's step fetches"},
+    {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
     {"pass_rows", int(16, 65536), optional = true, doc = "tokens (of an expert) that are worked on together"},
     {"t_block", int(16, 65536), optional = true, doc = "tokens whose products are summed in a register, in gradients of weights"},
     {"block_bytes", int(1, 1 << 30), optional = true, doc = "of tokens' rows that a pass over a weight gradient's columns reads"},
@@ -27,37 +27,35 @@ function panels.round_up(x, n)
 end
 
 -- The plan of products.
-function panels.forward_plan(plan, spec)
+function panels.forward_plan(plan)
     local isa = plan.isa
     plan.vectors = 2
     plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v))
     plan:choose("unroll", 4, "k steps of a loop body")
-    local size = dtype[spec.dtype].size
-    if dtype[spec.dtype].narrow then
-        plan:choose("k_block", 128, "products per partial sum, and a block of tokens in L1")
-    else
-        plan:choose("k_block", 96, "products per partial sum: keeps f32 sums of long K accurate, and a block of tokens in L1")
-    end
+    plan:choose("k_block", 128, "products per partial sum: keeps f32 sums of long K accurate, and a block of tokens in L1")
     plan:choose("slab", panels.round_up(8 * isa.tile.rows, isa.lanes), "rows of weights that pass over the tokens together")
-    local steps = plan.vectors * isa.lanes // plan.unroll
-    plan:choose("fetch", math.max(1, (plan.k_block * size // 64 + steps - 1) // steps),
-        "lines of a row of the next weights per step: a row's block while a panel passes")
+    plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted")
     plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace")
 end
 
 -- The same, with gradients of weights.
-function panels.plan(plan, spec)
-    panels.forward_plan(plan, spec)
+function panels.plan(plan)
+    panels.forward_plan(plan)
     plan:choose("t_block", 512, "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate")
     plan:choose("block_bytes", 1 << 20, "of the tokens' rows stay in L2 while the columns of a weight gradient pass")
+end
+
+-- Panels of a row of weights that are worked on together.
+function panels.block(plan)
+    return math.max(1, plan.k_block // (plan.vectors * plan.isa.lanes))
 end
 
 -- cfg of the tiles.
 function panels.cfg(spec, plan, job)
     return {isa = plan.isa, prefix = job.name .. "_", dtype = dtype[spec.dtype], vectors = plan.vectors, unroll = plan.unroll,
-            fetch = plan.fetch}
+            block = panels.block(plan), slab = plan.slab}
 end
 
 -- wide: columns of the widest matrix whose rows become panels
@@ -69,9 +67,11 @@ function panels.constants(spec, plan, wide)
         {"WIDTH", width, "columns of a panel"},
         {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"},
         {"UNROLL", plan.unroll, "k steps of a tile's loop"}, {"STEPS", width // plan.unroll, "loops over a full panel"},
-        {"K_PANELS", math.max(1, plan.k_block // width), "panels of k that a slab of weights holds"},
+        {"K_PANELS", panels.block(plan), "panels of k that a slab of weights holds"},
         {"SLAB", plan.slab, "rows of such a slab"},
-        {"FETCH", plan.fetch * 64 // dtype[spec.dtype].size, "elements that a step fetches"},
+        {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
+        {"IDLE", (panels.block(plan) * plan.slab + math.max(panels.block(plan), (plan.t_block or 0) // width)) * width,
+            "floats that a tile may write without need"},
         {"PASS_ROWS", plan.pass_rows, "tokens that are worked on together"},
         {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
         {"STAGE", panels.round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},
@@ -101,14 +101,6 @@ function panels.products(names, cfg, plan, totals)
     end
     names.product_rows = matrix.heights(plan.tile_rows, lanes, plan.slab, totals)
     names.narrow_rows = matrix.heights(2 * plan.tile_rows, lanes, plan.slab, totals)
-    names.wide_streams, names.narrow_streams = lanes // 8, lanes // 4
-    names.rows_ahead = function(n)
-        local list = {"ahead"}
-        for i = 1, n - 1 do
-            list[i + 1] = ("ahead + %d * ld"):format(2 * i)
-        end
-        return table.concat(list, ", ")
-    end
 end
 
 -- Adds the names of gradients, dtype `out`. how: add (to what is there), rows and columns: totals of both
@@ -138,9 +130,9 @@ end
 function panels.tiles(names, cfg, plan, add)
     local lanes, f32 = cfg.isa.lanes, dtype.f32
     local width = plan.vectors * lanes
-    for _, set in ipairs{{names.product_rows, plan.vectors, names.wide_streams}, {names.narrow_rows, 1, names.narrow_streams}} do
+    for _, set in ipairs{{names.product_rows, plan.vectors}, {names.narrow_rows, 1}} do
         local most = set[1][#set[1]]
-        local tallest = matrix.product(cfg, most, set[2], set[3])
+        local tallest = matrix.product(cfg, most, set[2])
         for i = #set[1], 1, -1 do
             local m = set[1][i]
             add(m == most and tallest or matrix.shorter(tallest, m))
