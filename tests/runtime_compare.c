@@ -61,6 +61,12 @@ static void comparison(void)
     got_data[5] = NAN;
     CHECK(!moegen_rt_compare(&got, &want, &c, &err) && !c.ok && c.nans == 1 && c.worst == 5, "%s",
           c.text);
+    double nothing[8] = {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    want.data = nothing;
+    CHECK(!moegen_rt_compare(&got, &want, &c, &err) && c.ok && c.compared == 0 && c.skipped == 8 &&
+              strstr(c.text, "no element"),
+          "nothing: %s", c.text);
+    want.data = want_data;
     got.shape[0] = 1;
     CHECK(moegen_rt_compare(&got, &want, &c, &err) == MOEGEN_RT_BAD_ARGUMENT, "shape");
     int32_t whole[8] = {1, -2, 0, 0, 0, 0, 0, 0};
