@@ -15,6 +15,7 @@ enum { MAX_VARIANTS = 96, MAX_THREADS = 3 };
 /* What all trials together say of one output. */
 struct verdict {
     double l2, limit, roundings;
+    int64_t compared; /* elements; 0: the reference leaves out all of them */
     int good, bad;
 };
 struct variant {
@@ -183,6 +184,7 @@ static void judge_output(struct variant *v, int arg, const struct trial *t, cons
     verdict->l2 = fmax(verdict->l2, r.l2);
     verdict->roundings = fmax(verdict->roundings, r.roundings);
     verdict->limit = r.l2_limit;
+    verdict->compared += r.compared;
     verdict->good += !what;
     verdict->bad += what != NULL;
     if (what)
@@ -242,6 +244,12 @@ static int run_trial(struct check *c, struct variant *v, const struct trial *t,
 
 /* ---- report ---- */
 
+/* As JSON has it. */
+static const char *result_of(const struct verdict *r)
+{
+    return !r ? "not run" : r->bad ? "fail" : r->compared ? "ok" : "not compared";
+}
+
 static void report_row(struct check *c, const struct variant *v, const char *output,
                        const struct verdict *r)
 {
@@ -252,7 +260,8 @@ static void report_row(struct check *c, const struct variant *v, const char *out
     const char *compiler = *v->cc                                        ? v->cc
                            : f && strcmp(f->spelling, "intrinsics") == 0 ? "cc"
                                                                          : "tcc";
-    const char *state = !r ? "not run" : r->bad ? "FAIL" : v->emulated ? "ok (emulated)" : "ok";
+    const char *result = result_of(r), *state = r && r->bad ? "FAIL" : result;
+    bool compared = r && r->compared;
     const char *const cells[] = {name, target, spelling, compiler, output};
     for (int i = 0; i < 5; i++)
         table_add(c->table, "%s", cells[i]);
@@ -260,11 +269,13 @@ static void report_row(struct check *c, const struct variant *v, const char *out
         table_add(c->table, "%s", "");
     if (r) {
         table_add(c->table, "%d", r->good + r->bad);
-        table_add(c->table, "%.1e", r->l2);
-        table_add(c->table, "%.0e", r->limit);
-        table_add(c->table, "%.1f", r->roundings);
+        table_add(c->table, compared ? "%.1e" : "-", r->l2);
+        table_add(c->table, compared ? "%.0e" : "-", r->limit);
+        table_add(c->table, compared ? "%.1f" : "-", r->roundings);
     }
-    table_add(c->table, "%s%s%s", state, v->why.len ? ": " : "", v->why.len ? v->why.at : "");
+    table_add(c->table, "%s%s%s%s", state,
+              v->emulated && strcmp(result, "ok") == 0 ? " (emulated)" : "", v->why.len ? ": " : "",
+              v->why.len ? v->why.at : "");
     struct text *t = c->json;
     static const char *const keys[] = {"kernel", "target", "spelling", "compiler", "output"};
     text_add(t, t->len ? ",\n  {" : "\n  {", t->len ? 5 : 4);
@@ -273,16 +284,15 @@ static void report_row(struct check *c, const struct variant *v, const char *out
         json_string(t, cells[i]);
         text_add(t, ", ", 2);
     }
-    text_fmt(t, "\"cases\": %d, \"rel_error\": ", r ? r->good + r->bad : 0);
-    json_number(t, r ? r->l2 : NAN);
+    text_fmt(t, "\"cases\": %d, \"compared\": %lld, \"rel_error\": ", r ? r->good + r->bad : 0,
+             r ? (long long)r->compared : 0);
+    json_number(t, compared ? r->l2 : NAN);
     text_add(t, ", \"limit\": ", 11);
-    json_number(t, r ? r->limit : NAN);
+    json_number(t, compared ? r->limit : NAN);
     text_add(t, ", \"roundings\": ", 15);
-    json_number(t, r ? r->roundings : NAN);
+    json_number(t, compared ? r->roundings : NAN);
     text_fmt(t, ", \"emulated\": %s, \"result\": \"%s\", \"why\": ", v->emulated ? "true" : "false",
-             !r       ? "not run"
-             : r->bad ? "fail"
-                      : "ok");
+             result);
     json_string(t, v->why.len ? v->why.at : "");
     text_add(t, "}", 1);
 }
@@ -296,12 +306,17 @@ static void report(struct check *c)
     for (int i = 0; i < c->variants; i++) {
         struct variant *v = &c->variant[i];
         const moegen_kernel_facts *f = v->kernel ? &v->kernel->unit->facts : NULL;
-        bool ok = true;
+        bool ok = true, compared = false;
         for (int a = 0; f && a < f->arg_count; a++)
             if (f->args[a].role != MOEGEN_IN) {
                 report_row(c, v, f->args[a].name, &v->verdict[a]);
                 ok = ok && !v->verdict[a].bad;
+                compared = compared || v->verdict[a].compared;
             }
+        if (f && ok && !compared)
+            fprintf(stderr, "FAIL %s --target %s: the reference has nothing to compare with\n",
+                    f->name, f->target);
+        ok = ok && compared;
         if (!f)
             report_row(c, v, "", NULL);
         c->idle += !f;

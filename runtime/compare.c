@@ -140,6 +140,8 @@ static void verdict(moegen_rt_comparison *c)
                  "magnitude, over %.0f",
                  (long long)c->worst, c->worst_got, c->worst_want, c->roundings,
                  c->roundings_limit);
+    else if (c->compared == 0)
+        snprintf(c->text, sizeof c->text, "no element was compared");
     else
         snprintf(c->text, sizeof c->text, "relative error %.2e, worst element %.1f roundings",
                  c->l2, c->roundings);

@@ -273,7 +273,7 @@ MOEGEN_RT_API const moegen_rt_activation *moegen_rt_activation_at(int i);
 /* ---- compare.c: how right is right --------------------------------------------------------- */
 
 typedef struct moegen_rt_comparison {
-    int ok;           /* all limits kept */
+    int ok;           /* all limits kept; so it is if nothing was compared */
     double l2;        /* ||got - want|| / ||want||; the plain norm of got when want is all zero */
     double l2_limit;  /* of the dtype of got; 0 for integers */
     double roundings; /* largest |got - want| in roundings: units in the last place, 2^(1 - digits),

@@ -8,24 +8,13 @@
 #include "runtime_private.h"
 
 enum { ROWS = 16 };
-enum given { GATE_PRE, GATE_ACT, UP, HIDDEN, GIVEN }; /* what a caller may have kept */
-static const char *const given_name[GIVEN] = {"gate_pre", "gate_act", "up", "hidden"};
-
-struct mlp {
-    int64_t H, I, parts;
-    bool gated, keep; /* forward: also give the intermediates */
-    struct rt_limits gate, up;
-    double offset; /* added to up after its clamp */
-    const moegen_rt_activation *act;
-};
-
 struct pass {
-    struct mlp m;
+    struct rt_mlp m;
     bool backward;
-    const moegen_rt_tensor *x, *gate_up, *down, *dy, *given[GIVEN];
+    const moegen_rt_tensor *x, *gate_up, *down, *dy, *given[RT_GIVEN];
     struct rt_limits gate, up; /* as gate_pre and up hold them */
     int64_t S;
-    double *y, *kept[GIVEN];       /* forward */
+    double *y, *kept[RT_GIVEN];    /* forward */
     double *dx, *dgate_up, *ddown; /* backward */
     uint8_t *wanted;
     struct rt_part part; /* of I, for the weight gradients */
@@ -37,110 +26,16 @@ struct pass {
     moegen_rt_tensor first_part, second_part;
     /* ROWS rows */
     double *in, *out, *wide; /* [ROWS, H] */
-    double *v[GIVEN];        /* [ROWS, C] */
+    double *v[RT_GIVEN];     /* [ROWS, C] */
     double *gu, *dgu;        /* [ROWS, parts * C] */
     double *acc;             /* [ROWS, C] */
     double *work;
 };
 
-static moegen_rt_status read_spec(const moegen_rt_problem *p, struct mlp *m, moegen_rt_error *err)
-{
-    *m = (struct mlp){0};
-    moegen_rt_status status = rt_size(p, "H", 1 << 24, &m->H, err);
-    if (status == MOEGEN_RT_OK)
-        status = rt_size(p, "I_TP", 1 << 24, &m->I, err);
-    if (status != MOEGEN_RT_OK)
-        return status;
-    m->gated = moegen_rt_problem_bool(p, "gated", 1);
-    m->parts = m->gated ? 2 : 1;
-    m->keep = strcmp(moegen_rt_problem_text(p, "checkpoint", "none"), "save") == 0;
-    m->gate.lo = moegen_rt_problem_number(p, "clamp.gate.lo", -INFINITY);
-    m->gate.hi = moegen_rt_problem_number(p, "clamp.gate.hi", INFINITY);
-    m->up.lo = moegen_rt_problem_number(p, "clamp.up.lo", -INFINITY);
-    m->up.hi = moegen_rt_problem_number(p, "clamp.up.hi", INFINITY);
-    m->offset = moegen_rt_problem_number(p, "up_offset", 0);
-    if (strcmp(moegen_rt_problem_text(p, "quantize", "none"), "none") != 0)
-        return rt_fail(err, MOEGEN_RT_UNSUPPORTED, "the float64 reference does not quantise");
-    const char *act = moegen_rt_problem_text(p, "activation", "silu");
-    m->act = moegen_rt_activation_find(act);
-    if (!m->act)
-        return rt_fail(err, MOEGEN_RT_UNSUPPORTED, "the runtime has no activation '%s'", act);
-    return MOEGEN_RT_OK;
-}
-
-/* Has the spec this intermediate? Without a gate there is up and hidden = act(up). */
-static bool exists(const struct mlp *m, int given)
-{
-    return m->gated || given == UP || given == HIDDEN;
-}
-
-/* ---- filling ---- */
-
-/* With `checkpoint: saved`, some of the intermediates, by the seed (1: none); what they hold does
- * not come from the other inputs, so that it shows which of them a kernel reads. */
-static moegen_rt_status fill_given(moegen_rt_problem *p, const struct mlp *m, moegen_rt_dtype io,
-                                   uint64_t seed, int64_t S, moegen_rt_error *err)
-{
-    int64_t shape[] = {S, m->I};
-    moegen_rt_status status = MOEGEN_RT_OK;
-    for (int i = 0; i < GIVEN; i++)
-        moegen_rt_problem_drop(p, given_name[i]);
-    if (strcmp(moegen_rt_problem_text(p, "checkpoint", "recompute"), "saved") != 0)
-        return MOEGEN_RT_OK;
-    for (int i = 0; i < GIVEN && status == MOEGEN_RT_OK; i++)
-        if (exists(m, i) && (seed - 1) % 16 * 5 % 16 & 1u << i)
-            status = rt_add_normal(p, given_name[i], io, 2, shape, seed, 1, err);
-    return status;
-}
-
-static moegen_rt_status fill(moegen_rt_problem *p, const moegen_rt_fill *how, bool backward,
-                             moegen_rt_error *err)
-{
-    struct mlp m;
-    moegen_rt_dtype io;
-    moegen_rt_status status = read_spec(p, &m, err);
-    if (status == MOEGEN_RT_OK)
-        status = rt_dtype(p, "dtype", MOEGEN_RT_F32, &io, err);
-    if (status != MOEGEN_RT_OK)
-        return status;
-    int64_t S = moegen_rt_problem_int(p, "S", how->T);
-    if (S < 1)
-        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "S: %lld is less than 1", (long long)S);
-    int64_t x[] = {S, m.H}, gate_up[] = {m.parts * m.I, m.H}, down[] = {m.H, m.I};
-    status = rt_add_normal(p, "hidden_states", io, 2, x, how->seed, 1, err);
-    if (status == MOEGEN_RT_OK)
-        status = rt_add_normal(p, "gate_up_weights", io, 2, gate_up, how->seed,
-                               1 / sqrt((double)m.H), err);
-    if (status == MOEGEN_RT_OK)
-        status = rt_add_normal(p, "down_proj_weight", io, 2, down, how->seed, 1 / sqrt((double)m.I),
-                               err);
-    if (status == MOEGEN_RT_OK && backward)
-        status = rt_add_normal(p, "output_hidden_states_grad", io, 2, x, how->seed, 1, err);
-    if (status == MOEGEN_RT_OK && backward)
-        status = rt_fill_gradient(p, "gate_up_weight_grad", 2, gate_up, how->seed, err);
-    if (status == MOEGEN_RT_OK && backward)
-        status = rt_fill_gradient(p, "down_proj_weight_grad", 2, down, how->seed, err);
-    if (status == MOEGEN_RT_OK && backward)
-        status = fill_given(p, &m, io, how->seed, S, err);
-    return status;
-}
-
-moegen_rt_status rt_fill_mlp_forward(moegen_rt_problem *p, const moegen_rt_fill *how,
-                                     moegen_rt_error *err)
-{
-    return fill(p, how, false, err);
-}
-
-moegen_rt_status rt_fill_mlp_backward(moegen_rt_problem *p, const moegen_rt_fill *how,
-                                      moegen_rt_error *err)
-{
-    return fill(p, how, true, err);
-}
-
 /* ---- one chunk of rows ---- */
 
 /* Intermediate `which` of the rows in `list`, if it was given. */
-static bool take(struct pass *s, enum given which, const int64_t *list, int64_t rows)
+static bool take(struct pass *s, enum rt_given which, const int64_t *list, int64_t rows)
 {
     for (int64_t r = 0; s->given[which] && r < rows; r++) {
         rt_elements(s->given[which], list[r] * s->m.I, s->m.I, s->work);
@@ -169,46 +64,47 @@ static void clamp(double *v, int64_t n, struct rt_limits to)
 /* The forward pass up to hidden: phase 0. */
 static void intermediates(struct pass *s, const int64_t *list, int64_t rows)
 {
-    const struct mlp *m = &s->m;
+    const struct rt_mlp *m = &s->m;
     int64_t n = rows * s->C, columns = m->parts * s->C;
-    if (!s->given[UP] || (m->gated && !s->given[GATE_PRE])) {
+    if (!s->given[RT_UP] || (m->gated && !s->given[RT_GATE_PRE])) {
         memset(s->gu, 0, (size_t)(rows * columns) * sizeof *s->gu);
         rt_product_t(s->in, rows, m->H, s->first, 0, columns, s->gu, s->work);
         for (int64_t r = 0; r < rows; r++) {
             if (m->gated)
-                memcpy(s->v[GATE_PRE] + r * s->C, s->gu + r * columns,
+                memcpy(s->v[RT_GATE_PRE] + r * s->C, s->gu + r * columns,
                        (size_t)s->C * sizeof *s->gu);
-            memcpy(s->v[UP] + r * s->C, s->gu + (r + 1) * columns - s->C,
+            memcpy(s->v[RT_UP] + r * s->C, s->gu + (r + 1) * columns - s->C,
                    (size_t)s->C * sizeof *s->gu);
         }
     }
-    if (!take(s, UP, list, rows)) {
+    if (!take(s, RT_UP, list, rows)) {
         for (int64_t i = 0; i < n; i++)
-            s->v[UP][i] += m->offset;
-        blur(s, s->v[UP], n, s->up);
+            s->v[RT_UP][i] += m->offset;
+        blur(s, s->v[RT_UP], n, s->up);
     }
-    clamp(s->v[UP], n, s->up); /* with the offset in its limits */
+    clamp(s->v[RT_UP], n, s->up); /* with the offset in its limits */
     if (m->gated) {
-        if (!take(s, GATE_PRE, list, rows))
-            blur(s, s->v[GATE_PRE], n, s->gate);
-        clamp(s->v[GATE_PRE], n, s->gate);
+        if (!take(s, RT_GATE_PRE, list, rows))
+            blur(s, s->v[RT_GATE_PRE], n, s->gate);
+        clamp(s->v[RT_GATE_PRE], n, s->gate);
         for (int64_t i = 0; i < n; i++)
-            s->v[GATE_ACT][i] = m->act->value(s->v[GATE_PRE][i]);
-        take(s, GATE_ACT, list, rows);
+            s->v[RT_GATE_ACT][i] = m->act->value(s->v[RT_GATE_PRE][i]);
+        take(s, RT_GATE_ACT, list, rows);
     }
     for (int64_t i = 0; i < n; i++)
-        s->v[HIDDEN][i] = m->gated ? s->v[GATE_ACT][i] * s->v[UP][i] : m->act->value(s->v[UP][i]);
-    take(s, HIDDEN, list, rows);
+        s->v[RT_HIDDEN][i] =
+            m->gated ? s->v[RT_GATE_ACT][i] * s->v[RT_UP][i] : m->act->value(s->v[RT_UP][i]);
+    take(s, RT_HIDDEN, list, rows);
 }
 
 static void forward(struct pass *s, const int64_t *list, int64_t rows)
 {
-    const struct mlp *m = &s->m;
+    const struct rt_mlp *m = &s->m;
     memset(s->out, 0, (size_t)(rows * m->H) * sizeof *s->out);
-    rt_product_t(s->v[HIDDEN], rows, m->I, s->down, 0, m->H, s->out, s->work);
+    rt_product_t(s->v[RT_HIDDEN], rows, m->I, s->down, 0, m->H, s->out, s->work);
     for (int64_t r = 0; r < rows; r++) {
         memcpy(s->y + list[r] * m->H, s->out + r * m->H, (size_t)m->H * sizeof *s->y);
-        for (int i = 0; i < GIVEN; i++)
+        for (int i = 0; i < RT_GIVEN; i++)
             if (s->kept[i])
                 memcpy(s->kept[i] + list[r] * m->I, s->v[i] + r * m->I,
                        (size_t)m->I * sizeof *s->y);
@@ -218,18 +114,18 @@ static void forward(struct pass *s, const int64_t *list, int64_t rows)
 /* Phases 1 to 4. */
 static void backward(struct pass *s, const int64_t *list, int64_t rows)
 {
-    const struct mlp *m = &s->m;
+    const struct rt_mlp *m = &s->m;
     int64_t columns = m->parts * s->C;
     memset(s->acc, 0, (size_t)(rows * s->C) * sizeof *s->acc);
     rt_product(s->out, rows, m->H, s->second, 0, s->C, s->acc, s->work);
     for (int64_t i = 0; i < rows * s->C; i++) {
         double *du = s->dgu + i / s->C * columns + columns - s->C + i % s->C;
-        double up = s->v[UP][i], acc = s->acc[i];
+        double up = s->v[RT_UP][i], acc = s->acc[i];
         double through = rt_inside(up, s->up) + 0 * up; /* NaN stays */
         if (m->gated) {
-            double gate = s->v[GATE_PRE][i];
+            double gate = s->v[RT_GATE_PRE][i];
             du[-s->C] = acc * up * m->act->slope(gate) * (rt_inside(gate, s->gate) + 0 * gate);
-            *du = acc * s->v[GATE_ACT][i] * through;
+            *du = acc * s->v[RT_GATE_ACT][i] * through;
         } else {
             *du = acc * m->act->slope(up) * through;
         }
@@ -242,14 +138,14 @@ static void backward(struct pass *s, const int64_t *list, int64_t rows)
     }
     if (s->weights_too) {
         rt_outer(s->dgu, rows, columns, s->at_pairs, s->in, m->H, NULL, s->dgate_up, m->H);
-        rt_outer(s->out, rows, m->H, NULL, s->v[HIDDEN], s->C, s->at, s->ddown, m->I);
+        rt_outer(s->out, rows, m->H, NULL, s->v[RT_HIDDEN], s->C, s->at, s->ddown, m->I);
     }
 }
 
 /* Points to the matrices; of a part, copies its rows and columns. */
 static void choose_matrices(struct pass *s)
 {
-    const struct mlp *m = &s->m;
+    const struct rt_mlp *m = &s->m;
     s->first = s->at ? &s->first_part : s->gate_up;
     s->second = s->at ? &s->second_part : s->down;
     for (int64_t i = 0; s->at && i < m->parts * s->C; i++)
@@ -291,7 +187,7 @@ static void sweep(struct pass *s, bool rows_too, bool weights_too)
 static moegen_rt_status read_inputs(struct pass *s, const moegen_rt_problem *p,
                                     moegen_rt_error *err)
 {
-    const struct mlp *m = &s->m;
+    const struct rt_mlp *m = &s->m;
     int64_t any[] = {-1, m->H}, gate_up[] = {m->parts * m->I, m->H}, down[] = {m->H, m->I};
     moegen_rt_status status = rt_input(p, "hidden_states", true, 2, any, &s->x, err);
     if (status == MOEGEN_RT_OK)
@@ -304,10 +200,10 @@ static moegen_rt_status read_inputs(struct pass *s, const moegen_rt_problem *p,
     int64_t x[] = {s->S, m->H}, kept[] = {s->S, m->I};
     if (s->backward)
         status = rt_input(p, "output_hidden_states_grad", true, 2, x, &s->dy, err);
-    for (int i = 0; i < GIVEN && s->backward && status == MOEGEN_RT_OK; i++)
-        if (exists(m, i))
-            status = rt_input(p, given_name[i], false, 2, kept, &s->given[i], err);
-    const moegen_rt_tensor *gate = s->given[GATE_PRE], *up_given = s->given[UP];
+    for (int i = 0; i < RT_GIVEN && s->backward && status == MOEGEN_RT_OK; i++)
+        if (rt_mlp_has(m, i))
+            status = rt_input(p, rt_mlp_name[i], false, 2, kept, &s->given[i], err);
+    const moegen_rt_tensor *gate = s->given[RT_GATE_PRE], *up_given = s->given[RT_UP];
     s->gate = rt_stored_limits(m->gate, 0, gate ? gate->dtype : MOEGEN_RT_F64);
     s->up = rt_stored_limits(m->up, m->offset, up_given ? up_given->dtype : MOEGEN_RT_F64);
     return status;
@@ -316,16 +212,16 @@ static moegen_rt_status read_inputs(struct pass *s, const moegen_rt_problem *p,
 static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_problem *p,
                                      moegen_rt_problem *out, moegen_rt_error *err)
 {
-    const struct mlp *m = &s->m;
+    const struct rt_mlp *m = &s->m;
     int64_t x[] = {s->S, m->H}, kept[] = {s->S, m->I};
     int64_t gate_up[] = {m->parts * m->I, m->H}, down[] = {m->H, m->I};
     double rest = s->wanted ? (double)NAN : 0; /* rows that are not wanted stay so */
     moegen_rt_status status = MOEGEN_RT_OK;
     if (!s->backward) {
         status = rt_output(out, "output", 2, x, rest, &s->y, err);
-        for (int i = 0; i < GIVEN && m->keep && status == MOEGEN_RT_OK; i++)
-            if (exists(m, i))
-                status = rt_output(out, given_name[i], 2, kept, rest, &s->kept[i], err);
+        for (int i = 0; i < RT_GIVEN && m->keep && status == MOEGEN_RT_OK; i++)
+            if (rt_mlp_has(m, i))
+                status = rt_output(out, rt_mlp_name[i], 2, kept, rest, &s->kept[i], err);
         return status;
     }
     status = rt_output(out, "hidden_states_grad", 2, x, rest, &s->dx, err);
@@ -342,7 +238,7 @@ static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_problem *p,
 
 static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
 {
-    const struct mlp *m = &s->m;
+    const struct rt_mlp *m = &s->m;
     int64_t columns = m->parts * m->I, wide = columns > m->H ? columns : m->H, C = s->part.count;
     struct {
         double **at;
@@ -372,7 +268,7 @@ static moegen_rt_status compute(const moegen_rt_problem *p, const moegen_rt_want
                                 bool is_backward, moegen_rt_problem *out, moegen_rt_error *err)
 {
     struct pass s = {.backward = is_backward};
-    moegen_rt_status status = read_spec(p, &s.m, err);
+    moegen_rt_status status = rt_mlp_read(p, &s.m, err);
     if (status == MOEGEN_RT_OK)
         status = read_inputs(&s, p, err);
     if (status == MOEGEN_RT_OK)

@@ -49,6 +49,30 @@ moegen_rt_status rt_header_parse(const char *path, const char *text, size_t len,
                                  uint64_t data_bytes, struct rt_entry **entries, size_t *count,
                                  moegen_rt_error *err);
 void rt_entries_free(struct rt_entry *entries, size_t count);
+
+/* ---- json.c ---- */
+
+enum { RT_MAX_NAME = 256 };
+struct rt_scan {
+    const char *path;
+    const char *start, *at, *end; /* *end is readable and not part of the text */
+    char string[RT_MAX_NAME + 1]; /* last string read */
+    char name[RT_MAX_NAME + 1];   /* tensor being read, "" outside of one */
+    moegen_rt_status status;      /* of the first failure */
+    moegen_rt_error *err;
+};
+/* The first failure stays. Always false. */
+bool rt_scan_bad(struct rt_scan *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* White space. */
+void rt_scan_skip(struct rt_scan *s);
+/* Skips white space; true and past it if the next character is c. */
+bool rt_scan_take(struct rt_scan *s, char c);
+/* The same where c must come; `where` ends the complaint: "after a key". */
+bool rt_scan_expect(struct rt_scan *s, char c, const char *where);
+/* A string into s->string; one too long for it is refused, or reads as "" if `any`. */
+bool rt_scan_string(struct rt_scan *s, bool any, const char *where);
+/* [n, n, ...] of at most `room` numbers. */
+bool rt_scan_numbers(struct rt_scan *s, int room, int64_t *to, int *count, const char *what);
 /* Bytes of the UTF-8 sequence at s (NUL-terminated text); 0 if it is not one. */
 int rt_utf8(const char *s);
 
@@ -183,6 +207,22 @@ moegen_rt_status rt_moe_backward_read(const moegen_rt_problem *p, struct rt_moe 
  * ones where that pass would take long. */
 moegen_rt_status rt_moe_checkpoints(moegen_rt_problem *p, const struct rt_moe *m,
                                     moegen_rt_dtype io, uint64_t seed, moegen_rt_error *err);
+
+/* ---- fill_mlp.c: what the mlp_ families share ---- */
+
+/* Intermediates, which a caller may have kept, and their names. */
+enum rt_given { RT_GATE_PRE, RT_GATE_ACT, RT_UP, RT_HIDDEN, RT_GIVEN };
+extern const char *const rt_mlp_name[RT_GIVEN];
+struct rt_mlp {
+    int64_t H, I, parts;
+    bool gated, keep; /* forward: also give the intermediates */
+    struct rt_limits gate, up;
+    double offset; /* added to up after its clamp */
+    const moegen_rt_activation *act;
+};
+moegen_rt_status rt_mlp_read(const moegen_rt_problem *p, struct rt_mlp *m, moegen_rt_error *err);
+/* Has the spec this intermediate? Without a gate there is up and hidden = act(up). */
+bool rt_mlp_has(const struct rt_mlp *m, int given);
 
 /* ---- router.c: one token ---- */
 

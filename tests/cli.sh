@@ -63,6 +63,15 @@ expect 0 '"threads": 1,' run "$case/spec.yaml" --in "$case/in.safetensors" --out
 check cmp cores one
 expect 0 ' 0 failed' check "$spec:forward" --T 9 --routing uniform --target scalar
 expect 0 '"result": "ok"' check "$spec:forward" --T 9 --routing uniform --target scalar --json
+echo '{kernel: moe_layer, op: backward, dtype: f32, H: 256, I_TP: 256, E: 4, top_k: 4, block_size: 64}' >layer.yaml
+echo '{kernel: moe_forward, dtype: f32, norm: layer, gated: false, norm_eps: 0, H: 8, I_TP: 1, E: 2, top_k: 2, block_size: 4, skip_token: true}' >undefined.yaml
+# a sum over all tokens, of which the reference of much work computes a few; then 0 / 0 in every element
+expect 0 ' router_weight_grad  *1  *-  *-  *-  *not compared$' check layer.yaml --T 640 --routing uniform --threads 1
+check grep -q '^1 ok, 0 failed' out
+check grep -q ' hidden_states_grad .* ok$' out
+expect 1 'nothing to compare' check undefined.yaml --T 9 --routing uniform --target scalar
+check grep -q '^0 ok, 1 failed' out
+expect 1 '"compared": 0, "rel_error": null,.*"result": "not compared"' check undefined.yaml --T 9 --routing uniform --target scalar --json
 expect 2 'routing' check "$spec:forward" --T 9 --routing sideways
 expect 2 "is not a number" check "$spec:forward" --threads x
 expect 0 '"share_of_peak"' bench "$spec:forward" --T 9 --runs 1 --json --target scalar

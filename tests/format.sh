@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Every C file is as clang-format writes it, every Lua file passes luacheck, every file names its licence.
+# Every C file is as clang-format writes it, every Lua file passes luacheck, every file names its licence, and none is too long
+# to read.
 #   format.sh MOEGEN SOURCE
 set -u
 cd "$2" || exit 1
@@ -20,4 +21,16 @@ luacheck -q gen/lua templates/lib || failed=1
 for file in $c $(find gen templates tests -name '*.lua' -o -name '*.c.in' -o -name '*.cmake' -o -name '*.sh'); do
   head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || { echo "$file: no SPDX line"; failed=1; }
 done
+# longest LINES FILE...
+longest() {
+  lines=$1
+  shift
+  for file; do
+    [ "$(wc -l <"$file")" -le "$lines" ] || { echo "$file has more than $lines lines: split it where it has two subjects"; failed=1; }
+  done
+}
+# shellcheck disable=SC2046
+longest 400 $(find gen runtime tests -name '*.c' -o -name '*.cpp')
+# shellcheck disable=SC2046
+longest 250 $(find templates -name '*.c.in')
 exit $failed

@@ -77,7 +77,7 @@ xargs -P 2 -I ARGS sh -c '
   timeout 300 "$moegen" check $3 --quiet >"$out" 2>&1
   status=$?
   if [ $status != 0 ]; then
-    { grep -v -e " ok$" -e " ok (emulated)$" -e "not run:" "$out" | cut -c 1-300 | head -n 20
+    { grep -v -e " ok$" -e " ok (emulated)$" -e " not compared$" -e "not run:" "$out" | cut -c 1-300 | head -n 20
       echo "FAIL ($status) moegen check $3"; } >"$out.failed"
     cat "$out.failed"
   fi' sh "$moegen" "$tmp" ARGS <"$tmp/jobs"

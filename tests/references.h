@@ -6,17 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "check.h"
 #include "moegen_runtime.h"
-
-static int failures;
-#define CHECK(condition, ...)                                                                      \
-    do {                                                                                           \
-        if (!(condition) && failures++ < 20) {                                                     \
-            printf("%s:%d: ", __FILE__, __LINE__);                                                 \
-            printf(__VA_ARGS__);                                                                   \
-            printf("\n");                                                                          \
-        }                                                                                          \
-    } while (0)
 
 /* ---- problems ---- */
 

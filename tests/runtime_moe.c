@@ -6,17 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
 #include "moegen_runtime.h"
-
-static int failures;
-#define CHECK(condition, ...)                                                                      \
-    do {                                                                                           \
-        if (!(condition) && failures++ < 20) {                                                     \
-            printf("%s:%d: ", __FILE__, __LINE__);                                                 \
-            printf(__VA_ARGS__);                                                                   \
-            printf("\n");                                                                          \
-        }                                                                                          \
-    } while (0)
 
 /* "key value key value ..." */
 static moegen_rt_problem *problem(const char *params)
@@ -328,87 +319,6 @@ static void bad_data(void)
     moegen_rt_problem_destroy(out);
 }
 
-/* ---- activations and comparison ---- */
-
-static void slopes(void)
-{
-    const moegen_rt_activation *a;
-    for (int i = 0; (a = moegen_rt_activation_at(i)); i++) {
-        for (double x = -9.95; x < 10; x += 0.1) {
-            double h = 1e-5, slope = (a->value(x + h) - a->value(x - h)) / (2 * h);
-            CHECK(fabs(slope - a->slope(x)) < 1e-8, "%s'(%g): %g, expected %g", a->name, x,
-                  a->slope(x), slope);
-        }
-        CHECK(isfinite(a->value(-800)) && isfinite(a->slope(-800)) && a->value(0) == 0,
-              "%s at its ends", a->name);
-    }
-    CHECK(fabs(moegen_rt_activation_find("silu")->value(1) - 0.7310585786300049) < 1e-15,
-          "silu(1)");
-    CHECK(fabs(moegen_rt_activation_find("gelu")->value(1) - 0.8413447460685429) < 1e-15,
-          "gelu(1)");
-    CHECK(fabs(moegen_rt_activation_find("gelu_tanh")->value(1) - 0.8411919906082768) < 1e-15,
-          "gelu_tanh(1)");
-    CHECK(fabs(moegen_rt_activation_find("swish")->value(1) - 0.8457957659328212) < 1e-15,
-          "swish(1)");
-}
-
-static void comparison(void)
-{
-    double want_data[8] = {1, -2, 0.5, NAN, 0, 0, 0, 0};
-    float got_data[12] = {1, -2, 0.5f, NAN, 0, 0, 0, 0, NAN, NAN, NAN, NAN};
-    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {2, 4}, want_data, sizeof want_data, 0};
-    moegen_rt_tensor got = {"o", MOEGEN_RT_F32, 3, {3, 4, 1}, got_data, sizeof got_data, 0};
-    moegen_rt_comparison c;
-    moegen_rt_error err;
-    CHECK(!moegen_rt_compare(&got, &want, &c, &err) && c.ok && c.l2 == 0 && c.compared == 7 &&
-              c.skipped == 1,
-          "equal: %s", c.text);
-    got_data[2] = 0.5f + 0x1p-18f; /* 16 roundings of 2 */
-    CHECK(!moegen_rt_compare(&got, &want, &c, &err) && c.ok && c.roundings == 16 && c.worst == 2,
-          "%s", c.text);
-    got_data[2] = 0.5f + 0x1p-17f;
-    CHECK(!moegen_rt_compare(&got, &want, &c, &err) && !c.ok && c.roundings == 32, "%s", c.text);
-    want.noise = 0x1p-21; /* 4 roundings, as a norm */
-    CHECK(!moegen_rt_compare(&got, &want, &c, &err) && c.roundings_limit == 40 &&
-              c.l2_limit == 2e-6 + 0x1p-20 && !c.ok && c.l2 > c.l2_limit,
-          "noise: %s", c.text);
-    got_data[2] = 0.5f + 0x1p-18f + 0x1p-20f; /* 20 roundings */
-    CHECK(!moegen_rt_compare(&got, &want, &c, &err) && c.ok && c.roundings == 20, "noise: %s",
-          c.text);
-    want.noise = 0;
-    got_data[2] = 0.5f;
-    got_data[5] = 1e-30f;
-    CHECK(!moegen_rt_compare(&got, &want, &c, &err) && !c.ok && isinf(c.roundings) && c.worst == 5,
-          "%s", c.text);
-    got_data[5] = NAN;
-    CHECK(!moegen_rt_compare(&got, &want, &c, &err) && !c.ok && c.nans == 1 && c.worst == 5, "%s",
-          c.text);
-    got.shape[0] = 1;
-    CHECK(moegen_rt_compare(&got, &want, &c, &err) == MOEGEN_RT_BAD_ARGUMENT, "shape");
-    int32_t whole[8] = {1, -2, 0, 0, 0, 0, 0, 0};
-    moegen_rt_tensor integer = {"o", MOEGEN_RT_I32, 2, {2, 4}, whole, sizeof whole, 0};
-    want_data[2] = 0;
-    CHECK(!moegen_rt_compare(&integer, &want, &c, &err) && c.ok, "%s", c.text);
-    whole[7] = 1;
-    CHECK(!moegen_rt_compare(&integer, &want, &c, &err) && !c.ok && c.worst == 7, "%s", c.text);
-}
-
-static void machine(void)
-{
-    CHECK(moegen_rt_cpu_count() >= 1, "cpu count");
-    CHECK(moegen_rt_cpu_has("avx512vbmi") == moegen_rt_cpu_has("avx512_vbmi"), "underscores");
-    CHECK(!moegen_rt_cpu_has("no_such") && !moegen_rt_cpu_has(""), "unknown feature");
-    for (int i = 0; moegen_rt_cpu_feature(i); i++)
-        if (moegen_rt_cpu_has(moegen_rt_cpu_feature(i)))
-            printf("%s ", moegen_rt_cpu_feature(i));
-    printf("\nL1 %zu L2 %zu L3 %zu, %d CPUs\n", moegen_rt_cpu_cache(1), moegen_rt_cpu_cache(2),
-           moegen_rt_cpu_cache(3), moegen_rt_cpu_count());
-    char *a = moegen_rt_alloc(0), *b = moegen_rt_alloc(5 << 20);
-    CHECK(a && b && (uintptr_t)a % 64 == 0 && (uintptr_t)b % (2 << 20) == 0, "alignment");
-    moegen_rt_free(a);
-    moegen_rt_free(b);
-}
-
 int main(void)
 {
     const char *routing;
@@ -441,8 +351,5 @@ int main(void)
     forward_case("H 9 I_TP 6 E 3 top_k 1 block_size 20 dropping true", 20, "skewed");
     conditions();
     bad_data();
-    slopes();
-    comparison();
-    machine();
     return failures != 0;
 }

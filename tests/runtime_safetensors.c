@@ -8,17 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "moegen_runtime.h"
-
-static int failures;
-#define CHECK(condition, ...)                                                                      \
-    do {                                                                                           \
-        if (!(condition) && failures++ < 20) {                                                     \
-            printf("%s:%d: ", __FILE__, __LINE__);                                                 \
-            printf(__VA_ARGS__);                                                                   \
-            printf("\n");                                                                          \
-        }                                                                                          \
-    } while (0)
 
 static char folder[] = "runtime_safetensors_XXXXXX";
 static char path[128];

@@ -8,19 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "moegen_runtime.h"
 
 enum { MAX = 8 };
-static int failures;
-#define CHECK(condition, ...)                                                                      \
-    do {                                                                                           \
-        if (!(condition) && failures++ < 20) {                                                     \
-            printf("%s:%d: ", __FILE__, __LINE__);                                                 \
-            printf(__VA_ARGS__);                                                                   \
-            printf("\n");                                                                          \
-        }                                                                                          \
-    } while (0)
-
 struct job {
     int phases;
     int64_t at[MAX]; /* plain memory: the barrier alone orders its use */

@@ -97,7 +97,7 @@ local function constants(spec, plan)
         {"PROWS", spec.I_TP + 1, "rows of a panel of p: one more, of affinities"},
         {"PARTIALS", (math.max(spec.I_TP, spec.H) + lanes - 1) // lanes, "parts of the affinity's gradient"},
     }
-    local shared = panels.constants(spec, plan, math.max(hk, gk))
+    local shared = panels.constants(plan, math.max(hk, gk))
     return table.move(shared, 1, #shared, #list + 1, list), shared
 end
 
@@ -117,6 +117,7 @@ function backward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         bias_c = bias.c, affinity_c = affinity.c,
         dx = dx.c, narrow_dx = dx.narrow ~= nil, narrow_out = out.narrow ~= nil,
+        shares = true, clears = true, clears_16 = out.narrow ~= nil and not has.add or affinity.narrow ~= nil,
         turns = has.again, turns_whole = has.again and spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
         eps = norm.number(spec.norm_eps),
         narrow_x = convert(dx, "narrow"),

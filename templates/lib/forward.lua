@@ -191,6 +191,7 @@ function forward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         io = io.c, bias_c = dtype[spec.bias_dtype].c, output_c = out.c,
         narrow_output = out.narrow ~= nil, narrow_checkpoint = io.narrow ~= nil,
+        shares = false, clears = true, clears_16 = false,
         eps = norm.number(spec.norm_eps),
         row_out = plan.shard == "block" and "w->Y + rows * H"
             or plan.shard == "hidden" and (out.narrow and "w->sum + id * H" or "a->output + id * H"),

@@ -27,7 +27,7 @@ local function round_up(x, n)
 end
 
 function grouped.plan(plan, spec)
-    local isa, dt = plan.isa, dtype[spec.dtype]
+    local isa = plan.isa
     plan.vectors = 2
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v))
@@ -114,7 +114,8 @@ local function constants(spec, plan)
         return list
     end
     add("AHEAD", plan.fetch, "rows of weights fetched ahead")
-    add("IDLE", (k_panels * plan.slab + math.max(k_panels, (plan.t_block or 0) // width)) * width, "floats that a tile may write without need")
+    add("IDLE", (k_panels * plan.slab + math.max(k_panels, (plan.t_block or 0) // width)) * width,
+        "floats that a tile may write without need")
     local across = spec.op == "forward" and spec.K or spec.N
     add("ACROSS", across, "length of a row that is turned")
     add("ROWS", round_up(across, width), "rows of a panel, full panels of k")

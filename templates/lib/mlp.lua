@@ -123,7 +123,7 @@ local function constants(spec, plan)
         {"IK", round_up(spec.I_TP, width), "rows of a panel over I"},
         {"GK", round_up(gates(spec) * spec.I_TP, width), "rows of a panel over gate and up"},
     }
-    local shared = panels.constants(spec, plan, math.max(spec.H, spec.I_TP))
+    local shared = panels.constants(plan, math.max(spec.H, spec.I_TP))
     return table.move(shared, 1, #shared, #list + 1, list)
 end
 
@@ -133,7 +133,7 @@ local function names_of(spec, plan, job, totals, gives)
     local cfg = panels.cfg(spec, plan, job)
     local lanes, io = plan.isa.lanes, dtype[spec.dtype]
     local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
-        turns = false, turns_whole = false, scalars = {{io, "widen"}}}
+        shares = true, clears = false, clears_16 = false, turns = false, turns_whole = false, scalars = {{io, "widen"}}}
     panels.products(names, cfg, plan, totals)
     for _, give in ipairs(gives) do
         local dt = dtype[give[2]]

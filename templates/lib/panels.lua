@@ -59,7 +59,7 @@ function panels.cfg(spec, plan, job)
 end
 
 -- wide: columns of the widest matrix whose rows become panels
-function panels.constants(spec, plan, wide)
+function panels.constants(plan, wide)
     local lanes = plan.isa.lanes
     local width = plan.vectors * lanes
     local list = {

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* call.h - a call, as call.c and call_check.c see it. */
+#ifndef MOEGEN_CALL_H
+#define MOEGEN_CALL_H
+
+#include "private.h"
+
+struct bound {
+    void *data; /* NULL: not bound */
+    int rank;
+    int64_t shape[MAX_RANK];
+};
+
+struct moegen_call {
+    struct unit *unit;
+    bool ready;  /* validated since the last change */
+    int threads; /* 0: the kernel's default */
+    struct bound bound[MAX_ARGS];
+    int64_t given[MAX_DIMS]; /* sizes set by hand, or -1 */
+    void *own, *lent;        /* workspace */
+    size_t own_bytes, lent_bytes;
+    union cell { /* the kernel's argument structure */
+        const void *pointer;
+        int64_t size;
+    } cell[MAX_ARGS + MAX_DIMS + 2];
+};
+
+/* ---- call_check.c ---- */
+
+/* May a tensor of this dtype and shape be argument `arg`, for some sizes? */
+moegen_status call_may_bind(const struct unit *u, int arg, moegen_dtype dtype,
+                            const struct bound *b, moegen_error **err);
+/* Every run-time size from what is given by hand, else from the first tensor that names it
+ * (from[k], -1: no tensor), else from other sizes; a size is -1 where nothing fixes it. */
+void call_solve(const moegen_call *c, int64_t *size, int *from);
+/* All complaints about what is bound, then the argument structure without the workspace. */
+moegen_status call_check(moegen_call *c, moegen_error **err);
+
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fill_mlp.c - the spec of the mlp_ families, and inputs for them. */
+#include <math.h>
+#include <string.h>
+
+#include "runtime_private.h"
+
+const char *const rt_mlp_name[RT_GIVEN] = {"gate_pre", "gate_act", "up", "hidden"};
+
+moegen_rt_status rt_mlp_read(const moegen_rt_problem *p, struct rt_mlp *m, moegen_rt_error *err)
+{
+    *m = (struct rt_mlp){0};
+    moegen_rt_status status = rt_size(p, "H", 1 << 24, &m->H, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_size(p, "I_TP", 1 << 24, &m->I, err);
+    if (status != MOEGEN_RT_OK)
+        return status;
+    m->gated = moegen_rt_problem_bool(p, "gated", 1);
+    m->parts = m->gated ? 2 : 1;
+    m->keep = strcmp(moegen_rt_problem_text(p, "checkpoint", "none"), "save") == 0;
+    m->gate.lo = moegen_rt_problem_number(p, "clamp.gate.lo", -INFINITY);
+    m->gate.hi = moegen_rt_problem_number(p, "clamp.gate.hi", INFINITY);
+    m->up.lo = moegen_rt_problem_number(p, "clamp.up.lo", -INFINITY);
+    m->up.hi = moegen_rt_problem_number(p, "clamp.up.hi", INFINITY);
+    m->offset = moegen_rt_problem_number(p, "up_offset", 0);
+    if (strcmp(moegen_rt_problem_text(p, "quantize", "none"), "none") != 0)
+        return rt_fail(err, MOEGEN_RT_UNSUPPORTED, "the float64 reference does not quantise");
+    const char *act = moegen_rt_problem_text(p, "activation", "silu");
+    m->act = moegen_rt_activation_find(act);
+    if (!m->act)
+        return rt_fail(err, MOEGEN_RT_UNSUPPORTED, "the runtime has no activation '%s'", act);
+    return MOEGEN_RT_OK;
+}
+
+bool rt_mlp_has(const struct rt_mlp *m, int given)
+{
+    return m->gated || given == RT_UP || given == RT_HIDDEN;
+}
+
+/* With `checkpoint: saved`, some of the intermediates, by the seed (1: none); what they hold does
+ * not come from the other inputs, so that it shows which of them a kernel reads. */
+static moegen_rt_status fill_given(moegen_rt_problem *p, const struct rt_mlp *m, moegen_rt_dtype io,
+                                   uint64_t seed, int64_t S, moegen_rt_error *err)
+{
+    int64_t shape[] = {S, m->I};
+    moegen_rt_status status = MOEGEN_RT_OK;
+    for (int i = 0; i < RT_GIVEN; i++)
+        moegen_rt_problem_drop(p, rt_mlp_name[i]);
+    if (strcmp(moegen_rt_problem_text(p, "checkpoint", "recompute"), "saved") != 0)
+        return MOEGEN_RT_OK;
+    for (int i = 0; i < RT_GIVEN && status == MOEGEN_RT_OK; i++)
+        if (rt_mlp_has(m, i) && (seed - 1) % 16 * 5 % 16 & 1u << i)
+            status = rt_add_normal(p, rt_mlp_name[i], io, 2, shape, seed, 1, err);
+    return status;
+}
+
+static moegen_rt_status fill(moegen_rt_problem *p, const moegen_rt_fill *how, bool backward,
+                             moegen_rt_error *err)
+{
+    struct rt_mlp m;
+    moegen_rt_dtype io;
+    moegen_rt_status status = rt_mlp_read(p, &m, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_dtype(p, "dtype", MOEGEN_RT_F32, &io, err);
+    if (status != MOEGEN_RT_OK)
+        return status;
+    int64_t S = moegen_rt_problem_int(p, "S", how->T);
+    if (S < 1)
+        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "S: %lld is less than 1", (long long)S);
+    int64_t x[] = {S, m.H}, gate_up[] = {m.parts * m.I, m.H}, down[] = {m.H, m.I};
+    status = rt_add_normal(p, "hidden_states", io, 2, x, how->seed, 1, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_add_normal(p, "gate_up_weights", io, 2, gate_up, how->seed,
+                               1 / sqrt((double)m.H), err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_add_normal(p, "down_proj_weight", io, 2, down, how->seed, 1 / sqrt((double)m.I),
+                               err);
+    if (status == MOEGEN_RT_OK && backward)
+        status = rt_add_normal(p, "output_hidden_states_grad", io, 2, x, how->seed, 1, err);
+    if (status == MOEGEN_RT_OK && backward)
+        status = rt_fill_gradient(p, "gate_up_weight_grad", 2, gate_up, how->seed, err);
+    if (status == MOEGEN_RT_OK && backward)
+        status = rt_fill_gradient(p, "down_proj_weight_grad", 2, down, how->seed, err);
+    if (status == MOEGEN_RT_OK && backward)
+        status = fill_given(p, &m, io, how->seed, S, err);
+    return status;
+}
+
+moegen_rt_status rt_fill_mlp_forward(moegen_rt_problem *p, const moegen_rt_fill *how,
+                                     moegen_rt_error *err)
+{
+    return fill(p, how, false, err);
+}
+
+moegen_rt_status rt_fill_mlp_backward(moegen_rt_problem *p, const moegen_rt_fill *how,
+                                      moegen_rt_error *err)
+{
+    return fill(p, how, true, err);
+}

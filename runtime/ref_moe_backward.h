@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ref_moe_backward.h - what the files of this reference share. */
+#ifndef MOEGEN_REF_MOE_BACKWARD_H
+#define MOEGEN_REF_MOE_BACKWARD_H
+
+#include "runtime_private.h"
+
+enum { RT_ROWS = 16 }; /* tokens at a time: their sums stay in cache while weights stream by */
+
+/* One matrix of the expert at work: all of it, or the features of the part. */
+struct rt_matrix {
+    const moegen_rt_tensor *t;
+    int64_t first;         /* element */
+    moegen_rt_tensor part; /* f64, in memory of this pass */
+};
+
+struct rt_backward {
+    struct rt_moe m;
+    struct rt_moe_inputs in;
+    bool recompute;
+    bool gate_up_bias, down_bias; /* have gradients */
+    const moegen_rt_tensor *gate_up_saved, *down_saved, *dy;
+    struct rt_limits gate, up; /* as g and u hold them */
+    /* outputs */
+    double *dx;              /* [T(+1), H] */
+    double *da;              /* [T(+1), E] */
+    double *dgate_up;        /* [E, H, parts, I] */
+    double *ddown;           /* [E, I, H] */
+    double *dgate_up_b;      /* [E, parts, I], or NULL */
+    double *ddown_b;         /* [E, H], or NULL */
+    double *dnorm, *dnorm_b; /* [E, I], or NULL */
+    /* one sweep over the blocks */
+    uint8_t *wanted;              /* by token; NULL: all */
+    struct rt_part part;          /* of I, for the weight gradients */
+    int64_t *pairs;               /* the part in [parts, I]; NULL: all */
+    bool tokens_too, weights_too; /* what this sweep computes */
+    int64_t C;                    /* columns of I at work */
+    const int64_t *at, *at_pairs; /* where they are in I and in [parts, I]; NULL: all */
+    struct rt_matrix gate_up, down;
+    int64_t *slots, *tokens;
+    /* RT_ROWS tokens of one expert */
+    double *a;    /* affinity */
+    double *x;    /* [RT_ROWS, H] */
+    double *y;    /* [RT_ROWS, H] output gradient */
+    double *wide; /* [RT_ROWS, H] */
+    double *gu;   /* [RT_ROWS, parts * C] */
+    double *dgu;  /* [RT_ROWS, parts * C] */
+    double *p;    /* [RT_ROWS, C] */
+    double *dp;   /* [RT_ROWS, C], before the affinity */
+    double *norm; /* [2, I] weight and bias of the normalisation */
+    double *hat;  /* [RT_ROWS, I] normalised, without these; */
+    double *dn;   /* [RT_ROWS, I] gradients of what comes of them */
+    double *work; /* for the products, and one row */
+};
+
+/* ---- ref_moe_backward_rows.c ---- */
+
+/* Adds what RT_ROWS or fewer tokens of block b of expert e contribute. */
+void rt_backward_rows(struct rt_backward *s, int64_t e, int64_t b, const int64_t *slots,
+                      const int64_t *tokens, int64_t rows);
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ref_moe_backward_rows.c - the gradients that some tokens of one expert contribute, in float64. */
+#include <math.h>
+#include <string.h>
+
+#include "ref_moe_backward.h"
+
+static void load_rows(struct rt_backward *s, int64_t e, const int64_t *tokens, int64_t rows)
+{
+    int64_t H = s->m.H;
+    for (int64_t r = 0; r < rows; r++) {
+        rt_elements(s->in.affinity, tokens[r] * s->m.E + e, 1, &s->a[r]);
+        rt_elements(s->in.hidden, tokens[r] * H, H, s->x + r * H);
+        rt_elements(s->dy, tokens[r] * H, H, s->y + r * H);
+    }
+}
+
+/* x as the expert saw it: times the affinity with scale `pre`. */
+static const double *seen(struct rt_backward *s, int64_t rows)
+{
+    int64_t H = s->m.H;
+    if (!s->m.pre)
+        return s->x;
+    for (int64_t i = 0; i < rows * H; i++)
+        s->wide[i] = s->a[i / H] * s->x[i];
+    return s->wide;
+}
+
+static bool is_up(const struct rt_backward *s, int64_t column)
+{
+    return column >= (s->m.parts - 1) * s->C;
+}
+
+static void gate_up_again(struct rt_backward *s, int64_t e, int64_t rows)
+{
+    const struct rt_moe *m = &s->m;
+    int64_t columns = m->parts * s->C;
+    memset(s->gu, 0, (size_t)(rows * columns) * sizeof *s->gu);
+    rt_product(seen(s, rows), rows, m->H, s->gate_up.t, s->gate_up.first, columns, s->gu, s->work);
+    for (int64_t i = 0; i < columns; i++) {
+        double b = 0;
+        int64_t at = s->at_pairs ? s->at_pairs[i] : i;
+        if (s->in.gate_up_bias)
+            rt_elements(s->in.gate_up_bias, e * m->parts * m->I + at, 1, &b);
+        struct rt_limits to = is_up(s, i) ? m->up : m->gate;
+        double offset = is_up(s, i) ? m->up_offset : 0;
+        for (int64_t r = 0; r < rows; r++) {
+            double *v = &s->gu[r * columns + i];
+            *v = fmax(to.lo, fmin(to.hi, *v + b)) + offset;
+        }
+    }
+}
+
+static void gate_up_saved(struct rt_backward *s, int64_t b, const int64_t *slots, int64_t rows)
+{
+    int64_t columns = s->m.parts * s->C, all = s->m.parts * s->m.I;
+    for (int64_t i = 0; i < columns; i++) {
+        int64_t at = b * all + (s->at_pairs ? s->at_pairs[i] : i);
+        for (int64_t r = 0; r < rows; r++)
+            rt_elements(s->gate_up_saved, at * s->m.B + slots[r], 1, &s->gu[r * columns + i]);
+    }
+}
+
+/* The same with p = act(normalised u): p, hat, dn and du of a row. */
+static void through_norm(struct rt_backward *s, const double *u, const double *dp, double a,
+                         double *p, double *hat, double *dn, double *du)
+{
+    int64_t I = s->m.I;
+    double factor = rt_moe_norm(&s->m, u, I, hat), mean = 0, along = 0;
+    for (int64_t i = 0; i < I; i++) {
+        double n = hat[i] * s->norm[i] + s->norm[I + i];
+        p[i] = s->m.act->value(n);
+        dn[i] = a * dp[i] * s->m.act->slope(n);
+        du[i] = dn[i] * s->norm[i];
+        mean += du[i] / (double)I;
+        along += du[i] * hat[i] / (double)I;
+    }
+    for (int64_t i = 0; i < I; i++)
+        du[i] = factor * (du[i] - mean - hat[i] * along);
+}
+
+/* From g, u and the gradient of p = act(g) u: p, dg and du. */
+static void through_activation(struct rt_backward *s, int64_t rows)
+{
+    const struct rt_moe *m = &s->m;
+    bool post = m->post_hidden || m->post_intermediate;
+    for (int64_t r = 0; r < rows; r++) {
+        const double *g = s->gu + r * m->parts * s->C, *u = g + (m->parts - 1) * s->C;
+        double *dg = s->dgu + r * m->parts * s->C, *du = dg + (m->parts - 1) * s->C;
+        if (m->norm)
+            through_norm(s, u, s->dp + r * s->C, post ? s->a[r] : 1, s->p + r * s->C,
+                         s->hat + r * s->C, s->dn + r * s->C, du);
+        for (int64_t i = 0; !m->norm && i < s->C; i++) {
+            int64_t at = r * s->C + i;
+            double dp = post ? s->a[r] * s->dp[at] : s->dp[at];
+            double open = rt_inside(u[i], s->up), act = m->act->value(g[i]);
+            if (m->gated) {
+                s->p[at] = act * u[i];
+                dg[i] = dp * u[i] * m->act->slope(g[i]) * rt_inside(g[i], s->gate);
+                du[i] = dp * act * open;
+            } else {
+                s->p[at] = act;
+                du[i] = dp * m->act->slope(u[i]) * open;
+            }
+        }
+    }
+}
+
+/* The affinity's gradient where it multiplies the expert's output: that output times dy. */
+static double from_output(struct rt_backward *s, int64_t e, int64_t b, int64_t slot, int64_t r)
+{
+    int64_t H = s->m.H;
+    const double *y = s->y + r * H;
+    if (s->m.post_hidden && !s->recompute) {
+        rt_elements(s->down_saved, (b * s->m.B + slot) * H, H, s->work);
+        return rt_dot(y, s->work, H);
+    }
+    double sum = rt_dot(s->dp + r * s->C, s->p + r * s->C, s->C);
+    if (s->in.down_bias) {
+        rt_elements(s->in.down_bias, e * H, H, s->work);
+        sum += rt_dot(y, s->work, H);
+    }
+    return sum;
+}
+
+/* Gradients of hidden states and affinities. */
+static void token_gradients(struct rt_backward *s, int64_t e, int64_t b, const int64_t *slots,
+                            const int64_t *tokens, int64_t rows)
+{
+    const struct rt_moe *m = &s->m;
+    memset(s->wide, 0, (size_t)(rows * m->H) * sizeof *s->wide);
+    rt_product_t(s->dgu, rows, m->parts * s->C, s->gate_up.t, s->gate_up.first, m->H, s->wide,
+                 s->work);
+    for (int64_t r = 0; r < rows; r++) {
+        double *dx = s->dx + tokens[r] * m->H, *da = s->da + tokens[r] * m->E + e;
+        const double *wide = s->wide + r * m->H;
+        for (int64_t h = 0; h < m->H; h++)
+            dx[h] += m->pre ? s->a[r] * wide[h] : wide[h];
+        if (m->pre)
+            *da += rt_dot(wide, s->x + r * m->H, m->H);
+        else if (m->post_hidden || m->post_intermediate)
+            *da += from_output(s, e, b, slots[r], r);
+    }
+}
+
+/* Gradients of weights and biases. Changes p and y. */
+static void weight_gradients(struct rt_backward *s, int64_t e, int64_t rows)
+{
+    const struct rt_moe *m = &s->m;
+    int64_t all = m->parts * m->I, columns = m->parts * s->C;
+    rt_outer(seen(s, rows), rows, m->H, NULL, s->dgu, columns, s->at_pairs,
+             s->dgate_up + e * m->H * all, all);
+    if (m->post_hidden || m->post_intermediate)
+        for (int64_t i = 0; i < rows * m->H; i++)
+            s->y[i] *= s->a[i / m->H];
+    rt_outer(s->p, rows, s->C, s->at, s->y, m->H, NULL, s->ddown + e * m->I * m->H, m->H);
+    for (int64_t r = 0; s->dgate_up_b && r < rows; r++)
+        for (int64_t i = 0; i < columns; i++)
+            s->dgate_up_b[e * all + (s->at_pairs ? s->at_pairs[i] : i)] += s->dgu[r * columns + i];
+    for (int64_t i = 0; m->norm && i < rows * s->C; i++) {
+        s->dnorm[e * m->I + i % s->C] += s->dn[i] * s->hat[i];
+        s->dnorm_b[e * m->I + i % s->C] += s->dn[i];
+    }
+    for (int64_t r = 0; s->ddown_b && r < rows; r++)
+        for (int64_t h = 0; h < m->H; h++)
+            s->ddown_b[e * m->H + h] += s->y[r * m->H + h];
+}
+
+void rt_backward_rows(struct rt_backward *s, int64_t e, int64_t b, const int64_t *slots,
+                      const int64_t *tokens, int64_t rows)
+{
+    load_rows(s, e, tokens, rows);
+    if (s->recompute)
+        gate_up_again(s, e, rows);
+    else
+        gate_up_saved(s, b, slots, rows);
+    memset(s->dp, 0, (size_t)(rows * s->C) * sizeof *s->dp);
+    rt_product_t(s->y, rows, s->m.H, s->down.t, s->down.first, s->C, s->dp, s->work);
+    through_activation(s, rows);
+    if (s->tokens_too)
+        token_gradients(s, e, b, slots, tokens, rows);
+    if (s->weights_too)
+        weight_gradients(s, e, rows);
+}
