@@ -2,6 +2,7 @@
 -- grouped.lua - the plan of grouped_gemm, and the names that its template's holes refer to.
 local dtype = require "dtype"
 local types = require("schema").types
+local gemm = require "lib.gemm"
 local matrix = require "lib.matrix"
 local quantise = require "lib.quantise"
 local rows = require "lib.rows"
@@ -16,7 +17,7 @@ grouped.plan_keys = {
     {"k_block", int(16, 65536), optional = true, doc = "products summed in a register before they are added to the sum"},
     {"slab", int(1, 4096), optional = true, doc = "rows of A that pass over B together"},
     {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
-    {"columns", int(1, 4096), optional = true, doc = "panels of columns of weights that stay in L2 (dX)"},
+    {"prefetch", int(1, 1024), optional = true, doc = "rows of weights fetched ahead of those that are packed (dX)"},
     {"pass_rows", int(16, 65536), optional = true, doc = "rows of an expert that are worked on together"},
     {"block_bytes", int(1, 1 << 30), optional = true, doc = "of the rows of dY that a pass over a weight gradient's columns reads (dW)"},
     {"t_block", int(16, 65536), optional = true, doc = "rows whose products are summed in a register (dW)"},
@@ -32,10 +33,10 @@ function grouped.plan(plan, spec)
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v))
     plan:choose("unroll", 4, "k steps of a loop body")
-    plan:choose("k_block", 128, "products per partial sum: keeps f32 sums of long K accurate, and a block of columns in L1")
+    plan:choose("k_block", spec.op == "dX" and (dtype[spec.dtype].narrow and 4096 or 256) or 128, "products per partial sum: keeps f32 sums of long K accurate, and a block of columns in L1")
     plan:choose("slab", round_up(8 * isa.tile.rows, isa.lanes), "rows that pass over the columns together")
     if spec.op == "dX" then
-        plan:choose("columns", 32, "panels of columns of a block of weights, in L2 while an expert's rows pass")
+        plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed")
     else
         plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted")
     end
@@ -88,6 +89,11 @@ function grouped.work(s)
     return {flops_per_row = 2 * s.N * s.K, weight_bytes_per_expert = s.N * s.K * size}
 end
 
+-- Floats between rows of dY (dX): rows of a tile fall into different sets of the cache.
+local function stride(spec, plan)
+    return (round_up(round_up(spec.N, plan.unroll), 16) // 16 | 1) * 16
+end
+
 local function constants(spec, plan)
     local lanes = plan.isa.lanes
     local width = plan.vectors * lanes
@@ -97,8 +103,6 @@ local function constants(spec, plan)
         {"LANES", lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
         {"WIDTH", width, "columns of a panel"},
         {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"}, {"UNROLL", plan.unroll, "k steps of a tile's loop"},
-        {"STEPS", width // plan.unroll, "loops over a full panel"},
-        {"K_PANELS", k_panels, "panels of k that a slab holds"}, {"SLAB", plan.slab, "rows of such a slab"},
         {"PASS_ROWS", plan.pass_rows, "rows of an expert that are worked on together"},
     }
     local function add(...)
@@ -108,11 +112,18 @@ local function constants(spec, plan)
         add("TOP_K", spec.top_k, "rows of a token")
     end
     if spec.op == "dX" then
-        add("K_BLOCK", k_panels * width, "rows of a block of weights")
-        add("COLUMNS", plan.columns, "panels of columns of such a block")
-        add("BLOCKS", round_up(spec.N, k_panels * width) // (k_panels * width), "of them in an expert")
+        local steps = (spec.N + plan.unroll - 1) // plan.unroll
+        add("STEPS", steps, "loops over all of N")
+        add("PANEL", steps * plan.unroll * width, "floats of a packed panel")
+        add("STRIDE", stride(spec, plan), "floats between rows of dY: an odd number of cache lines")
+        add("K_BLOCK", math.max(plan.unroll, plan.k_block // plan.unroll * plan.unroll), "products of a partial sum")
+        add("IDLE", (steps * plan.unroll + spec.N // plan.k_block + 2) * width, "floats that tiles which pack nothing may store to")
+        add("PREFETCH", plan.prefetch, "rows of weights fetched ahead")
         return list
     end
+    add("STEPS", width // plan.unroll, "loops over a full panel")
+    add("K_PANELS", k_panels, "panels of k that a slab holds")
+    add("SLAB", plan.slab, "rows of such a slab")
     add("AHEAD", plan.fetch, "rows of weights fetched ahead")
     add("IDLE", (k_panels * plan.slab + math.max(k_panels, (plan.t_block or 0) // width)) * width,
         "floats that a tile may write without need")
@@ -189,6 +200,7 @@ function grouped.names(spec, plan, job)
         -- a flat index names a row of the output
         once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
         product_rows = forward and matrix.heights(plan.tile_rows, lanes, plan.slab, {spec.N}) or all_heights(plan.tile_rows),
+        packed_rows = all_heights(plan.tile_rows), dots = false, whole = function(x) return x end,
         narrow_rows = forward and matrix.heights(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
         gradient_rows = remainders(plan.tile_rows, spec.N),
         widen_io = convert(io, "widen"), narrow_o = convert(out, "narrow"), widen_out = convert(out, "widen"),
@@ -208,13 +220,12 @@ function grouped.names(spec, plan, job)
         end
         add(rows.zero(cfg, "zero"))
         if dx then
-            local tallest = matrix.gradient(cfg, plan.tile_rows, {name = "sums", dtype = f32, add = true, pitch = width})
-            for m = plan.tile_rows, 1, -1 do
-                add(m == plan.tile_rows and tallest or matrix.shorter(tallest, m))
+            cfg.stride, cfg.panel = c.STRIDE, c.PANEL
+            for _, tile in ipairs(gemm.heights(gemm.packed, cfg, names.packed_rows)) do
+                add(tile)
             end
-            add(matrix.fetch(cfg, (c.COLUMNS * width * io.size + 63) // 64))
-            add(matrix.copy(cfg, {name = "copy", pitch = plan.slab * width}))
-            add(matrix.copy(cfg, {name = "copy_weights", pitch = c.K_BLOCK * width}))
+            add(gemm.pack(cfg))
+            add(rows.widen(cfg, io, "widen"))
             add(matrix.collect(cfg, {name = "collect", dtype = names.reduces and f32 or out, add = names.reduces}))
             if names.reduces and out.narrow then
                 add(rows.narrow(cfg, out, "narrow"))

@@ -68,26 +68,25 @@ local function clear(p, t)
 end
 
 -- The vectors of a row of sums to memory, with what is there; 16-bit pairs share a store (see quantise.pairs).
--- value(v) gives vector v; has: dtype, add, stream; the row starts at C + first (default 0)
-local function put_row(p, cfg, C, has, name, value, first)
+-- value(v) gives vector v; has: dtype, add, stream
+local function put_row(p, cfg, C, has, name, value)
     local lanes, dt, x = cfg.isa.lanes, has.dtype, {}
-    first = first or 0
     for v = 0, cfg.vectors - 1 do
         x[v] = value(v)
         if has.add then
-            local before = quantise.load(p, dt, ("%s_%d_before"):format(name, v), p:at(C, first + v * lanes))
+            local before = quantise.load(p, dt, ("%s_%d_before"):format(name, v), p:at(C, v * lanes))
             x[v] = p:op("add", ("%s_%d"):format(name, v), x[v], before)
         end
     end
     if cfg.pairs then
-        quantise.store_pair(p, dt, p:at(C, first), x[0], x[1], has.stream and "stream_bits" or "store_bits")
+        quantise.store_pair(p, dt, p:at(C, 0), x[0], x[1], has.stream and "stream_bits" or "store_bits")
         return
     end
     for v = 0, cfg.vectors - 1 do
         if has.stream then
-            p:op("store_stream", p:at(C, first + v * lanes), x[v])
+            p:op("store_stream", p:at(C, v * lanes), x[v])
         else
-            quantise.store(p, dt, p:at(C, first + v * lanes), x[v])
+            quantise.store(p, dt, p:at(C, v * lanes), x[v])
         end
     end
 end
@@ -144,8 +143,7 @@ function matrix.product(cfg, rows, vectors)
     return p
 end
 
--- has: name; dtype (of C), add (to what C holds), stream (stores that pass the caches by); pitch: elements between rows of C,
--- then `ld` leads from one group of rows to the next, and the program may be made shorter
+-- has: name; dtype (of C), add (to what C holds), stream (stores that pass the caches by)
 function matrix.gradient(cfg, rows, has)
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
         {("C[%d rows] %s A * B, groups times: rows `ld` apart, A `over` further, B `back` again."):format(rows, has.add and "+=" or "=")})
@@ -162,15 +160,10 @@ function matrix.gradient(cfg, rows, has)
         sum(p, cfg, t)
         for r = 0, rows - 1 do
             p:row(r)
-            put_row(p, cfg, C, has, "c_" .. r, function(v) return t.acc[r][v] end, has.pitch and r * has.pitch)
-            if not has.pitch then
-                p:advance(C, ld)
-            end
-        end
-        p:row(nil)
-        if has.pitch then
+            put_row(p, cfg, C, has, "c_" .. r, function(v) return t.acc[r][v] end)
             p:advance(C, ld)
         end
+        p:row(nil)
         p:advance(t.A, over)
         p:advance(t.B, back)
     end, "groups of rows")
@@ -224,19 +217,6 @@ function matrix.copy(cfg, has)
         end, "panels")
         p:advance(W, over)
         p:advance(A, back)
-    end, "rows")
-    return p
-end
-
--- The first `lines` cache lines of rows, to L2.
-function matrix.fetch(cfg, lines)
-    local p = ir.program(cfg.isa, cfg.prefix .. "fetch", {("%d cache lines of each of n rows, to L2."):format(lines)})
-    local W, n, ld = p:pointer("W", "const " .. cfg.dtype.c), p:integer("n"), p:integer("ld")
-    p:loop(n, function()
-        for i = 0, lines - 1 do
-            p:op("prefetch_1", p:at(W, i * 64 // cfg.dtype.size))
-        end
-        p:advance(W, ld)
     end, "rows")
     return p
 end
