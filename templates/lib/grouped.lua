@@ -20,6 +20,7 @@ grouped.plan_keys = {
     {"prefetch", int(1, 1024), optional = true, doc = "rows of weights fetched ahead of those that are packed (dX)"},
     {"pass_rows", int(16, 65536), optional = true, doc = "rows of an expert that are worked on together"},
     {"block_bytes", int(1, 1 << 30), optional = true, doc = "of the rows of dY that a pass over a weight gradient's columns reads (dW)"},
+    {"stage_bytes", int(1, 1 << 30), optional = true, doc = "of rows of an unaligned gradient that are put together first (dW)"},
     {"t_block", int(16, 65536), optional = true, doc = "rows whose products are summed in a register (dW)"},
 }
 
@@ -33,7 +34,8 @@ function grouped.plan(plan, spec)
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v))
     plan:choose("unroll", 4, "k steps of a loop body")
-    plan:choose("k_block", spec.op == "dX" and (dtype[spec.dtype].narrow and 4096 or 256) or 128, "products per partial sum: keeps f32 sums of long K accurate, and a block of columns in L1")
+    plan:choose("k_block", spec.op ~= "dX" and 128 or dtype[spec.dtype].narrow and 4096 or 256,
+        "products per partial sum: keeps f32 sums of long K accurate, and a block of columns in L1")
     plan:choose("slab", round_up(8 * isa.tile.rows, isa.lanes), "rows that pass over the columns together")
     if spec.op == "dX" then
         plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed")
@@ -43,6 +45,7 @@ function grouped.plan(plan, spec)
     plan:choose("pass_rows", 1024, "rows of an expert per pass: bounds the workspace")
     if spec.op == "dW" then
         plan:choose("t_block", 512, "rows per partial sum: keeps f32 sums over many rows accurate")
+        plan:choose("stage_bytes", 1 << 18, "of rows of an unaligned gradient, put together in L2")
         plan:choose("block_bytes", 1 << 18, "of rows stay in L2 while the columns of a weight gradient pass")
     end
 end
@@ -136,6 +139,9 @@ local function constants(spec, plan)
     add("STAGE", 16 * (lines + 1 + lines % 2), "floats between rows on their way into panels: an odd number of cache lines")
     if spec.op == "dW" then
         add("K_SLICES", round_up(spec.K, width) // width, "panels of columns")
+        local row = round_up(spec.K, width) * dtype[spec.output_dtype].size
+        add("STAGED", math.max(1, plan.stage_bytes // (row * plan.tile_rows)) * plan.tile_rows,
+            "rows of an unaligned gradient that are put together before they are stored")
         add("GROUP", matrix.group(plan.tile_rows, lanes), "rows of whole tiles and whole vectors")
         add("T_PANELS", math.max(1, plan.t_block // width), "panels of rows that are summed in a register")
         add("BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads")
@@ -186,6 +192,7 @@ function grouped.names(spec, plan, job)
     cfg.pairs = dw and quantise.pairs(out) and not adds
     local aligned = cfg.pairs and width or lanes   -- elements of a store
     local streams = dw and (cfg.pairs or not out.narrow) and not adds and spec.K % aligned == 0 and width * out.size % 64 == 0
+    local staged = dw and not adds and not streams
     local c = {}
     for _, row in ipairs(constants(spec, plan)) do
         c[row[1]] = row[2]
@@ -193,7 +200,8 @@ function grouped.names(spec, plan, job)
     local names = {
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
         io = io.c, out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
-        narrow_out = out.narrow ~= nil, pairs = cfg.pairs, adds = adds, streams = streams,
+        narrow_out = out.narrow ~= nil,
+        staged = staged, out_size = out.size, lanes = lanes, pairs = cfg.pairs, adds = adds, streams = streams,
         aligned = aligned, aligned_bytes = aligned * out.size,
         shares = forward, clears = reduces(spec) or dw and not adds, clears_16 = dw and not adds and out.narrow ~= nil, turns = false,
         edges = edges, copies_edges = edges,
@@ -254,6 +262,9 @@ function grouped.names(spec, plan, job)
             add(matrix.put(cfg, {name = "put_stream", dtype = out, stream = true}))
         end
         add(matrix.copy(cfg, {name = "copy_rows", pairs = cfg.pairs}))
+        if staged then
+            add(rows.give(cfg, "give"))
+        end
         return list
     end
     return names

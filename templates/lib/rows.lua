@@ -77,6 +77,19 @@ function rows.add(cfg, name, has)
     return p
 end
 
+-- dst = src, n aligned vectors that pass the caches by.
+function rows.give(cfg, name)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"n vectors to memory."})
+    local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const float"), p:integer("n")
+    p:loop(n, function()
+        p:op("store_stream", p:at(dst, 0), p:op("load", "x", p:at(src, 0)))
+        p:advance(dst, lanes)
+        p:advance(src, lanes)
+    end, "vectors")
+    return p
+end
+
 -- n vectors of zeros.
 function rows.zero(cfg, name)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Zero n vectors."})
