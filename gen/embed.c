@@ -3,7 +3,8 @@
  *
  *     embed OUT.c ROOT FILE...      FILE: path relative to ROOT, of one of the places below
  *
- * A template or fragment becomes the chunks that gen/lua/translate.lua makes of it. Bytecode keeps
+ * A template or fragment becomes the chunks that gen/lua/translate.lua makes of it; one more chunk,
+ * "families.keys", is what gen/lua/index.lua finds out about all of them. Bytecode keeps
  * its line numbers, so that messages of the generator name file and line. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@ struct source {
     char name[128];   /* "isa.avx512", "moe_forward.head" */
     char *text;
     size_t len;
+    bool made; /* text is there already, and is no file's */
 };
 
 static const char *const parts[] = {"bare", "body", "head"};
@@ -101,14 +103,35 @@ static int collect(lua_State *L, const void *bytes, size_t len, void *user)
     return 0;
 }
 
-/* Pushes the function of gen/lua/translate.lua. */
-static void load_translator(lua_State *L, const char *root)
+/* Pushes the function that a module of gen/lua returns. */
+static void load_function(lua_State *L, const char *root, const char *name)
 {
     char path[4096];
-    snprintf(path, sizeof path, "%s/gen/lua/translate.lua", root);
+    snprintf(path, sizeof path, "%s/gen/lua/%s.lua", root, name);
     luaL_openlibs(L);
     if (luaL_dofile(L, path) != LUA_OK)
         die(lua_tostring(L, -1), path);
+}
+
+/* The chunk that index.lua makes of all files. */
+static void make_index(struct source *s, const char *root, char **file, int count)
+{
+    lua_State *L = luaL_newstate();
+    if (!L)
+        die("out of memory", root);
+    load_function(L, root, "index");
+    lua_pushstring(L, root);
+    lua_createtable(L, count, 0);
+    for (int i = 0; i < count; i++) {
+        lua_pushstring(L, file[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    if (lua_pcall(L, 2, 1, 0) != LUA_OK)
+        die(lua_tostring(L, -1), "gen/lua/index.lua");
+    *s = (struct source){.path = "gen/lua/index.lua", .part = "keys", .made = true};
+    snprintf(s->name, sizeof s->name, "families.keys");
+    s->text = strdup(luaL_checklstring(L, -1, &s->len));
+    lua_close(L);
 }
 
 /* Replaces a template's text by that of the chunk; the translator is on top of the stack. */
@@ -162,7 +185,7 @@ int main(int argc, char **argv)
     if (argc < 3)
         die("usage: embed OUT.c ROOT FILE...", "arguments");
     size_t count = 0;
-    struct source *s = calloc((size_t)argc * TEMPLATE, sizeof *s);
+    struct source *s = calloc((size_t)argc * TEMPLATE + 1, sizeof *s);
     lua_State *L = luaL_newstate();
     if (!s || !L)
         die("out of memory", argv[1]);
@@ -170,20 +193,23 @@ int main(int argc, char **argv)
     sha256_start(&sum);
     for (int i = 3; i < argc; i++)
         count += name_source(s + count, argv[i]);
+    make_index(&s[count++], argv[2], argv + 3, argc - 3);
     qsort(s, count, sizeof *s, by_name);
     FILE *out = fopen(argv[1], "wb");
     if (!out)
         die("cannot be written", argv[1]);
-    load_translator(L, argv[2]);
+    load_function(L, argv[2], "translate");
     fputs("/* Made by embed.c from the Lua modules and templates. */\n#include \"private.h\"\n\n",
           out);
     for (size_t i = 0; i < count; i++) {
-        read_source(&s[i], argv[2]);
-        sha256_add(&sum, s[i].path, strlen(s[i].path) + 1);
-        sha256_add(&sum, &s[i].len, sizeof s[i].len);
-        sha256_add(&sum, s[i].text, s[i].len);
-        if (s[i].part)
-            translate(L, &s[i]);
+        if (!s[i].made) {
+            read_source(&s[i], argv[2]);
+            sha256_add(&sum, s[i].path, strlen(s[i].path) + 1);
+            sha256_add(&sum, &s[i].len, sizeof s[i].len);
+            sha256_add(&sum, s[i].text, s[i].len);
+            if (s[i].part)
+                translate(L, &s[i]);
+        }
         write_chunk(out, L, i, &s[i]);
         free(s[i].text);
     }
