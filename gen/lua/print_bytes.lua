@@ -60,10 +60,11 @@ local function operand_text(p, code, row)
             local stride = place == "T" and code[i + 1]
             local index = stride or x.index
             text = "[" .. gpr[x.base.reg] .. (index and ("+%s*%d"):format(gpr[index.reg], stride and 1 or x.base.size) or "")
-                .. hex_disp(x.offset * x.base.size) .. "]" .. (row.form.broadcast and ("{1to%d}"):format(p.isa.lanes) or "")
+                .. hex_disp(x.offset * x.base.size) .. "]" .. (row[3]:find("^%S+%.b ") and ("{1to%d}"):format(p.isa.lanes) or "")
         else
             text = register(p, x)
-            if row.form.length == 0 and row.form.vector then
+            local length = row[3]:match("^E?VEX%.(%w+)")
+            if length and length ~= "256" and length ~= "512" then
                 text = text:gsub("^[yz]mm", "xmm")
             end
         end
