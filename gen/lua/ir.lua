@@ -99,31 +99,29 @@ function Program.at(_, base, offset, index)
     return {base = base, offset = offset or 0, index = index}
 end
 
+-- The op called name, which the program uses from now on.
 function Program:use(name)
-    if not self.used[name] then
-        self.used[name] = true
-        self.used_list[#self.used_list + 1] = name
-        if not ops[name].roles then
-            parse(ops[name])
+    local op = self.used[name]
+    if not op then
+        op = ops[name]
+        if not op then
+            error("no op " .. tostring(name), 3)
+        elseif not op.roles then
+            parse(op)
         end
+        self.used[name] = op
+        self.used_list[#self.used_list + 1] = name
     end
+    return op
 end
 
 -- Append one operation. Operands in the order of its row in isa/scalar.lua; a destination is given as a name and the
 -- new value is returned, an operand that is read and written (role D) is given as a value.
 function Program:op(name, ...)
-    local op = ops[name]
-    if not op then
-        error("no op " .. tostring(name), 2)
-    end
-    local roles = op.roles or parse(op)
-    local at = self.count + 1
-    self.count = at
+    local op = self.used[name] or self:use(name)
+    local roles, at = op.roles, self.count + 1
     local code = {op = op, name = name, row = self.current, ...}
-    self.code[at] = code
-    if not self.used[name] then
-        self:use(name)
-    end
+    self.count, self.code[at] = at, code
     local result
     for i = 1, #roles do
         local role, x = roles[i], code[i]
@@ -132,7 +130,8 @@ function Program:op(name, ...)
             if op.ctype then
                 result.ctype, result.size = op.ctype, size_of[(op.ctype:gsub(" %*$", ""))]
             end
-            self.values[#self.values + 1] = result
+            local values = self.values
+            values[#values + 1] = result
             code[i] = result
         elseif role == "D" then
             x.mutated, x.last, result = true, at, x
@@ -193,7 +192,9 @@ function Program:loop(n, body, title)
     body()
     local stop = self:item({control = "again", count = n, start = start})
     n.last = stop
-    for _, v in ipairs(self.values) do
+    local values = self.values
+    for i = 1, #values do
+        local v = values[i]
         if v.def < start and v.last > start then
             v.last = stop
         end
