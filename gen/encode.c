@@ -1,43 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * encode.c - module "encode": machine code from the Intel manual's notation.
+ * encode.c - machine code from the Intel manual's notation.
  *
  *   EVEX   62 | R X B R' 0 m m m | W v v v v 1 p p | z L' L b V' a a a | opcode ModRM [SIB] [disp]
  *   VEX3   C4 | R X B m m m m m  | W v v v v L p p |                     opcode ModRM [SIB] [disp]
  *   VEX2   C5 | R v v v v L p p  |                                       opcode ModRM [SIB] [disp]
  *          (R X B R' V' vvvv are stored inverted; the immediate comes last)
- *
- * A form is a row's notation and places, parsed once: "EVEX.512.66.0F38.W0 B8 /r ib" (or "REX.W 8B
- * /r" without a vector prefix) and "RVM". Its functions give the bytes of one instruction.
  */
-#include <stdint.h>
+#include <stddef.h>
 #include <string.h>
 
-#include <lauxlib.h>
-#include <lua.h>
-
-#include "private.h"
-
-enum kind { LEGACY, VEX, EVEX };
-enum { MAX_OPCODE = 4, MAX_CODE = 24 };
-
-struct form {
-    enum kind kind;
-    uint8_t length, prefix, map, w, broadcast;
-    uint8_t opcode[MAX_OPCODE], opcodes;
-    bool modrm, plus; /* plus: the register is part of the opcode */
-    bool fixed;       /* the immediate is `value` */
-    int digit;        /* in place of a register, or -1 */
-    int imm;          /* bytes of the immediate */
-    int scale;        /* what an 8-bit displacement is multiplied by */
-    lua_Integer value;
-    uint8_t at[26]; /* letter of a place - 'A' -> number of the operand, 0: none */
-};
-
-struct bytes {
-    uint8_t at[MAX_CODE];
-    size_t n;
-};
+#include "encode.h"
 
 static void put(struct bytes *b, unsigned byte)
 {
@@ -119,8 +92,9 @@ static bool parse_word(struct form *f, const char *at, size_t n)
     return true;
 }
 
-static bool parse(struct form *f, const char *at)
+bool encode_parse(struct form *f, const char *at)
 {
+    *f = (struct form){.digit = -1};
     if (strncmp(at, "VEX.", 4) == 0 || strncmp(at, "EVEX.", 5) == 0) {
         size_t n = strcspn(at, " ");
         if (!parse_prefix(f, at, n))
@@ -136,37 +110,7 @@ static bool parse(struct form *f, const char *at)
     return f->opcodes > 0;
 }
 
-/* encode.form(notation, places, n, fixed) -> form. places: "RVM", a letter per operand; n: size of
- * what an EVEX memory operand reads (64); fixed: the immediate, if it is not an operand */
-static int encode_form(lua_State *L)
-{
-    const char *notation = luaL_checkstring(L, 1), *places = luaL_checkstring(L, 2);
-    struct form *f = lua_newuserdatauv(L, sizeof *f, 0);
-    *f = (struct form){.digit = -1};
-    if (!parse(f, notation))
-        return luaL_error(L, "no encoding: '%s'", notation);
-    f->scale = f->kind == EVEX ? (int)luaL_optinteger(L, 3, 64) : 1;
-    f->fixed = !lua_isnoneornil(L, 4);
-    f->value = f->fixed ? luaL_checkinteger(L, 4) : 0;
-    for (int i = 0; places[i]; i++) {
-        if (places[i] < 'A' || places[i] > 'Z')
-            return luaL_error(L, "no places: '%s'", places);
-        f->at[places[i] - 'A'] = (uint8_t)(i + 1);
-    }
-    return 1;
-}
-
 /* ---- instructions ---- */
-
-/* What an instruction works on; registers by number, 0 where there is none. */
-struct operands {
-    unsigned reg, vvvv, mask;
-    unsigned rm;          /* a register.. */
-    unsigned base, index; /* ..or memory */
-    bool indexed;
-    unsigned scale; /* of the index, 0..3 */
-    int64_t disp, imm;
-};
 
 static unsigned reg_of(const struct form *f, const struct operands *o)
 {
@@ -211,7 +155,7 @@ static void put_imm(struct bytes *to, const struct form *f, int64_t imm)
         put_32(to, (uint32_t)imm);
 }
 
-static void put_register(struct bytes *to, const struct form *f, const struct operands *o)
+void encode_register(struct bytes *to, const struct form *f, const struct operands *o)
 {
     put_head(to, f, o, o->rm >> 4 & 1, o->rm >> 3 & 1);
     if (f->plus)
@@ -221,7 +165,7 @@ static void put_register(struct bytes *to, const struct form *f, const struct op
     put_imm(to, f, o->imm);
 }
 
-static void put_memory(struct bytes *to, const struct form *f, const struct operands *o)
+void encode_memory(struct bytes *to, const struct form *f, const struct operands *o)
 {
     unsigned low = o->base & 7, modrm = (reg_of(f, o) & 7) << 3;
     bool sib = o->indexed || low == 4;
@@ -239,162 +183,10 @@ static void put_memory(struct bytes *to, const struct form *f, const struct oper
     put_imm(to, f, o->imm);
 }
 
-/* ---- from Lua ---- */
-
-static const struct form *form_of(lua_State *L)
+void encode_relative(struct bytes *to, const struct form *f, const struct operands *o)
 {
-    luaL_argcheck(L, lua_isuserdata(L, 1) && lua_rawlen(L, 1) == sizeof(struct form), 1,
-                  "not a form");
-    return lua_touserdata(L, 1);
-}
-
-/* Field of the table on top that is an integer. */
-static lua_Integer number(lua_State *L, const char *key)
-{
-    int good;
-    lua_getfield(L, -1, key);
-    lua_Integer n = lua_tointegerx(L, -1, &good);
-    if (!good)
-        luaL_error(L, "an operand has no '%s'", key);
-    lua_pop(L, 1);
-    return n;
-}
-
-/* Argument i, a register's number; 0 without it. */
-static unsigned small(lua_State *L, int i)
-{
-    lua_Integer n = luaL_optinteger(L, i, 0);
-    luaL_argcheck(L, n >= 0 && n < 32, i, "no register");
-    return (unsigned)n;
-}
-
-static unsigned reg_on_top(lua_State *L)
-{
-    lua_Integer n = number(L, "reg");
-    if (n < 0 || n >= 32)
-        luaL_error(L, "no register %d", (int)n);
-    return (unsigned)n;
-}
-
-/* Register of the operand at the place of a letter in the list that is argument 2; 0 without it. */
-static unsigned reg_at(lua_State *L, const struct form *f, char letter)
-{
-    int i = f->at[letter - 'A'];
-    if (!i)
-        return 0;
-    lua_rawgeti(L, 2, i);
-    unsigned reg = reg_on_top(L);
-    lua_pop(L, 1);
-    return reg;
-}
-
-/* Memory, in the table on top, into o; false: it is a register. */
-static bool memory(lua_State *L, const struct form *f, struct operands *o)
-{
-    int stride = f->at['T' - 'A'];
-    if (lua_getfield(L, -1, "base") == LUA_TNIL) {
-        lua_pop(L, 1);
-        return false;
-    }
-    o->base = reg_on_top(L);
-    lua_Integer size = number(L, "size");
-    lua_pop(L, 1);
-    o->disp = number(L, "offset") * size;
-    if (stride) /* rows a stride apart */
-        lua_rawgeti(L, 2, stride + 1);
-    else
-        lua_getfield(L, -1, "index");
-    o->indexed = lua_istable(L, -1);
-    if (o->indexed) {
-        o->index = reg_on_top(L);
-        while (!stride && (1 << o->scale) < size)
-            o->scale++;
-    }
-    lua_pop(L, 1);
-    return true;
-}
-
-static int give(lua_State *L, const struct bytes *b)
-{
-    return lua_pushlstring(L, (const char *)b->at, b->n) != NULL;
-}
-
-/* encode.op(form, operands, rip) -> bytes of an op of a program. operands: a list, see the places
- * in isa/avx512.lua: values with `reg`, memory {base=, offset=, index=}, an integer at I. rip: a
- * memory operand is so far from the end of the instruction */
-static int encode_op(lua_State *L)
-{
-    const struct form *f = form_of(L);
-    struct operands o = {0};
-    struct bytes code = {.n = 0};
-    const uint8_t *at = f->at;
-    luaL_checktype(L, 2, LUA_TTABLE);
-    o.reg = at['A' - 'A'] ? reg_at(L, f, 'A') : reg_at(L, f, 'R');
-    o.vvvv = at['V' - 'A'] ? reg_at(L, f, 'V') : reg_at(L, f, 'A');
-    o.mask = reg_at(L, f, 'K');
-    o.imm = f->value;
-    if (!f->fixed && at['I' - 'A'] && f->imm) {
-        lua_rawgeti(L, 2, at['I' - 'A']);
-        o.imm = (int64_t)lua_tointeger(L, -1);
-        lua_pop(L, 1);
-    }
-    if (at['S' - 'A'] && at['M' - 'A']) /* a register in the high half of the immediate */
-        o.imm = (int64_t)reg_at(L, f, 'S') << 4;
-    int m = at['M' - 'A'] ? at['M' - 'A'] : at['T' - 'A'] ? at['T' - 'A'] : at['A' - 'A'];
-    if (!lua_isnoneornil(L, 3)) {
-        o.disp = (int64_t)luaL_checkinteger(L, 3);
-        put_head(&code, f, &o, 0, 0);
-        put(&code, (reg_of(f, &o) & 7) << 3 | 5);
-        put_32(&code, (uint32_t)o.disp);
-        put_imm(&code, f, o.imm);
-    } else if (!m) {
-        put_register(&code, f, &o);
-    } else {
-        lua_rawgeti(L, 2, m);
-        if (memory(L, f, &o)) {
-            put_memory(&code, f, &o);
-        } else {
-            o.rm = reg_on_top(L);
-            put_register(&code, f, &o);
-        }
-    }
-    return give(L, &code);
-}
-
-/* encode.register(form, reg, rm, imm) -> bytes */
-static int encode_register(lua_State *L)
-{
-    const struct form *f = form_of(L);
-    struct operands o = {.reg = small(L, 2), .rm = small(L, 3), .imm = luaL_optinteger(L, 4, 0)};
-    struct bytes code = {.n = 0};
-    put_register(&code, f, &o);
-    return give(L, &code);
-}
-
-/* encode.memory(form, reg, base, index, scale, disp, imm) -> bytes; index may be nil, scale is 0..3
- */
-static int encode_memory(lua_State *L)
-{
-    const struct form *f = form_of(L);
-    struct operands o = {.reg = small(L, 2),
-                         .base = small(L, 3),
-                         .index = small(L, 4),
-                         .indexed = !lua_isnoneornil(L, 4),
-                         .scale = small(L, 5) & 3,
-                         .disp = luaL_optinteger(L, 6, 0),
-                         .imm = luaL_optinteger(L, 7, 0)};
-    struct bytes code = {.n = 0};
-    put_memory(&code, f, &o);
-    return give(L, &code);
-}
-
-int encode_open(lua_State *L)
-{
-    static const luaL_Reg functions[] = {{"form", encode_form},
-                                         {"op", encode_op},
-                                         {"register", encode_register},
-                                         {"memory", encode_memory},
-                                         {NULL, NULL}};
-    luaL_newlib(L, functions);
-    return 1;
+    put_head(to, f, o, 0, 0);
+    put(to, (reg_of(f, o) & 7) << 3 | 5);
+    put_32(to, (uint32_t)o->disp);
+    put_imm(to, f, o->imm);
 }

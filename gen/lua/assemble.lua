@@ -5,18 +5,16 @@
 -- stays together, with the item of the program that it is the code of; or, when nobody wants to see single instructions,
 -- that of many items. Pieces of rows are left out, or cut, for fewer rows. What depends on the place of things (jumps,
 -- constants) is filled in by place().
-local encode = require "encode"   -- gen/encode.c
+local encode = require "encode"   -- gen/encode_lua.c
 local x86 = require "isa.x86"
-
-local encode_op = encode.op
 
 local assemble = {}
 
 local scale_of = {[1] = 0, [2] = 1, [4] = 2, [8] = 3}
 
-local function form(row)
-    row.form = encode.form(row[3], row[4], row[5], row.fixed)
-    return row.form
+local function coder(row)
+    row.coder = row.coder or encode.coder(row[3], row[4], row[5], row.fixed)
+    return row.coder
 end
 
 -- The row of an op on the program's target.
@@ -27,16 +25,14 @@ end
 -- One vector op. Constants refer to the pool behind the code: `rip` is the way there from the end of the instruction.
 function assemble.vector_op(p, code, rip)
     local row = p.isa.rows[code.name] or x86.rows[code.name]
-    return encode_op(row.form or form(row), code, rip)
+    return encode.op(coder(row), code, rip)
 end
 
--- The form of an instruction of the frame.
+-- The coder of an instruction of the frame.
 local function frame(name)
     local row = x86.frame[name]
-    if not row.form then
-        row.form = encode.form(row[2], row[3])
-    end
-    return row.form
+    row.coder = row.coder or encode.coder(row[2], row[3])
+    return row.coder
 end
 
 local function frame_op(name, reg, rm, imm)
@@ -93,6 +89,14 @@ function Pieces:add(text, row, item)
     open[#open + 1] = text
 end
 
+-- The piece that starts at item i, of as many ops as belong together; the item after it.
+function Pieces:run(p, i)
+    local text, next, row, ends = encode.run(p.code, i, p.count, p.isa.rows, x86.rows)
+    self[#self + 1] = {text, row = row, ends = ends}
+    self.open = nil
+    return next
+end
+
 -- A piece that place() completes, or a mark in the list.
 function Pieces:special(kind, item)
     self[#self + 1] = {kind = kind, item = item}
@@ -146,17 +150,22 @@ local function pieces(p, apart)
     for _, code in ipairs(p.preamble) do
         list:special("const", code)
     end
-    local rows, items, add = p.isa.rows, p.code, list.add
-    for i = 1, p.count do
-        local code = items[i]
+    for _, name in ipairs(p.used_list) do
+        coder(assemble.row(p, name))
+    end
+    local items, i = p.code, 1
+    while i <= p.count do
+        local code, next = items[i], i + 1
         if code.control then
             list:control(code)
         elseif code.name == "const" then
             list:special("const", code)
+        elseif apart then
+            list:add(assemble.vector_op(p, code), code.row, code)
         else
-            local row = rows[code.name] or x86.rows[code.name]
-            add(list, encode_op(row.form or form(row), code), code.row, code)
+            next = list:run(p, i)
         end
+        i = next
     end
     list:frame_out(p)
     for _, piece in ipairs(list) do

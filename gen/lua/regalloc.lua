@@ -17,21 +17,22 @@ local function file(n)
     return free
 end
 
--- Values by the item that uses them last, in the order in which they got their registers: the first is ends[last], the next
--- one its `after`. The last one is tail[last].
-local function ends_at(ends, tail, v)
+-- Values by the item that uses them last, in the order in which they got their registers: a ring through `after`, in which
+-- ends[last] is the last one.
+local function ends_at(ends, v)
     local last = v.last
-    if ends[last] then
-        tail[last].after = v
+    local tail = ends[last]
+    if tail then
+        v.after, tail.after = tail.after, v
     else
-        ends[last] = v
+        v.after = v
     end
-    tail[last] = v
+    ends[last] = v
 end
 
 -- Parameters: the first six arrive in registers, the others are loaded from the stack into free ones. The registers of
 -- arguments that are never used, or that do not exist, are free from the start.
-local function place_params(p, free, ends, tail)
+local function place_params(p, free, ends)
     for i = #scratch, 1, -1 do
         free[#free + 1] = scratch[i]
     end
@@ -39,7 +40,7 @@ local function place_params(p, free, ends, tail)
         local v = p.params[i]
         if v and v.last > 0 then
             v.reg = argument[i]
-            ends_at(ends, tail, v)
+            ends_at(ends, v)
         else
             free[#free + 1] = argument[i]
         end
@@ -51,38 +52,41 @@ local function place_params(p, free, ends, tail)
             if not v.reg then
                 return nil, p.name .. " has more addresses than general registers"
             end
-            ends_at(ends, tail, v)
+            ends_at(ends, v)
         end
     end
     return true
 end
 
-local function place_constants(p, free, ends, tail)
+local function place_constants(p, free, ends)
     for _, code in ipairs(p.preamble) do
         local v = code[1]
         v.reg = table.remove(free)
         if not v.reg then
             return nil, p.name .. " has more constants than vector registers"
         end
-        ends_at(ends, tail, v)
+        ends_at(ends, v)
     end
     free.low = #free
     return true
 end
 
 -- Registers for what the program defines, in order.
-local function scan(p, files, ends, tail)
+local function scan(p, files, ends)
     local values, at = p.values, 1
     for i = 1, #values do
         local v = values[i]
         local def = v.def
         if def > 0 then
             for dying = at, def do
-                local dead = ends[dying]
-                while dead do
-                    local free = files[dead.class]
-                    free[#free + 1] = dead.reg
-                    dead = dead.after
+                local tail = ends[dying]
+                if tail then
+                    local dead = tail
+                    repeat
+                        dead = dead.after
+                        local free = files[dead.class]
+                        free[#free + 1] = dead.reg
+                    until dead == tail
                 end
             end
             at = def + 1
@@ -98,12 +102,13 @@ local function scan(p, files, ends, tail)
             end
             if last > def then
                 free[n] = nil
-                if ends[last] then
-                    tail[last].after = v
+                local tail = ends[last]
+                if tail then
+                    v.after, tail.after = tail.after, v
                 else
-                    ends[last] = v
+                    v.after = v
                 end
-                tail[last] = v
+                ends[last] = v
             end
         end
     end
@@ -112,10 +117,9 @@ end
 
 -- The registers that the frame must save: of those used, in the order of `scratch`.
 local function to_save(p)
-    local used, save, values = {}, {}, p.values
-    for i = 1, #values do
-        local v = values[i]
-        if v.class == "r" and v.reg then
+    local used, save = {}, {}
+    for _, v in ipairs(p.general) do
+        if v.reg then
             used[v.reg] = true
         end
     end
@@ -133,9 +137,9 @@ function regalloc.allocate(p)
     if p.save then
         return true   -- done before
     end
-    local registers, ends, tail = p.isa.registers, {}, {}
+    local registers, ends = p.isa.registers, {}
     for i = 1, p.count do
-        ends[i], tail[i] = false, false   -- lists, not maps
+        ends[i] = false   -- a list, not a map
     end
     local files = {v = file(registers.v or 0), k = file(registers.k or 0), t = file(registers.t or 0), r = file(0)}
     if files.k[1] then
@@ -144,12 +148,12 @@ function regalloc.allocate(p)
     for class, real in pairs(p.isa.classes) do
         files[class] = files[real]
     end
-    local ok, why = place_params(p, files.r, ends, tail)
+    local ok, why = place_params(p, files.r, ends)
     if ok then
-        ok, why = place_constants(p, files.v, ends, tail)
+        ok, why = place_constants(p, files.v, ends)
     end
     if ok then
-        ok, why = scan(p, files, ends, tail)
+        ok, why = scan(p, files, ends)
     end
     if not ok then
         return nil, why
