@@ -165,6 +165,7 @@ void source_load(struct lua_State *L, const char *root,
                  const char *name);    /* pushes a module's chunk, or raises */
 void source_open(struct lua_State *L); /* pushes module "source" */
 int native_open(struct lua_State *L);  /* native.c: pushes module "native" */
+int encode_open(struct lua_State *L);  /* encode_lua.c: pushes module "encode" */
 
 /* embedded.c, made by embed.c at build time: sorted by name, and the digest of all of it. */
 struct embedded {

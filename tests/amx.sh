@@ -12,7 +12,7 @@ tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 [ "${3:-}" != --static ] || out=$(realpath -m "$4")
 cd "$tmp" || exit 1
-flags=$(lua5.4 "$source/tests/amx.lua" "$source") || exit 1
+flags=$(LUA_CPATH="$(dirname "$1")/tests/?.so" lua5.4 "$source/tests/amx.lua" "$source") || exit 1
 warn="-std=c11 -Wall -Wextra -Wpedantic -Wconversion -Werror -I$source/tests/amx -I$source/runtime"
 
 # build COMPILER: objects of all spellings

@@ -7,4 +7,4 @@ for tool in lua5.4 as objdump; do
 done
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
-lua5.4 "$2/tests/encoders.lua" "$2" "$tmp"
+LUA_CPATH="$(dirname "$1")/tests/?.so" lua5.4 "$2/tests/encoders.lua" "$2" "$tmp"

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- generator.lua - the generator's modules in plain lua5.4, for tests that look inside: dofile(root .. "/tests/generator.lua")(root)
+-- Module "encode" is C: the build's tests/encode.so, which must be on the path $LUA_CPATH.
 return function(root)
     package.path = root .. "/gen/lua/?.lua;" .. root .. "/templates/?.lua"
     require "prelude"

@@ -5,88 +5,46 @@
 -- stays together, with the item of the program that it is the code of; or, when nobody wants to see single instructions,
 -- that of many items. Pieces of rows are left out, or cut, for fewer rows. What depends on the place of things (jumps,
 -- constants) is filled in by place().
-local encode = require "encode"
+local encode = require "encode"   -- gen/encode_lua.c
 local x86 = require "isa.x86"
 
 local assemble = {}
 
 local scale_of = {[1] = 0, [2] = 1, [4] = 2, [8] = 3}
 
--- Places of a row ("RVM") as a table: letter -> operand.
-local places = {}
-
-local function parsed(row)
-    local at = places[row[4]]
-    if not at then
-        at = {}
-        for i = 1, #row[4] do
-            at[row[4]:sub(i, i)] = i
-        end
-        places[row[4]] = at
-    end
-    row.form, row.at = encode.parse(row[3], row[5]), at
-    row.plain = not (at.K or at.I or at.S or row.fixed) and at.M   -- M's operand, where R, V and M are all there is
-    return row
+local function coder(row)
+    row.coder = row.coder or encode.coder(row[3], row[4], row[5], row.fixed)
+    return row.coder
 end
 
--- The row of an op on the program's target, with its notation parsed: form, at.
+-- The row of an op on the program's target.
 function assemble.row(p, name)
-    local row = p.isa.rows[name] or x86.rows[name]
-    return row.form and row or parsed(row)
+    return p.isa.rows[name] or x86.rows[name]
 end
 
 -- One vector op. Constants refer to the pool behind the code: `rip` is the way there from the end of the instruction.
 function assemble.vector_op(p, code, rip)
     local row = p.isa.rows[code.name] or x86.rows[code.name]
-    local form = row.form or parsed(row).form
-    local at, plain = row.at, row.plain
-    local m = code[plain or at.M or at.T or at.A]
-    local reg = at.R and code[at.R].reg or at.A and m.reg or 0
-    local vvvv = at.V and code[at.V].reg or at.A and reg or 0
-    local mask, imm = 0, nil
-    if not plain then
-        mask, imm = at.K and code[at.K].reg or 0, row.fixed or at.I and code[at.I]
-        if at.S and at.M then                  -- a register in the high half of the immediate
-            imm = code[at.S].reg << 4
-        end
-    end
-    if rip then
-        return encode.relative(form, reg, vvvv, rip, imm)
-    elseif not m then
-        return encode.register(form, reg, vvvv, 0, mask, imm)
-    end
-    local base, index, scale = m.base, m.index, 0
-    if not base then
-        return encode.register(form, reg, vvvv, m.reg, mask, imm)
-    elseif at.T then                           -- rows a stride apart
-        index = code[at.T + 1]
-    elseif index then
-        scale = scale_of[base.size]
-    end
-    return encode.memory(form, reg, vvvv, base.reg, index and index.reg, scale, m.offset * base.size, mask, imm)
+    return encode.op(coder(row), code, rip)
 end
 
--- The form of an instruction of the frame.
+-- The coder of an instruction of the frame.
 local function frame(name)
     local row = x86.frame[name]
-    local form = row.form
-    if not form then
-        form = encode.parse(row[2], 1)
-        row.form = form
-    end
-    return form
+    row.coder = row.coder or encode.coder(row[2], row[3])
+    return row.coder
+end
+
+local function frame_op(name, reg, rm, imm)
+    return encode.register(frame(name), reg, rm, imm)
 end
 
 -- One instruction of the frame, for tests; rm: a register or {base=, index=, scale=, disp=}.
 function assemble.frame_op(name, reg, rm, imm)
     if type(rm) == "table" then
-        return encode.memory(frame(name), reg, 0, rm.base, rm.index, rm.scale, rm.disp, 0, imm)
+        return encode.memory(frame(name), reg, rm.base, rm.index, rm.scale, rm.disp, imm)
     end
-    return encode.register(frame(name), reg, 0, rm, 0, imm)
-end
-
-local function frame_op(name, reg, rm, imm)
-    return encode.register(frame(name), reg, 0, rm, 0, imm)
+    return frame_op(name, reg, rm, imm)
 end
 
 -- Code of the items that control, where it does not depend on its place.
@@ -96,7 +54,7 @@ local control = {
     advance = function(item)
         local v, by = item.pointer, item.by
         if type(by) == "table" then
-            return encode.memory(frame("address"), v.reg, 0, v.reg, by.reg, scale_of[v.size], 0, 0)
+            return encode.memory(frame("address"), v.reg, v.reg, by.reg, scale_of[v.size], 0)
         end
         local n = by * v.size
         return frame_op(n >= -128 and n < 128 and "add_8" or "add_32", 0, v.reg, n)
@@ -131,6 +89,14 @@ function Pieces:add(text, row, item)
     open[#open + 1] = text
 end
 
+-- The piece that starts at item i, of as many ops as belong together; the item after it.
+function Pieces:run(p, i)
+    local text, next, row, ends = encode.run(p.code, i, p.count, p.isa.rows, x86.rows)
+    self[#self + 1] = {text, row = row, ends = ends}
+    self.open = nil
+    return next
+end
+
 -- A piece that place() completes, or a mark in the list.
 function Pieces:special(kind, item)
     self[#self + 1] = {kind = kind, item = item}
@@ -160,7 +126,7 @@ function Pieces:frame_in(p)
         local v = p.params[i]
         if v.reg then
             local disp = 8 * (#p.save + 1 + i - 7)
-            self:add(encode.memory(frame("move"), v.reg, 0, 4, nil, 0, disp, 0), nil,
+            self:add(encode.memory(frame("move"), v.reg, 4, nil, 0, disp), nil,
                 apart and {control = "argument", value = v, disp = disp})
         end
     end
@@ -184,16 +150,22 @@ local function pieces(p, apart)
     for _, code in ipairs(p.preamble) do
         list:special("const", code)
     end
-    local vector_op, items, add = assemble.vector_op, p.code, list.add
-    for i = 1, p.count do
-        local code = items[i]
+    for _, name in ipairs(p.used_list) do
+        coder(assemble.row(p, name))
+    end
+    local items, i = p.code, 1
+    while i <= p.count do
+        local code, next = items[i], i + 1
         if code.control then
             list:control(code)
         elseif code.name == "const" then
             list:special("const", code)
+        elseif apart then
+            list:add(assemble.vector_op(p, code), code.row, code)
         else
-            add(list, vector_op(p, code), code.row, code)
+            next = list:run(p, i)
         end
+        i = next
     end
     list:frame_out(p)
     for _, piece in ipairs(list) do

@@ -163,7 +163,7 @@ function emit.tiles(job, names, shared)
             return nil, why
         end
         count = count + (job.bare and 0 or select(2, p:items()))
-        job.peak = math.max(job.peak, p.peak.v)
+        job.peak = math.max(job.peak, p.peak)
         printed[#printed + 1] = (job.bare and "" or "// " .. p.note[1] .. "\n") .. text
     end
     job.operations = count

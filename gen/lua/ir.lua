@@ -27,20 +27,27 @@ local size_of = {
     ["float *"] = 8, ["float *const"] = 8,
 }
 
--- Parsed once per op: roles[i] is the letter of operand i.
+-- Parsed once per op: roles[i] is the letter of operand i; reads: the operands that are only read values; at.d, at.D, at.m,
+-- at.i: which operand has that role.
 local function parse(op)
-    local roles = {}
+    local roles, reads, at = {}, {}, {}
     for letter in op.operands:gmatch("%S+") do
-        roles[#roles + 1] = letter
+        local i = #roles + 1
+        roles[i] = letter
+        if letter:find("[dDmi]") then
+            at[letter] = i
+        else
+            reads[#reads + 1] = i
+        end
     end
-    op.roles = roles
-    return roles
+    op.roles, op.reads, op.at = roles, reads, at
 end
 
 function ir.program(isa, name, note)
     return setmetatable({
         isa = isa, name = name, note = note or {},
         params = {}, preamble = {}, code = {}, count = 0, values = {}, consts = {}, used = {}, used_list = {},
+        general = {},   -- the values of class r
         hoists = isa.registers.v - 16,
     }, Program)
 end
@@ -76,6 +83,9 @@ end
 function Program:value(name, class, ctype)
     local v = {name = name, class = class, ctype = ctype, def = self.count, last = self.count}
     self.values[#self.values + 1] = v
+    if class == "r" then
+        self.general[#self.general + 1] = v
+    end
     return v
 end
 
@@ -99,55 +109,59 @@ function Program.at(_, base, offset, index)
     return {base = base, offset = offset or 0, index = index}
 end
 
+-- The op called name, which the program uses from now on.
 function Program:use(name)
-    if not self.used[name] then
-        self.used[name] = true
-        self.used_list[#self.used_list + 1] = name
-        if not ops[name].roles then
-            parse(ops[name])
+    local op = self.used[name]
+    if not op then
+        op = ops[name]
+        if not op then
+            error("no op " .. tostring(name), 3)
+        elseif not op.roles then
+            parse(op)
         end
+        self.used[name] = op
+        self.used_list[#self.used_list + 1] = name
     end
+    return op
 end
 
 -- Append one operation. Operands in the order of its row in isa/scalar.lua; a destination is given as a name and the
 -- new value is returned, an operand that is read and written (role D) is given as a value.
 function Program:op(name, ...)
-    local op = ops[name]
-    if not op then
-        error("no op " .. tostring(name), 2)
-    end
-    local roles = op.roles or parse(op)
+    local op = self.used[name] or self:use(name)
     local at = self.count + 1
-    self.count = at
     local code = {op = op, name = name, row = self.current, ...}
-    self.code[at] = code
-    if not self.used[name] then
-        self:use(name)
+    self.count, self.code[at] = at, code
+    local reads, place = op.reads, op.at
+    for i = 1, #reads do
+        code[reads[i]].last = at
     end
-    local result
-    for i = 1, #roles do
-        local role, x = roles[i], code[i]
-        if role == "d" then
-            result = {name = x, class = op.class or "v", def = at, last = at, reg = nil}
-            if op.ctype then
-                result.ctype, result.size = op.ctype, size_of[(op.ctype:gsub(" %*$", ""))]
-            end
-            self.values[#self.values + 1] = result
-            code[i] = result
-        elseif role == "D" then
-            x.mutated, x.last, result = true, at, x
-        elseif role == "m" then
-            x.base.last = at
-            if x.index then
-                x.index.last = at
-            end
-        elseif role == "i" then
-            code.imm = x
-        else
-            x.last = at
+    local m, d, D = place.m, place.d, place.D
+    if m then
+        local memory = code[m]
+        memory.base.last = at
+        if memory.index then
+            memory.index.last = at
         end
     end
-    return result
+    if place.i then
+        code.imm = code[place.i]
+    end
+    if d then
+        local values = self.values
+        local result = {name = code[d], class = op.class or "v", def = at, last = at, reg = nil}
+        if op.ctype then
+            result.ctype, result.size = op.ctype, size_of[(op.ctype:gsub(" %*$", ""))]
+            self.general[#self.general + 1] = result
+        end
+        values[#values + 1] = result
+        code[d] = result
+        return result
+    elseif D then
+        local x = code[D]
+        x.mutated, x.last = true, at
+        return x
+    end
 end
 
 -- A constant vector, all lanes alike: a float, or an integer taken as bits. As long as registers are left for it (all but
@@ -189,14 +203,19 @@ end
 -- Run body `n` times, n >= 1; n is used up.
 function Program:loop(n, body, title)
     local start = self:item({control = "loop", count = n, title = title})
+    local values, before, hoisted = self.values, #self.values, #self.preamble
     n.last, n.mutated = start, true
     body()
     local stop = self:item({control = "again", count = n, start = start})
     n.last = stop
-    for _, v in ipairs(self.values) do
-        if v.def < start and v.last > start then
+    for i = 1, before do
+        local v = values[i]
+        if v.last > start then
             v.last = stop
         end
+    end
+    for i = hoisted + 1, #self.preamble do   -- constants that the body was the first to name
+        self.preamble[i][1].last = stop
     end
 end
 

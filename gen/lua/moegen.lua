@@ -21,6 +21,21 @@ local function all_families()
     return list
 end
 
+-- The keys of all families, as a set: found by the build, or here with a source tree.
+function moegen.keys()
+    local built = source.chunk("families", "keys")
+    if built then
+        return built()
+    end
+    local set = {}
+    for _, family in ipairs(all_families()) do
+        for _, row in ipairs(family.keys) do
+            set[row[1]] = true
+        end
+    end
+    return set
+end
+
 -- Spec and plan of a request. Otherwise nil: complaints are in errors, or the second result is a property of the CPU to
 -- measure before the request is made again.
 local function prepare(req, errors)
@@ -29,7 +44,7 @@ local function prepare(req, errors)
         return nil
     end
     local family = template.family(raw.family)
-    local spec, info = schema.check(raw, family, errors, all_families)
+    local spec, info = schema.check(raw, family, errors, {families = all_families, keys = moegen.keys})
     if not spec then
         return nil
     end

@@ -60,10 +60,11 @@ local function operand_text(p, code, row)
             local stride = place == "T" and code[i + 1]
             local index = stride or x.index
             text = "[" .. gpr[x.base.reg] .. (index and ("+%s*%d"):format(gpr[index.reg], stride and 1 or x.base.size) or "")
-                .. hex_disp(x.offset * x.base.size) .. "]" .. (row.form.broadcast and ("{1to%d}"):format(p.isa.lanes) or "")
+                .. hex_disp(x.offset * x.base.size) .. "]" .. (row[3]:find("^%S+%.b ") and ("{1to%d}"):format(p.isa.lanes) or "")
         else
             text = register(p, x)
-            if row.form.length == 0 and row.form.vector then
+            local length = row[3]:match("^E?VEX%.(%w+)")
+            if length and length ~= "256" and length ~= "512" then
                 text = text:gsub("^[yz]mm", "xmm")
             end
         end
@@ -139,16 +140,17 @@ bytes.bits = assemble.bits
 
 -- For libtcc: bytes, and a macro that calls them. It takes a string's bytes as they are, much faster than assembly.
 local function print_data(p)
-    local tall = p.taller or p
+    local tall, typedef = p.taller or p, ""
     if not tall.type then
         local list = {}
         for i, v in ipairs(tall.params) do
             list[i] = v.ctype
         end
-        tall.type = "((void (*)(" .. table.concat(list, ",") .. "))"
+        tall.type = p.name .. "_t"
+        typedef = ("typedef void (*%s)(%s);\n"):format(tall.type, table.concat(list, ","))
     end
-    return table.concat{"static const unsigned char ", p.name, "_code[] __attribute__((aligned(64))) = \"",
-        native.text(table.concat((assemble.place(p)))), "\";\n#define ", p.name, " ", tall.type, p.name, "_code)\n"}
+    return table.concat{typedef, "static const unsigned char ", p.name, "_code[] __attribute__((aligned(64))) = \"",
+        native.text(table.concat((assemble.place(p)))), "\";\n#define ", p.name, " ((", tall.type, ")", p.name, "_code)\n"}
 end
 
 -- C text that declares and defines the program, or nil and the reason why it does not fit.

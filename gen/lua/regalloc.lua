@@ -8,22 +8,26 @@ local argument = {7, 6, 2, 1, 8, 9}
 local scratch = {0, 10, 11, 3, 5, 12, 13, 14, 15}
 local must_save = {[3] = true, [5] = true, [12] = true, [13] = true, [14] = true, [15] = true}
 
--- A register file: its free registers, the last of which goes next; how many are in use, and were at most.
+-- A register file: its free registers, the last of which goes next; how many there are, and were free at least.
 local function file(n)
-    local free = {now = 0, peak = 0}
+    local free = {size = n, low = n}
     for i = n - 1, 0, -1 do
         free[#free + 1] = i
     end
     return free
 end
 
+-- Values by the item that uses them last, in the order in which they got their registers: a ring through `after`, in which
+-- ends[last] is the last one.
 local function ends_at(ends, v)
-    local list = ends[v.last]
-    if list then
-        list[#list + 1] = v
+    local last = v.last
+    local tail = ends[last]
+    if tail then
+        v.after, tail.after = tail.after, v
     else
-        ends[v.last] = {v}
+        v.after = v
     end
+    ends[last] = v
 end
 
 -- Parameters: the first six arrive in registers, the others are loaded from the stack into free ones. The registers of
@@ -61,53 +65,50 @@ local function place_constants(p, free, ends)
         if not v.reg then
             return nil, p.name .. " has more constants than vector registers"
         end
-        free.now = free.now + 1
         ends_at(ends, v)
     end
-    free.peak = free.now
+    free.low = #free
     return true
 end
 
 -- Registers for what the program defines, in order.
 local function scan(p, files, ends)
-    local defs = {}
-    for _, v in ipairs(p.values) do
-        if v.def > 0 then
-            defs[v.def] = v
-        end
-    end
-    for at = 1, p.count do
-        local dead = ends[at]
-        if dead then
-            for i = 1, #dead do
-                local v = dead[i]
-                local free = files[v.class]
-                free[#free + 1] = v.reg
-                free.now = free.now - 1
+    local values, at = p.values, 1
+    for i = 1, #values do
+        local v = values[i]
+        local def = v.def
+        if def > 0 then
+            for dying = at, def do
+                local tail = ends[dying]
+                if tail then
+                    local dead = tail
+                    repeat
+                        dead = dead.after
+                        local free = files[dead.class]
+                        free[#free + 1] = dead.reg
+                    until dead == tail
+                end
             end
-        end
-        local v = defs[at]
-        if v then
-            local free = files[v.class]
+            at = def + 1
+            local free, last = files[v.class], v.last
             local n = #free
             if n == 0 then
                 local class = p.isa.classes[v.class] or v.class
                 return nil, ("%s needs more than %d %s registers"):format(p.name, p.isa.registers[class] or 0, class)
             end
             v.reg = free[n]
-            if free.now >= free.peak then
-                free.peak = free.now + 1
+            if n <= free.low then
+                free.low = n - 1
             end
-            local last = v.last
-            if last > at then
+            if last > def then
                 free[n] = nil
-                free.now = free.now + 1
-                local list = ends[last]
-                if list then
-                    list[#list + 1] = v
+                local tail = ends[last]
+                if tail then
+                    v.after, tail.after = tail.after, v
                 else
-                    ends[last] = {v}
+                    v.after = v
                 end
+                ends[last] = v
             end
         end
     end
@@ -117,8 +118,8 @@ end
 -- The registers that the frame must save: of those used, in the order of `scratch`.
 local function to_save(p)
     local used, save = {}, {}
-    for _, v in ipairs(p.values) do
-        if v.class == "r" and v.reg then
+    for _, v in ipairs(p.general) do
+        if v.reg then
             used[v.reg] = true
         end
     end
@@ -130,13 +131,16 @@ local function to_save(p)
     return save
 end
 
--- Sets value.reg everywhere, p.peak[class] (registers in use at most) and p.save (registers that the frame must save).
+-- Sets value.reg everywhere, p.peak (vector registers in use at most) and p.save (registers that the frame must save).
 function regalloc.allocate(p)
     p = p.taller or p
     if p.save then
         return true   -- done before
     end
     local registers, ends = p.isa.registers, {}
+    for i = 1, p.count do
+        ends[i] = false   -- a list, not a map
+    end
     local files = {v = file(registers.v or 0), k = file(registers.k or 0), t = file(registers.t or 0), r = file(0)}
     if files.k[1] then
         table.remove(files.k)   -- k0 means "no mask"
@@ -155,7 +159,7 @@ function regalloc.allocate(p)
         return nil, why
     end
     p.save = to_save(p)
-    p.peak = {v = files.v.peak, k = files.k.peak, t = files.t.peak, r = files.r.peak}
+    p.peak = files.v.size - files.v.low
     return true
 end
 

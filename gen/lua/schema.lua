@@ -84,18 +84,19 @@ local function unknown(entry, rows, at)
     local name, names = entry.key.value, types.names(rows)
     if #at.errors >= MANY then return end
     local owner
-    if not at.path and at.families then
-        at.all = at.all or at.families()
-        for _, family in ipairs(at.all) do
+    if not at.path and at.all then
+        at.keys = at.keys or at.all.keys()
+        if entry.shared and at.keys[name] then
+            local label, notes = entry.value.set, at.info.notes
+            if label then notes[#notes + 1] = ("%s: %s does not use it"):format(label, at.family) end
+            return
+        end
+        at.families = at.families or at.all.families()
+        for _, family in ipairs(at.families) do
             for _, row in ipairs(family.keys) do
                 if row[1] == name then owner = owner or family.family end
                 if entry.shared then names[#names + 1] = row[1] end
             end
-        end
-        if entry.shared and owner then
-            local label, notes = entry.value.set, at.info.notes
-            if label then notes[#notes + 1] = ("%s: %s does not use it"):format(label, at.family) end
-            return
         end
     end
     local hint = owner and ("it is a key of %s, not of %s"):format(owner, at.family)
@@ -186,15 +187,16 @@ function schema.complain(info, path, message, hint, status)
     diag.add(info.errors, info.file, info.place[path], message, hint, status)
 end
 
--- Checks what `select` returned against a family's schema. all: function -> list of every family's schema, called only
--- for keys that this family lacks; may be nil. Returns the typed spec (nil after complaints) and
+-- Checks what `select` returned against a family's schema. all: functions for keys that this family lacks, or nil: keys() ->
+-- set of every family's keys; families() -> list of every family's schema, called only for a complaint. Returns the typed
+-- spec (nil after complaints) and
 -- info = { origin[path]="spec"|"default"|"--set", place[path]=node, notes={sentences}, errors=, file= }.
 -- Do not change the spec: tables among its values may be the schema's own defaults.
 function schema.check(raw, family, errors, all)
     local info = { origin = setmetatable({}, inherit), place = setmetatable({}, inherit), notes = {}, deferred = {},
         errors = errors, file = raw.file }
     local before = #errors
-    local at = setmetatable({ file = raw.file, errors = errors, info = info, families = all, family = family.family },
+    local at = setmetatable({ file = raw.file, errors = errors, info = info, all = all, family = family.family },
         place)
     local spec = fill(family.keys, raw.map, at)
     if not spec or #errors > before then

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * encode_lua.c - module "encode": encode.c for gen/lua/assemble.lua.
+ *
+ * A coder is a row of an instruction table, parsed once: its notation, and the places where the
+ * operands of its op go. See the head of gen/lua/isa/avx512.lua.
+ */
+#include <string.h>
+
+#include <lauxlib.h>
+#include <lua.h>
+
+#include "encode.h"
+#include "private.h"
+
+struct coder {
+    struct form form;
+    bool fixed; /* the immediate is `value` */
+    lua_Integer value;
+    uint8_t at[26]; /* letter of a place - 'A' -> number of the operand, 0: none */
+};
+
+/* encode.coder(notation, places, n, fixed). places: "RVM", a letter per operand; n: size of what an
+ * EVEX memory operand reads (64); fixed: the immediate, if it is not an operand */
+static int new_coder(lua_State *L)
+{
+    const char *notation = luaL_checkstring(L, 1), *places = luaL_checkstring(L, 2);
+    struct coder *c = lua_newuserdatauv(L, sizeof *c, 0);
+    *c = (struct coder){.fixed = !lua_isnoneornil(L, 4)};
+    if (!encode_parse(&c->form, notation))
+        return luaL_error(L, "no encoding: '%s'", notation);
+    c->form.scale = c->form.kind == EVEX ? (int)luaL_optinteger(L, 3, 64) : 1;
+    c->value = c->fixed ? luaL_checkinteger(L, 4) : 0;
+    for (int i = 0; places[i]; i++) {
+        if (places[i] < 'A' || places[i] > 'Z')
+            return luaL_error(L, "no places: '%s'", places);
+        c->at[places[i] - 'A'] = (uint8_t)(i + 1);
+    }
+    return 1;
+}
+
+/* The coder at a place of the stack, or NULL. */
+static const struct coder *coder_at(lua_State *L, int i)
+{
+    return lua_rawlen(L, i) == sizeof(struct coder) ? lua_touserdata(L, i) : NULL;
+}
+
+static const struct coder *first_coder(lua_State *L)
+{
+    const struct coder *c = coder_at(L, 1);
+    luaL_argcheck(L, c, 1, "not a coder");
+    return c;
+}
+
+/* ---- operands ---- */
+
+/* Argument i, a register's number; 0 without it. */
+static unsigned small(lua_State *L, int i)
+{
+    lua_Integer n = luaL_optinteger(L, i, 0);
+    luaL_argcheck(L, n >= 0 && n < 32, i, "no register");
+    return (unsigned)n;
+}
+
+/* Field of the table on top that is an integer. */
+static lua_Integer number(lua_State *L, const char *key)
+{
+    int good;
+    lua_getfield(L, -1, key);
+    lua_Integer n = lua_tointegerx(L, -1, &good);
+    if (!good)
+        luaL_error(L, "an operand has no '%s'", key);
+    lua_pop(L, 1);
+    return n;
+}
+
+static unsigned reg_on_top(lua_State *L)
+{
+    lua_Integer n = number(L, "reg");
+    if (n < 0 || n >= 32)
+        luaL_error(L, "no register %d", (int)n);
+    return (unsigned)n;
+}
+
+/* Register of the operand of `list` at the place of a letter; 0 without it. */
+static unsigned reg_at(lua_State *L, const struct coder *c, int list, char letter)
+{
+    int i = c->at[letter - 'A'];
+    if (!i)
+        return 0;
+    lua_rawgeti(L, list, i);
+    unsigned reg = reg_on_top(L);
+    lua_pop(L, 1);
+    return reg;
+}
+
+/* Memory, in the table on top, into o; false: it is a register. */
+static bool memory(lua_State *L, const struct coder *c, int list, struct operands *o)
+{
+    int stride = c->at['T' - 'A'];
+    if (lua_getfield(L, -1, "base") == LUA_TNIL) {
+        lua_pop(L, 1);
+        return false;
+    }
+    o->base = reg_on_top(L);
+    lua_Integer size = number(L, "size");
+    lua_pop(L, 1);
+    o->disp = number(L, "offset") * size;
+    if (stride) /* rows a stride apart */
+        lua_rawgeti(L, list, stride + 1);
+    else
+        lua_getfield(L, -1, "index");
+    o->indexed = lua_istable(L, -1);
+    if (o->indexed) {
+        o->index = reg_on_top(L);
+        while (!stride && (1 << o->scale) < size && o->scale < 3)
+            o->scale++;
+    }
+    lua_pop(L, 1);
+    return true;
+}
+
+/* The op whose operands are at `list` of the stack. */
+static void add_op(lua_State *L, const struct coder *c, int list, const lua_Integer *rip,
+                   struct bytes *to)
+{
+    const uint8_t *at = c->at;
+    struct operands o = {.imm = c->value};
+    o.reg = reg_at(L, c, list, at['A' - 'A'] ? 'A' : 'R');
+    o.vvvv = reg_at(L, c, list, at['V' - 'A'] ? 'V' : 'A');
+    o.mask = reg_at(L, c, list, 'K');
+    if (!c->fixed && c->form.imm && at['I' - 'A']) {
+        lua_rawgeti(L, list, at['I' - 'A']);
+        o.imm = (int64_t)lua_tointeger(L, -1);
+        lua_pop(L, 1);
+    }
+    if (at['S' - 'A'] && at['M' - 'A']) /* a register in the high half of the immediate */
+        o.imm = (int64_t)reg_at(L, c, list, 'S') << 4;
+    int m = at['M' - 'A'] ? at['M' - 'A'] : at['T' - 'A'] ? at['T' - 'A'] : at['A' - 'A'];
+    if (rip) {
+        o.disp = (int64_t)*rip;
+        encode_relative(to, &c->form, &o);
+    } else if (!m) {
+        encode_register(to, &c->form, &o);
+    } else {
+        lua_rawgeti(L, list, m);
+        if (memory(L, c, list, &o)) {
+            encode_memory(to, &c->form, &o);
+        } else {
+            o.rm = reg_on_top(L);
+            encode_register(to, &c->form, &o);
+        }
+        lua_pop(L, 1);
+    }
+}
+
+/* ---- the module ---- */
+
+static int give(lua_State *L, const struct bytes *b)
+{
+    lua_pushlstring(L, (const char *)b->at, b->n);
+    return 1;
+}
+
+/* encode.op(coder, operands, rip) -> bytes. operands: a list of values with `reg`, memory {base=,
+ * offset=, index=}, an integer at I. rip: the memory operand is so far from the instruction's end
+ */
+static int one_op(lua_State *L)
+{
+    const struct coder *c = first_coder(L);
+    struct bytes code = {.n = 0};
+    lua_Integer rip = luaL_optinteger(L, 3, 0);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    add_op(L, c, 2, lua_isnoneornil(L, 3) ? NULL : &rip, &code);
+    return give(L, &code);
+}
+
+/* Of the item on top of the stack: its coder, or NULL where it is no op that stands alone; `row`,
+ * or -1. tables: place on the stack of two tables of rows. */
+static const struct coder *coder_of(lua_State *L, int tables, lua_Integer *row)
+{
+    int top = lua_gettop(L);
+    const struct coder *c = NULL;
+    if (lua_getfield(L, top, "name") == LUA_TSTRING && strcmp(lua_tostring(L, -1), "const") != 0) {
+        lua_pushvalue(L, -1);
+        if (lua_rawget(L, tables) == LUA_TNIL) {
+            lua_pushvalue(L, -2);
+            lua_rawget(L, tables + 1);
+        }
+        if (lua_istable(L, -1) && lua_getfield(L, -1, "coder") != LUA_TNIL)
+            c = coder_at(L, -1);
+        lua_getfield(L, top, "row");
+        *row = luaL_optinteger(L, -1, -1);
+    }
+    lua_settop(L, top);
+    return c;
+}
+
+/* encode.run(items, first, last, rows, more) -> code, next, row, ends: the ops of a program from
+ * item `first` on that make one piece, see assemble.lua: all without a row, or with rows that do
+ * not decrease (row: the last one; ends[r]: length of the code up to row r). rows, more: tables of
+ * rows with coders; an op without one ends the piece, as what is no op does. */
+static int run(lua_State *L)
+{
+    enum { ITEMS = 1, TABLES = 4, ENDS = 6 };
+    lua_Integer i = luaL_checkinteger(L, 2), last = luaL_checkinteger(L, 3), before = -1;
+    size_t length = 0;
+    luaL_checktype(L, ITEMS, LUA_TTABLE);
+    luaL_checktype(L, TABLES, LUA_TTABLE);
+    luaL_checktype(L, TABLES + 1, LUA_TTABLE);
+    lua_settop(L, TABLES + 1);
+    lua_newtable(L);
+    luaL_Buffer out; /* uses the stack above ENDS: pushes and pops are balanced */
+    luaL_buffinit(L, &out);
+    for (; i <= last; i++) {
+        struct bytes code = {.n = 0};
+        lua_Integer row = -1;
+        lua_rawgeti(L, ITEMS, i);
+        const struct coder *c = coder_of(L, TABLES, &row);
+        bool fits = c && (length == 0 || ((row >= 0) == (before >= 0) && row >= before));
+        if (fits)
+            add_op(L, c, lua_gettop(L), NULL, &code);
+        lua_pop(L, 1);
+        if (!fits)
+            break;
+        luaL_addlstring(&out, (const char *)code.at, code.n);
+        length += code.n;
+        before = row;
+        if (row >= 0) {
+            lua_pushinteger(L, (lua_Integer)length);
+            lua_rawseti(L, ENDS, row);
+        }
+    }
+    luaL_pushresult(&out);
+    lua_pushinteger(L, i);
+    if (before < 0)
+        return 2;
+    lua_pushinteger(L, before);
+    lua_pushvalue(L, ENDS);
+    return 4;
+}
+
+/* encode.register(coder, reg, rm, imm) -> bytes */
+static int on_register(lua_State *L)
+{
+    const struct coder *c = first_coder(L);
+    struct operands o = {.reg = small(L, 2), .rm = small(L, 3), .imm = luaL_optinteger(L, 4, 0)};
+    struct bytes code = {.n = 0};
+    encode_register(&code, &c->form, &o);
+    return give(L, &code);
+}
+
+/* encode.memory(coder, reg, base, index, scale, disp, imm) -> bytes; index may be nil, scale is
+ * 0..3 */
+static int on_memory(lua_State *L)
+{
+    const struct coder *c = first_coder(L);
+    struct operands o = {.reg = small(L, 2),
+                         .base = small(L, 3),
+                         .index = small(L, 4),
+                         .indexed = !lua_isnoneornil(L, 4),
+                         .scale = small(L, 5) & 3,
+                         .disp = luaL_optinteger(L, 6, 0),
+                         .imm = luaL_optinteger(L, 7, 0)};
+    struct bytes code = {.n = 0};
+    encode_memory(&code, &c->form, &o);
+    return give(L, &code);
+}
+
+int encode_open(lua_State *L)
+{
+    static const luaL_Reg functions[] = {{"coder", new_coder},  {"op", one_op},
+                                         {"run", run},          {"register", on_register},
+                                         {"memory", on_memory}, {NULL, NULL}};
+    luaL_newlib(L, functions);
+    return 1;
+}

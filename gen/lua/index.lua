@@ -1,0 +1,41 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- index.lua - what the build finds out about all families, so that a generation need not load them: the text of a chunk that
+-- returns the set of their keys. Run by embed.c, with the standard library, on a source tree.
+
+-- Stems of the files of a folder among the paths, sorted.
+local function stems(paths, folder, suffix)
+    local list = {}
+    for _, path in ipairs(paths) do
+        local stem = path:match("^" .. folder .. "/([%w_]+)" .. suffix .. "$")
+        list[#list + 1] = stem
+    end
+    table.sort(list)
+    return list
+end
+
+local function read(path)
+    local file <close> = assert(io.open(path))
+    return file:read("a")
+end
+
+-- root: of the source tree; paths: of its modules and templates
+return function(root, paths)
+    package.path = ("%s/gen/lua/?.lua;%s/templates/?.lua"):format(root, root)
+    package.preload.source = function()
+        return {
+            families = function() return stems(paths, "templates", "%.c%.in") end,
+            isas = function() return stems(paths, "gen/lua/isa", "%.lua") end,
+            chunk = function() return nil end,
+            text = function(name)
+                local path = "templates/" .. name .. ".c.in"
+                return read(root .. "/" .. path), path
+            end,
+        }
+    end
+    require "prelude"
+    local out = {}
+    for name in pairs(require("moegen").keys()) do
+        out[#out + 1] = ("[%q]=true"):format(name)
+    end
+    return "return {" .. table.concat(out, ",") .. "}"
+end
