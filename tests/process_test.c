@@ -24,8 +24,7 @@ enum { THREADS = 16, TIMES = 100, KINDS = 4, T = 3, H = 6, I = 5, B = 4 };
 static const char *const kinds[KINDS] = {
     "{kernel: moe_forward, dtype: f32, H: 6, I_TP: 5, E: 1, block_size: 4}",
     "{kernel: moe_forward, dtype: f32, H: 6, I_TP: 5, E: 1, block_size: 4, up_offset: 0.5}",
-    "{kernel: moe_forward, dtype: f32, H: 6, I_TP: 5, E: 1, block_size: 4, clamp: {up: [-0.5, "
-    "1.25]}}",
+    "{kernel: moe_forward, dtype: f32, H: 6, I_TP: 5, E: 1, block_size: 4, clamp: {up: [-1, 1]}}",
     "{kernel: moe_forward, dtype: f32, H: 6, I_TP: 5, E: 1, block_size: 4, activation: gelu}",
 };
 
