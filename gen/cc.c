@@ -194,8 +194,11 @@ static moegen_status compile(struct place *p, const char *text, const char *cc,
     size_t n = 1;
     for (; *how; how++)
         words[n++] = *how;
-    for (; flags && *flags && n < MAX_WORDS - 4; flags++)
+    for (; flags && *flags && n < MAX_WORDS - 5; flags++)
         words[n++] = *flags;
+    const char *level = getenv("MOEGEN_CC_LEVEL"); /* another one than -O2: tests */
+    if (level && level[0])
+        words[n++] = level;
     words[n++] = "-o";
     words[n++] = p->so;
     words[n++] = p->c;

@@ -151,7 +151,7 @@ bool problem_params(moegen_rt_problem *p, const moegen_kernel *kernel);
 /* One way to fill a kernel's inputs. */
 struct trial {
     moegen_rt_fill how;
-    bool heavy; /* too many tokens for the scalar spelling */
+    double heavy; /* many tokens: for the scalar spelling up to so many operations; else 0 */
     char text[96];
 };
 enum { MAX_TRIALS = 32 };

@@ -95,10 +95,10 @@ int trials_plan(const moegen_kernel *kernel, const struct options *o, struct tri
             add(&p, some, only);
         return describe(&p);
     }
-    add(&p, many, "uniform")->heavy = true;
+    add(&p, many, "uniform")->heavy = 2e8;
     if (large)
         return describe(&p);
-    add(&p, many, "skewed")->heavy = true;
+    add(&p, many, "skewed")->heavy = 2e7;
     add(&p, 1, "uniform");
     add(&p, 2, "one");
     add(&p, some, "uniform")->how.extra_blocks = 3;

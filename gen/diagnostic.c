@@ -42,7 +42,7 @@ size_t moegen_dtype_size(moegen_dtype dtype)
 int dtype_find(const char *name)
 {
     moegen_rt_dtype found;
-    return moegen_rt_dtype_find(name, &found) && found <= MOEGEN_RT_I64 ? (int)found : -1;
+    return moegen_rt_dtype_find(name, &found) ? (int)found : -1;
 }
 
 /* Columns count code points, so the caret line repeats tabs and gives every other code point one

@@ -22,6 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "moegen_dtype.h"
 #include "moegen_rt.h"
 
 #if defined(__GNUC__)
@@ -49,18 +50,11 @@ typedef enum moegen_status {
     MOEGEN_INTERNAL = 7 /* our bug */
 } moegen_status;
 
-/* Element types of tensors. 16-bit floats are passed as uint16_t, 8-bit floats and packed fp4 as
- * uint8_t. */
-typedef enum moegen_dtype {
-    MOEGEN_F32 = 0,
-    MOEGEN_BF16 = 1,
-    MOEGEN_F16 = 2,
-    MOEGEN_FP8_E4M3 = 3,
-    MOEGEN_FP8_E5M2 = 4,
-    MOEGEN_U8 = 5,
-    MOEGEN_I32 = 6,
-    MOEGEN_I64 = 7
-} moegen_dtype;
+/* Element types of tensors: MOEGEN_F32, MOEGEN_BF16, ...: see moegen_dtype.h. 16-bit floats are
+ * passed as uint16_t, 8-bit floats and packed fp4 as uint8_t. */
+#define MOEGEN_DTYPE(NAME, value, ...) MOEGEN_##NAME = value,
+typedef enum moegen_dtype { MOEGEN_DTYPES(MOEGEN_DTYPE) } moegen_dtype;
+#undef MOEGEN_DTYPE
 
 typedef enum moegen_role {
     MOEGEN_IN = 0,   /* only read */

@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "moegen_dtype.h"
 #include "moegen_rt.h"
 
 #if defined(__GNUC__)
@@ -94,21 +95,12 @@ MOEGEN_RT_API void moegen_rt_free(void *at);
 
 /* ---- tensor.c: element types and tensors --------------------------------------------------- */
 
-/* The first eight equal moegen_dtype of moegen.h. */
+/* MOEGEN_RT_F32, MOEGEN_RT_BF16, ...: see moegen_dtype.h. They equal those of moegen.h. */
+#define MOEGEN_RT_DTYPE(NAME, value, ...) MOEGEN_RT_##NAME = value,
 typedef enum moegen_rt_dtype {
-    MOEGEN_RT_F32 = 0,
-    MOEGEN_RT_BF16 = 1,
-    MOEGEN_RT_F16 = 2,
-    MOEGEN_RT_FP8_E4M3 = 3, /* OCP e4m3fn: no infinity, largest 448 */
-    MOEGEN_RT_FP8_E5M2 = 4,
-    MOEGEN_RT_U8 = 5,
-    MOEGEN_RT_I32 = 6,
-    MOEGEN_RT_I64 = 7,
-    MOEGEN_RT_F64 = 8,
-    MOEGEN_RT_U16 = 9,
-    MOEGEN_RT_U32 = 10,
-    MOEGEN_RT_DTYPES = 11 /* how many there are */
+    MOEGEN_DTYPES(MOEGEN_RT_DTYPE) MOEGEN_RT_DTYPES /* how many there are */
 } moegen_rt_dtype;
+#undef MOEGEN_RT_DTYPE
 
 typedef struct moegen_rt_dtype_facts {
     const char *name;        /* as specs spell it: "bf16" */

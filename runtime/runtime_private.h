@@ -31,6 +31,9 @@ moegen_rt_status rt_problem_params(moegen_rt_problem *to, const moegen_rt_proble
 
 /* Finds a dtype by its safetensors name, -1 if there is none. */
 int rt_dtype_of_safetensors(const char *name, size_t len);
+/* All of their names, with a space before each. */
+#define RT_DTYPE_FILE_NAME(NAME, value, text, file, ...) " " file
+#define RT_DTYPE_FILE_NAMES                              MOEGEN_DTYPES(RT_DTYPE_FILE_NAME)
 
 /* ---- safetensors_header.c ---- */
 

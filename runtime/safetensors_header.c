@@ -58,10 +58,7 @@ static bool field(struct rt_scan *s, struct rt_entry *e, int *seen)
             return false;
         int dtype = rt_dtype_of_safetensors(s->string, strlen(s->string));
         if (dtype < 0)
-            return rt_scan_bad(
-                s,
-                "dtype '%.64s' is not one of F64 F32 F16 BF16 F8_E4M3 F8_E5M2 U8 U16 U32 I32 I64",
-                s->string);
+            return rt_scan_bad(s, "dtype '%.64s' is not one of" RT_DTYPE_FILE_NAMES, s->string);
         e->dtype = (moegen_rt_dtype)dtype;
         return true;
     }

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * tensor.c - element types and their conversions.
- *
- * A new dtype: one row in `dtypes` (for a float also its format, which decode and encode follow by
- * themselves) and one name in enum moegen_rt_dtype.
- */
+/* tensor.c - element types and their conversions, which follow from the rows of moegen_dtype.h. */
 #include <math.h>
 #include <string.h>
 
@@ -12,53 +7,19 @@
 
 _Static_assert(sizeof(float) == 4 && sizeof(double) == 8, "IEEE 754 floats");
 
-enum kind { NATIVE, SMALL, INTEGER }; /* f32 and f64; floats given by a format; integers */
-
-/* A float of up to 16 bits: sign, exponent field, `mantissa` bits. */
-struct format {
-    int mantissa, bias;
-    uint32_t top;      /* largest finite code without sign */
-    uint32_t overflow; /* code of what is larger: infinity or `top` */
-    uint32_t nan;      /* code of NaN; every code above `overflow` is one */
-};
-
-/* clang-format off */
-static const struct format
-    bf16     = { 7, 127, 0x7f7f, 0x7f80, 0x7fc0},
-    f16      = {10,  15, 0x7bff, 0x7c00, 0x7e00},
-    fp8_e4m3 = { 3,   7,   0x7e,   0x7e,   0x7f},
-    fp8_e5m2 = { 2,  15,   0x7b,   0x7c,   0x7e};
-
-static const struct row {
-    moegen_rt_dtype_facts facts;
-    enum kind kind;
-    const struct format *format;
-    double low, high; /* of integers */
-} dtypes[MOEGEN_RT_DTYPES] = {
-    /*                      name       safetensors bytes digits l2_limit    kind     format     low high */
-    [MOEGEN_RT_F32]      = {{"f32",      "F32",     4, 24, 2e-6},   NATIVE,  NULL,      0, 0},
-    [MOEGEN_RT_BF16]     = {{"bf16",     "BF16",    2,  8, 4e-3},   SMALL,   &bf16,     0, 0},
-    [MOEGEN_RT_F16]      = {{"f16",      "F16",     2, 11, 6e-4},   SMALL,   &f16,      0, 0},
-    [MOEGEN_RT_FP8_E4M3] = {{"fp8_e4m3", "F8_E4M3", 1,  4, 6.25e-2}, SMALL,  &fp8_e4m3, 0, 0},
-    [MOEGEN_RT_FP8_E5M2] = {{"fp8_e5m2", "F8_E5M2", 1,  3, 1.25e-1}, SMALL,  &fp8_e5m2, 0, 0},
-    [MOEGEN_RT_U8]       = {{"u8",       "U8",      1,  0, 0},      INTEGER, NULL,      0, UINT8_MAX},
-    [MOEGEN_RT_I32]      = {{"i32",      "I32",     4,  0, 0},      INTEGER, NULL,      INT32_MIN, INT32_MAX},
-    [MOEGEN_RT_I64]      = {{"i64",      "I64",     8,  0, 0},      INTEGER, NULL,      -0x1p63, 0x1p63},
-    [MOEGEN_RT_F64]      = {{"f64",      "F64",     8, 53, 1e-13},  NATIVE,  NULL,      0, 0},
-    [MOEGEN_RT_U16]      = {{"u16",      "U16",     2,  0, 0},      INTEGER, NULL,      0, UINT16_MAX},
-    [MOEGEN_RT_U32]      = {{"u32",      "U32",     4,  0, 0},      INTEGER, NULL,      0, UINT32_MAX},
-};
-/* clang-format on */
+#define FACTS(NAME, value, text, file, stored, digits, limit, kind)                                \
+    [MOEGEN_RT_##NAME] = {text, file, sizeof(stored), digits, limit},
+static const moegen_rt_dtype_facts dtypes[MOEGEN_RT_DTYPES] = {MOEGEN_DTYPES(FACTS)};
 
 const moegen_rt_dtype_facts *moegen_rt_dtype_of(moegen_rt_dtype dtype)
 {
-    return (unsigned)dtype < MOEGEN_RT_DTYPES ? &dtypes[dtype].facts : NULL;
+    return (unsigned)dtype < MOEGEN_RT_DTYPES ? &dtypes[dtype] : NULL;
 }
 
 int moegen_rt_dtype_find(const char *name, moegen_rt_dtype *dtype)
 {
     for (int i = 0; i < MOEGEN_RT_DTYPES; i++) {
-        if (strcmp(dtypes[i].facts.name, name) == 0) {
+        if (strcmp(dtypes[i].name, name) == 0) {
             *dtype = (moegen_rt_dtype)i;
             return 1;
         }
@@ -69,7 +30,7 @@ int moegen_rt_dtype_find(const char *name, moegen_rt_dtype *dtype)
 int rt_dtype_of_safetensors(const char *name, size_t len)
 {
     for (int i = 0; i < MOEGEN_RT_DTYPES; i++) {
-        const char *own = dtypes[i].facts.safetensors;
+        const char *own = dtypes[i].safetensors;
         if (strlen(own) == len && memcmp(own, name, len) == 0)
             return i;
     }
@@ -106,38 +67,73 @@ static inline uint32_t bits_of_float(float x)
     return bits;
 }
 
+/* A float of up to 16 bits: sign, exponent field, `mantissa` bits. */
+struct format {
+    int bits, mantissa, bias;
+    uint32_t top;      /* largest finite code without sign */
+    uint32_t overflow; /* code of what is larger: infinity or `top` */
+    uint32_t nan;      /* code of NaN; every code above `overflow` is one */
+};
+
+static inline struct format format_of(size_t bytes, int digits, bool infinite)
+{
+    int bits = 8 * (int)bytes, mantissa = digits - 1;
+    uint32_t ones = (1u << (bits - 1)) - 1, infinity = ones >> mantissa << mantissa;
+    struct format f = {bits, mantissa, (1 << (bits - digits - 1)) - 1, ones - 1, ones - 1, ones};
+    if (infinite) {
+        f.top = infinity - 1;
+        f.overflow = infinity;
+        f.nan = infinity | 1u << (mantissa - 1);
+    }
+    return f;
+}
+
 /* Exponent and mantissa fields moved to where a double has them read as value * 2^(bias - 1023),
  * subnormals included. */
-static inline double decode_small(const struct format *f, int bits, uint32_t code)
+static inline double decode_small(struct format f, uint32_t code)
 {
-    uint32_t size = code & ((1u << (bits - 1)) - 1);
+    uint32_t size = code & ((1u << (f.bits - 1)) - 1);
     double x;
-    if (size <= f->top)
-        x = double_of((uint64_t)size << (52 - f->mantissa)) *
-            double_of((uint64_t)(2046 - f->bias) << 52);
+    if (size <= f.top)
+        x = double_of((uint64_t)size << (52 - f.mantissa)) *
+            double_of((uint64_t)(2046 - f.bias) << 52);
     else
-        x = size == f->overflow ? (double)INFINITY : (double)NAN;
-    return code >> (bits - 1) ? -x : x;
+        x = size == f.overflow ? (double)INFINITY : (double)NAN;
+    return code >> (f.bits - 1) ? -x : x;
 }
 
 /* Scales the mantissa to an integer, rounds it (adding 2^52 does: nearest, ties to even) and adds
  * the exponent field; a carry out of the mantissa moves to the next exponent by itself. */
-static inline uint32_t encode_small(const struct format *f, int bits, double x)
+static inline uint32_t encode_small(struct format f, double x)
 {
     uint64_t raw = bits_of(x);
-    uint32_t sign = (uint32_t)(raw >> 63) << (bits - 1);
+    uint32_t sign = (uint32_t)(raw >> 63) << (f.bits - 1);
     raw &= INT64_MAX;
     if (raw > (uint64_t)2047 << 52)
-        return sign | f->nan;
-    int least = 1 - f->bias, e = (int)(raw >> 52) - 1023;
-    if (e > (int)(f->top >> f->mantissa) - f->bias) /* beyond the largest exponent? */
-        return sign | f->overflow;
+        return sign | f.nan;
+    int least = 1 - f.bias, e = (int)(raw >> 52) - 1023;
+    if (e > (int)(f.top >> f.mantissa) - f.bias) /* beyond the largest exponent? */
+        return sign | f.overflow;
     if (e < least)
         e = least;
-    double scaled = double_of(raw) * double_of((uint64_t)(1023 + f->mantissa - e) << 52);
+    double scaled = double_of(raw) * double_of((uint64_t)(1023 + f.mantissa - e) << 52);
     uint32_t code = (uint32_t)((scaled + 0x1p52) - 0x1p52);
-    code += (uint32_t)(e - least) << f->mantissa;
-    return sign | (code > f->top ? f->overflow : code);
+    code += (uint32_t)(e - least) << f.mantissa;
+    return sign | (code > f.top ? f.overflow : code);
+}
+
+/* Rounded and brought into the range of an integer type. */
+static inline uint64_t to_integer(int bits, bool negative, double x)
+{
+    double high = ldexp(1, bits - negative), low = negative ? -high : 0;
+    if (isnan(x))
+        return 0;
+    x = nearbyint(x);
+    if (x <= low)
+        return (uint64_t)(int64_t)low;
+    if (x >= high)
+        return UINT64_MAX >> (64 - bits + negative);
+    return x < 0 ? (uint64_t)(int64_t)x : (uint64_t)x;
 }
 
 static inline float bf16_to_float(uint16_t code)
@@ -176,88 +172,13 @@ static inline uint16_t f16_of_float(float x)
 
 /* ---- n elements ---- */
 
+enum { CHUNK = 256 };
+
 #define LOOP(expression)                                                                           \
     do {                                                                                           \
         for (size_t i = 0; i < n; i++)                                                             \
             to[i] = expression;                                                                    \
     } while (0)
-
-static void decode_formatted(const struct row *t, const void *src, size_t n, double *restrict to)
-{
-    const uint8_t *byte = src;
-    const uint16_t *half = src;
-    if (t->format == &bf16)
-        LOOP(bf16_to_float(half[i]));
-    else if (t->format == &f16)
-        LOOP(f16_to_float(half[i]));
-    else
-        LOOP(decode_small(t->format, 8, byte[i]));
-}
-
-void moegen_rt_decode(moegen_rt_dtype dtype, const void *src, size_t n, double *restrict to)
-{
-    /* clang-format off */
-    switch (dtype) {
-    case MOEGEN_RT_F64: memcpy(to, src, n * sizeof *to); break;
-    case MOEGEN_RT_F32: LOOP(((const float *)src)[i]); break;
-    case MOEGEN_RT_U8:  LOOP(((const uint8_t *)src)[i]); break;
-    case MOEGEN_RT_U16: LOOP(((const uint16_t *)src)[i]); break;
-    case MOEGEN_RT_U32: LOOP(((const uint32_t *)src)[i]); break;
-    case MOEGEN_RT_I32: LOOP(((const int32_t *)src)[i]); break;
-    case MOEGEN_RT_I64: LOOP((double)((const int64_t *)src)[i]); break;
-    default:            decode_formatted(&dtypes[dtype], src, n, to); break;
-    }
-    /* clang-format on */
-}
-
-/* Rounded and brought into the range of an integer type, in two parts since i64 has no exact top.
- */
-static int64_t to_integer(const struct row *t, double x)
-{
-    if (isnan(x))
-        return 0;
-    x = nearbyint(x);
-    if (x <= t->low)
-        return (int64_t)t->low;
-    if (x >= t->high)
-        return t->high == 0x1p63 ? INT64_MAX : (int64_t)t->high;
-    return (int64_t)x;
-}
-
-static void encode_integers(const struct row *t, const double *src, size_t n, void *dst)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint64_t value = (uint64_t)to_integer(t, src[i]);
-        char *at = (char *)dst + i * t->facts.bytes;
-        uint8_t u8 = (uint8_t)value;
-        uint16_t u16 = (uint16_t)value;
-        uint32_t u32 = (uint32_t)value;
-        const void *from = t->facts.bytes == 1   ? (void *)&u8
-                           : t->facts.bytes == 2 ? (void *)&u16
-                           : t->facts.bytes == 4 ? (void *)&u32
-                                                 : (void *)&value;
-        memcpy(at, from, t->facts.bytes);
-    }
-}
-
-void moegen_rt_encode(moegen_rt_dtype dtype, const double *src, size_t n, void *dst)
-{
-    const struct row *t = &dtypes[dtype];
-    if (dtype == MOEGEN_RT_F64) {
-        memcpy(dst, src, n * sizeof *src);
-    } else if (dtype == MOEGEN_RT_F32) {
-        float *restrict to = dst;
-        LOOP((float)src[i]);
-    } else if (t->kind == INTEGER) {
-        encode_integers(t, src, n, dst);
-    } else if (t->facts.bytes == 2) {
-        uint16_t *restrict to = dst;
-        LOOP((uint16_t)encode_small(t->format, 16, src[i]));
-    } else {
-        uint8_t *restrict to = dst;
-        LOOP((uint8_t)encode_small(t->format, 8, src[i]));
-    }
-}
 
 #define LOOPS(name, from_type, to_type, expression)                                                \
     static void name(const void *src, size_t n, void *dst)                                         \
@@ -273,23 +194,75 @@ LOOPS(f16_f32, uint16_t, float, f16_to_float(from[i]))
 LOOPS(bf16_f16, uint16_t, uint16_t, f16_of_float(bf16_to_float(from[i])))
 LOOPS(f16_bf16, uint16_t, uint16_t, bf16_of_float(f16_to_float(from[i])))
 
-static void (*const fast[3][3])(const void *src, size_t n, void *dst) = {
+static void (*const fast[MOEGEN_RT_DTYPES][MOEGEN_RT_DTYPES])(const void *src, size_t n,
+                                                              void *dst) = {
     [MOEGEN_RT_F32] = {[MOEGEN_RT_BF16] = f32_bf16, [MOEGEN_RT_F16] = f32_f16},
     [MOEGEN_RT_BF16] = {[MOEGEN_RT_F32] = bf16_f32, [MOEGEN_RT_F16] = bf16_f16},
     [MOEGEN_RT_F16] = {[MOEGEN_RT_F32] = f16_f32, [MOEGEN_RT_BF16] = f16_bf16},
 };
 
+/* One element, by kind. */
+#define DECODE_NATIVE(stored, digits, x) (double)(x)
+#define DECODE_IEEE(stored, digits, x)   decode_small(format_of(sizeof(stored), digits, true), x)
+#define DECODE_FINITE(stored, digits, x) decode_small(format_of(sizeof(stored), digits, false), x)
+#define ENCODE_NATIVE(stored, digits, x)                                                           \
+    (digits) ? (stored)(x) : (stored)to_integer(8 * sizeof(stored), (stored)-1 <= (stored)0, x)
+#define ENCODE_IEEE(stored, digits, x)                                                             \
+    (stored) encode_small(format_of(sizeof(stored), digits, true), x)
+#define ENCODE_FINITE(stored, digits, x)                                                           \
+    (stored) encode_small(format_of(sizeof(stored), digits, false), x)
+
+#define DECODE(NAME, value, text, file, stored, digits, limit, kind)                               \
+    case MOEGEN_RT_##NAME: {                                                                       \
+        const stored *from = src;                                                                  \
+        LOOP(DECODE_##kind(stored, digits, from[i]));                                              \
+        break;                                                                                     \
+    }
+#define ENCODE(NAME, value, text, file, stored, digits, limit, kind)                               \
+    case MOEGEN_RT_##NAME: {                                                                       \
+        stored *restrict to = dst;                                                                 \
+        LOOP(ENCODE_##kind(stored, digits, from[i]));                                              \
+        break;                                                                                     \
+    }
+
+void moegen_rt_decode(moegen_rt_dtype dtype, const void *src, size_t n, double *restrict to)
+{
+    if (fast[dtype][MOEGEN_RT_F32]) { /* through float */
+        float part[CHUNK];
+        for (size_t m; n; n -= m, to += m, src = (const char *)src + m * dtypes[dtype].bytes) {
+            m = n < CHUNK ? n : CHUNK;
+            fast[dtype][MOEGEN_RT_F32](src, m, part);
+            for (size_t i = 0; i < m; i++)
+                to[i] = part[i];
+        }
+        return;
+    }
+    switch (dtype) {
+        MOEGEN_DTYPES(DECODE)
+    case MOEGEN_RT_DTYPES:
+        break;
+    }
+}
+
+void moegen_rt_encode(moegen_rt_dtype dtype, const double *from, size_t n, void *dst)
+{
+    switch (dtype) {
+        MOEGEN_DTYPES(ENCODE)
+    case MOEGEN_RT_DTYPES:
+        break;
+    }
+}
+
 void moegen_rt_convert(moegen_rt_dtype from, const void *src, moegen_rt_dtype to, void *dst,
                        size_t n)
 {
-    enum { CHUNK = 256 };
     double chunk[CHUNK];
-    size_t in = dtypes[from].facts.bytes, out = dtypes[to].facts.bytes;
+    size_t in = dtypes[from].bytes, out = dtypes[to].bytes;
     if (n == 0)
         return;
     if (from == to) {
         memcpy(dst, src, n * in);
-    } else if (from < 3 && to < 3) {
+    } else if (fast[from][to]) {
         fast[from][to](src, n, dst);
     } else {
         for (size_t i = 0; i < n; i += CHUNK) {
@@ -302,10 +275,10 @@ void moegen_rt_convert(moegen_rt_dtype from, const void *src, moegen_rt_dtype to
 
 void moegen_rt_poison(moegen_rt_dtype dtype, void *data, size_t n)
 {
-    const struct row *t = &dtypes[dtype];
-    if (t->kind == INTEGER) {
+    size_t size = dtypes[dtype].bytes;
+    if (dtypes[dtype].digits == 0) {
         if (n)
-            memset(data, 0x7e, n * t->facts.bytes);
+            memset(data, 0x7e, n * size);
         return;
     }
     if (n == 0)
@@ -314,7 +287,7 @@ void moegen_rt_poison(moegen_rt_dtype dtype, void *data, size_t n)
     moegen_rt_encode(dtype, &nan, 1, data);
     for (size_t done = 1; done < n;) { /* copies what is filled onto what is not */
         size_t m = done < n - done ? done : n - done;
-        memcpy((char *)data + done * t->facts.bytes, data, m * t->facts.bytes);
+        memcpy((char *)data + done * size, data, m * size);
         done += m;
     }
 }

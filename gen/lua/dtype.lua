@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- dtype.lua - how numbers are stored. Kernels compute in f32: a type says how it is widened and narrowed.
 --
--- A NEW DTYPE takes 3 files when the API can name it already (fp8, say): a row here; in templates/lib/quantise.lua a widening
--- and a narrowing, if no instruction does it; in runtime/tensor.c the format that the reference decodes. A name that is new
--- to the API is also one line in the enums of runtime/moegen_runtime.h and gen/moegen.h. The rest enumerates.
+-- A NEW DTYPE takes 3 files: a row in runtime/moegen_dtype.h (what it is called and how the reference reads it; not if the API
+-- can name it already); a row here; a widening and a narrowing in templates/lib/quantise.lua. The rest enumerates. A widening
+-- that keeps constants in registers leaves fewer to the tiles: plan.tile_rows, plan.direct_rows.
 --
 -- size     bytes an element      c        C type an element is passed as      digits   bits of the significand
 -- widen    name of the widening in quantise.lua, narrow likewise; both also name the C functions of `scalar`
