@@ -185,6 +185,7 @@ function forward.names(spec, plan, job)
     local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll, stride = plan.stride,
         compensated = not io.narrow, lost = plan.direct_rows // 2,
         direct_sums = plan.direct_rows * plan.vectors * isa.lanes,
+        unaligned = spec.H * io.size % 64 ~= 0 or spec.I_TP * io.size % 64 ~= 0,
         panel = panel_rows(spec, plan) * plan.vectors * isa.lanes, product = plan.group > 1 and dot.packed or nil}
     local up = spec.gated and isa.lanes or plan.vectors * isa.lanes
     local names = {

@@ -22,7 +22,7 @@ local widened = {
 }
 
 -- cfg: isa, prefix, dtype (row of dtype.lua of the weights), stride (of A, elements), vectors, unroll, panel (floats of one),
--- product (nil: widened)
+-- product (nil: widened), unaligned (rows of weights start anywhere in a cache line)
 -- src_0, src_1 each give two vectors; where they go: dst, dst + to_1, dst + to_2, and the second half of the second panel.
 function gemm.packed(cfg, rows)
     local isa, lanes, how = cfg.isa, cfg.isa.lanes, cfg.product or widened
@@ -65,7 +65,7 @@ function gemm.packed(cfg, rows)
         local to = {[0] = {[0] = p:at(dst, 0), p:at(dst, 0, to_1)}, {[0] = p:at(dst, 0, to_2), p:at(dst, cfg.panel + lanes)}}
         for i = 0, 1 do
             for g = 1, how.group do
-                for line = 0, (2 * lanes * cfg.dtype.size - 1) // 64 do
+                for line = 0, (2 * lanes * cfg.dtype.size - 1) // 64 + (cfg.unaligned and 1 or 0) do
                     p:op("prefetch_1", p:at(src[i], line * 64 // cfg.dtype.size, ahead))
                 end
                 for v = 0, g == 1 and 1 or -1 do

@@ -188,7 +188,7 @@ function grouped.names(spec, plan, job)
     local edges = spec.K % width ~= 0
     local adds = dw and spec.accumulate_grads
     local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll,
-        block = math.max(1, plan.k_block // width), slab = plan.slab}
+        block = math.max(1, plan.k_block // width), slab = plan.slab, unaligned = spec.K * io.size % 64 ~= 0}
     cfg.pairs = dw and quantise.pairs(out) and not adds
     local aligned = cfg.pairs and width or lanes   -- elements of a store
     local streams = dw and (cfg.pairs or not out.narrow) and not adds and spec.K % aligned == 0 and width * out.size % 64 == 0

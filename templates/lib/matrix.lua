@@ -91,7 +91,8 @@ local function put_row(p, cfg, C, has, name, value)
     end
 end
 
--- cfg: isa, prefix, dtype (of the weights), vectors, unroll; block: panels of a row of weights, slab: rows of a panel of A.
+-- cfg: isa, prefix, dtype (of the weights), vectors, unroll; block: panels of a row of weights, slab: rows of a panel of A,
+-- unaligned (rows of weights start anywhere in a cache line).
 -- After each panel the tile copies `count` rows of a block of the next weights, `ld` apart, as rows of A, and fetches others
 -- `ahead` of them: while the multiplier works, the next weights come in at an even pace.
 function matrix.product(cfg, rows, vectors)
@@ -108,7 +109,7 @@ function matrix.product(cfg, rows, vectors)
     local count, ld, ahead = p:integer("count"), p:integer("ld"), p:integer("ahead")
     local line = 64 // cfg.dtype.size
     local function copy_row()
-        for i = 0, cfg.block * width - 1, line do
+        for i = 0, cfg.block * width - (cfg.unaligned and 0 or 1), line do
             p:op("prefetch_1", p:at(from, i, ahead))
         end
         for i = 0, cfg.block * cfg.vectors - 1 do

@@ -95,9 +95,10 @@ end
 function panels.products(names, cfg, plan, totals)
     local lanes = cfg.isa.lanes
     names.io, names.widen_io = cfg.dtype.c, panels.convert(cfg.dtype, "widen")
-    names.copies_edges = false
+    names.copies_edges, cfg.unaligned = false, false
     for _, total in ipairs(totals) do
         names.copies_edges = names.copies_edges or total > 1 and total % (plan.vectors * lanes) ~= 0
+        cfg.unaligned = cfg.unaligned or total > 1 and total * cfg.dtype.size % 64 ~= 0
     end
     names.product_rows = matrix.heights(plan.tile_rows, lanes, plan.slab, totals)
     names.narrow_rows = matrix.heights(2 * plan.tile_rows, lanes, plan.slab, totals)
