@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check.h - what `moegen check` knows while it runs: shared by cmd_check.c and check_report.c.
+ */
+#ifndef MOEGEN_CHECK_H
+#define MOEGEN_CHECK_H
+
+#include "cli.h"
+
+enum { MAX_VARIANTS = 96, MAX_THREADS = 3 };
+
+/* What all trials together say of one output. */
+struct verdict {
+    double l2, limit, roundings;
+    int64_t compared; /* elements; 0: the reference leaves out all of them */
+    int good, bad;
+};
+struct variant {
+    char target[64], spelling[64], cc[64]; /* "" where the option was not given */
+    moegen_kernel *kernel;                 /* NULL: not run, and `why` says why */
+    bool lacking, emulated; /* the CPU lacks the target; and the kernel runs all the same */
+    struct text why;
+    struct verdict verdict[MAX_ARGS]; /* by argument */
+};
+struct check {
+    const struct options *o;
+    struct job *job;
+    int k;            /* kernel of the job */
+    const char *name; /* of a one-kernel spec */
+    struct variant variant[MAX_VARIANTS];
+    int variants, ran, failed, idle;
+    struct table *table;
+    struct text *json;
+};
+
+/* Rows of the table and of the JSON for the variants of one kernel, counted into ran, failed and
+ * idle; the variants are released. */
+void check_report(struct check *c);
+
+#endif
