@@ -21,6 +21,9 @@ static void failed(int line, const char *what)
 static const char toy[] = "kernel: moe_layer\nname: toy\nH: 24\nI_TP: 20\nE: 4\ntop_k: 2\n"
                           "block_size: 4\ndtype: f32\nrouter_bias: true\n"
                           "bias: true\naux_loss: {z: 0.1}\n";
+/* Experts are Linear, LayerNorm, activation, Linear. */
+static const char normed[] = "kernel: moe_layer\nname: normed\nH: 24\nI_TP: 20\nE: 4\ntop_k: 2\n"
+                             "block_size: 4\ndtype: f32\ngated: false\nnorm: layer\nbias: true\n";
 enum { MAX_TENSORS = 24, FORWARD = 0, BACKWARD = 1 };
 
 static moegen_engine *engine;
@@ -263,10 +266,10 @@ static void test_errors(void)
 
 /* One state for batches of all sizes, two states of one layer, any number of threads: the same
  * bits. */
-static void test_reuse(void)
+static void test_reuse(const char *text)
 {
     static const int64_t sizes[] = {3, 40, 1, 40, 7};
-    moegen_layer *layer = layer_of(toy, NULL, NULL);
+    moegen_layer *layer = layer_of(text, NULL, NULL);
     moegen_layer_state *used = state_of(layer);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         moegen_layer_state *fresh = state_of(layer);
@@ -293,9 +296,9 @@ static void test_reuse(void)
 }
 
 /* Two ways to the same gradients. */
-static void test_ways(const char *key, const char *value)
+static void test_ways(const char *text, const char *key, const char *value)
 {
-    moegen_layer *layer[2] = {layer_of(toy, NULL, NULL), layer_of(toy, key, value)};
+    moegen_layer *layer[2] = {layer_of(text, NULL, NULL), layer_of(text, key, value)};
     struct tensors out[2], grads[2];
     for (int i = 0; i < 2; i++) {
         moegen_layer_state *state = state_of(layer[i]);
@@ -320,9 +323,12 @@ int main(void)
     CHECK(moegen_engine_create(&o, &engine, NULL) == MOEGEN_OK);
     test_specs();
     test_errors();
-    test_reuse();
-    test_ways("dispatch", "dense");
-    test_ways("checkpoint", "recompute");
+    static const char *const texts[] = {toy, normed};
+    for (int i = 0; i < 2; i++) {
+        test_reuse(texts[i]);
+        test_ways(texts[i], "dispatch", "dense");
+        test_ways(texts[i], "checkpoint", "recompute");
+    }
     moegen_engine_release(engine);
     printf("%d complaints\n", failures);
     return failures != 0;
