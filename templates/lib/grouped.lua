@@ -208,7 +208,8 @@ function grouped.names(spec, plan, job)
         -- a flat index names a row of the output
         once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
         product_rows = forward and matrix.heights(plan.tile_rows, lanes, plan.slab, {spec.N}) or all_heights(plan.tile_rows),
-        packed_rows = all_heights(plan.tile_rows), dots = false, whole = function(x) return x end,
+        packed_rows = all_heights(plan.tile_rows), float_rows = reduces(spec) or not out.narrow,
+        dots = false, whole = function(x) return x end,
         narrow_rows = forward and matrix.heights(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
         gradient_rows = remainders(plan.tile_rows, spec.N),
         widen_io = convert(io, "widen"), narrow_o = convert(out, "narrow"), widen_out = convert(out, "widen"),
@@ -234,6 +235,9 @@ function grouped.names(spec, plan, job)
             end
             add(gemm.pack(cfg))
             add(rows.widen(cfg, io, "widen"))
+            if names.float_rows then
+                add(matrix.collect_rows(cfg, {name = "collect_rows", add = names.reduces}))
+            end
             add(matrix.collect(cfg, {name = "collect", dtype = names.reduces and f32 or out, add = names.reduces}))
             if names.reduces and out.narrow then
                 add(rows.narrow(cfg, out, "narrow"))

@@ -242,6 +242,29 @@ function matrix.collect(cfg, has)
     return p
 end
 
+-- Two panels of sums, `pitch` floats apart, to columns of n f32 rows: row r goes to out[r] + column. has: name, add
+function matrix.collect_rows(cfg, has)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. has.name, {("Columns of n rows %s two panels."):format(has.add and "+=" or "=")})
+    local out, column = p:pointer("out", "float *const"), p:integer("column")
+    local S, n, pitch = p:pointer("S", "const float"), p:integer("n"), p:integer("pitch")
+    p:loop(n, function()
+        local soon, row = p:op("load_pointer", "soon", p:at(out, 8)), p:op("load_pointer", "row", p:at(out, 0))
+        for i = 0, 2 * width - 1, 16 do
+            p:op("prefetch_0", p:at(soon, i, column))
+        end
+        for v = 0, 2 * cfg.vectors - 1 do
+            local at = p:at(row, v * lanes, column)
+            local x = p:op("load", "s_" .. v, p:at(S, v % cfg.vectors * lanes, v >= cfg.vectors and pitch or nil))
+            p:op("store", at, has.add and p:op("add", "sum_" .. v, x, p:op("load", "before_" .. v, at)) or x)
+        end
+        p:advance(S, width)
+        p:advance(out, 1)
+    end, "rows")
+    return p
+end
+
 function matrix.shorter(tallest, rows)
     return ir.shorter(tallest, rows, (tallest.name:gsub("%d+$", rows)), {(tallest.note[1]:gsub("%d+ rows", rows .. " rows", 1))})
 end
