@@ -16,6 +16,7 @@ grouped.plan_keys = {
     {"unroll", int(1, 8), optional = true, doc = "k steps of a tile's loop body"},
     {"k_block", int(16, 65536), optional = true, doc = "products summed in a register before they are added to the sum"},
     {"slab", int(1, 4096), optional = true, doc = "rows of A that pass over B together"},
+    {"few_rows", int(1, 4096), optional = true, doc = "of a slab for a single panel of rows"},
     {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
     {"prefetch", int(1, 1024), optional = true, doc = "rows of weights fetched ahead of those that are packed (dX)"},
     {"pass_rows", int(16, 65536), optional = true, doc = "rows of an expert that are worked on together"},
@@ -28,7 +29,7 @@ local function round_up(x, n)
     return (x + n - 1) // n * n
 end
 
-function grouped.plan(plan, spec)
+function grouped.plan(plan, spec, _, info)
     local isa = plan.isa
     plan.vectors = 2
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
@@ -40,9 +41,11 @@ function grouped.plan(plan, spec)
     if spec.op == "dX" then
         plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed")
     else
+        plan:choose("few_rows", math.min(3 * isa.lanes, plan.slab), "rows of a slab for a single panel of tokens: two of them stay in L1")
         plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted")
     end
     plan:choose("pass_rows", 1024, "rows of an expert per pass: bounds the workspace")
+    matrix.check(plan, info)
     if spec.op == "dW" then
         plan:choose("t_block", 512, "rows per partial sum: keeps f32 sums over many rows accurate")
         plan:choose("stage_bytes", 1 << 18, "of rows of an unaligned gradient, put together in L2")
@@ -127,6 +130,7 @@ local function constants(spec, plan)
     add("STEPS", width // plan.unroll, "loops over a full panel")
     add("K_PANELS", k_panels, "panels of k that a slab holds")
     add("SLAB", plan.slab, "rows of such a slab")
+    add("FEW_ROWS", plan.few_rows, "of one for a single panel of rows")
     add("AHEAD", plan.fetch, "rows of weights fetched ahead")
     add("IDLE", (k_panels * plan.slab + math.max(k_panels, (plan.t_block or 0) // width)) * width,
         "floats that a tile may write without need")

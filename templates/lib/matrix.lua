@@ -9,8 +9,26 @@
 -- gradient(rows)   C = A * B for many groups of rows, straight to memory, in its dtype
 local ir = require "ir"
 local quantise = require "lib.quantise"
+local schema = require "schema"
 
 local matrix = {}
+
+-- Complains of a plan whose blocks have no tiles.
+function matrix.check(plan, info)
+    local lanes = plan.isa.lanes
+    local width = plan.vectors * lanes
+    if width % plan.unroll ~= 0 then
+        schema.complain(info, "plan.unroll", ("steps of %d do not divide the %d columns of a panel"):format(plan.unroll, width))
+    end
+    for _, key in ipairs{"slab", "few_rows"} do
+        if plan[key] and plan[key] % lanes ~= 0 then
+            schema.complain(info, "plan." .. key, ("%d rows are no multiple of the %d lanes of a vector"):format(plan[key], lanes))
+        end
+    end
+    if plan.few_rows and plan.few_rows > plan.slab then
+        schema.complain(info, "plan.few_rows", ("%d rows are more than a slab has, %d"):format(plan.few_rows, plan.slab))
+    end
+end
 
 -- acc += A * B over `panels` panels of A; the first has `first` steps of `unroll` k, the others `full`; `jump` leads from the
 -- end of a panel's rows to the start of the next one's. each() is called once a step, turn() once a panel.

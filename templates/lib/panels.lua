@@ -16,6 +16,7 @@ panels.plan_keys = {
     {"unroll", int(1, 8), optional = true, doc = "k steps of a tile's loop body"},
     {"k_block", int(16, 65536), optional = true, doc = "products summed in a register before they are added to the sum"},
     {"slab", int(1, 4096), optional = true, doc = "rows of weights that a pass over the tokens uses"},
+    {"few_rows", int(1, 4096), optional = true, doc = "of a slab for a single panel of tokens"},
     {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
     {"pass_rows", int(16, 65536), optional = true, doc = "tokens (of an expert) that are worked on together"},
     {"t_block", int(16, 65536), optional = true, doc = "tokens whose products are summed in a register, in gradients of weights"},
@@ -27,7 +28,7 @@ function panels.round_up(x, n)
 end
 
 -- The plan of products.
-function panels.forward_plan(plan)
+function panels.forward_plan(plan, _, _, info)
     local isa = plan.isa
     plan.vectors = 2
     plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
@@ -36,13 +37,15 @@ function panels.forward_plan(plan)
     plan:choose("unroll", 4, "k steps of a loop body")
     plan:choose("k_block", 128, "products per partial sum: keeps f32 sums of long K accurate, and a block of tokens in L1")
     plan:choose("slab", panels.round_up(8 * isa.tile.rows, isa.lanes), "rows of weights that pass over the tokens together")
+    plan:choose("few_rows", math.min(3 * isa.lanes, plan.slab), "rows of a slab for a single panel of tokens: two of them stay in L1")
     plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted")
     plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace")
+    matrix.check(plan, info)
 end
 
 -- The same, with gradients of weights.
-function panels.plan(plan)
-    panels.forward_plan(plan)
+function panels.plan(plan, spec, shape, info)
+    panels.forward_plan(plan, spec, shape, info)
     plan:choose("t_block", 512, "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate")
     plan:choose("block_bytes", 1 << 20, "of the tokens' rows stay in L2 while the columns of a weight gradient pass")
 end
@@ -68,7 +71,7 @@ function panels.constants(plan, wide)
         {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"},
         {"UNROLL", plan.unroll, "k steps of a tile's loop"}, {"STEPS", width // plan.unroll, "loops over a full panel"},
         {"K_PANELS", panels.block(plan), "panels of k that a slab of weights holds"},
-        {"SLAB", plan.slab, "rows of such a slab"},
+        {"SLAB", plan.slab, "rows of such a slab"}, {"FEW_ROWS", plan.few_rows, "of one for a single panel of tokens"},
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
         {"IDLE", (panels.block(plan) * plan.slab + math.max(panels.block(plan), (plan.t_block or 0) // width)) * width,
             "floats that a tile may write without need"},
