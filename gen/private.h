@@ -322,13 +322,13 @@ bool extent_parse(const char *text, const char *const *dims, int dim_count, stru
 int64_t extent_value(const struct extent *x, const int64_t *size);
 /* The size that makes the extent equal `value`, or -1 if none does. */
 int64_t extent_solve(const struct extent *x, int64_t value);
-/* A run-time size that no input fixes: max(1, ceil((from * times - less) / per) + less), the most
- * blocks of `per` slots that from * times rows of less + 1 experts can need. */
+/* A run-time size that no input fixes: max(least, ceil((from * times - less) / per) + less), the
+ * most blocks of `per` slots that from * times rows of less + 1 experts can need. */
 struct derived {
     int dim, from; /* indices of run-time sizes */
-    int64_t times, less, per;
+    int64_t times, less, per, least;
 };
-/* Parse "N T 8 63 128": dim, from, times, less, per. */
+/* Parse "N T 8 63 128 1": dim, from, times, less, per, least. */
 bool derived_parse(const char *text, const char *const *dims, int dim_count, struct derived *out);
 /* Its value, or -1 when size[from] is unknown (< 0) or it overflows. */
 int64_t derived_value(const struct derived *x, const int64_t *size);

@@ -75,8 +75,8 @@ bool derived_parse(const char *text, const char *const *dims, int dim_count, str
     if (x.dim < 0 || x.from < 0)
         return false;
     const char *at = text + dim + 1 + from;
-    int64_t *const numbers[] = {&x.times, &x.less, &x.per};
-    for (int i = 0; i < 3; i++)
+    int64_t *const numbers[] = {&x.times, &x.less, &x.per, &x.least};
+    for (int i = 0; i < 4; i++)
         if (*at++ != ' ' || !number(&at, numbers[i]))
             return false;
     *out = x;
@@ -92,7 +92,7 @@ int64_t derived_value(const struct derived *x, const int64_t *size)
     value = beyond / x->per + (beyond % x->per > 0); /* rounded up, also below zero */
     if (__builtin_add_overflow(value, x->less, &value))
         return -1;
-    return value > 1 ? value : 1;
+    return value > x->least ? value : x->least;
 }
 
 void shape_text(struct text *t, int rank, const int64_t *shape)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vectors_test.c - every case of tests/vectors (spec.yaml, in and expect.safetensors; an expected
- * NaN is not compared) through the program's own path, on this CPU's best target and on the scalar
- * one.
+ * NaN is not compared) through the program's own path, on this CPU's best target, on the scalar one
+ * and, emulated, on one with more lanes.
  *
  *     vectors_test DIRECTORY */
 #include <dirent.h>
@@ -97,13 +97,14 @@ static void run_case(moegen_engine *engine, const char *folder, const char *targ
     snprintf(where, sizeof where, "%s (target %s)", folder, target);
     snprintf(path, sizeof path, "%s/spec.yaml", folder);
     char *text = read_text(path, &len);
-    moegen_override set = {"target", target};
+    const char *spelling = strcmp(target, "auto") == 0 ? "auto" : "scalar"; /* runs on any CPU */
+    moegen_override set[] = {{"target", target}, {"spelling", spelling}};
     moegen_spec spec = {.struct_size = sizeof spec,
                         .text = text,
                         .len = len,
                         .label = path,
-                        .overrides = &set,
-                        .override_count = 1};
+                        .overrides = set,
+                        .override_count = 2};
     moegen_status status = moegen_kernel_get(engine, &spec, &kernel, &err);
     snprintf(path, sizeof path, "%s/in.safetensors", folder);
     bool bad = moegen_rt_safetensors_read(path, in, &why);
@@ -129,7 +130,7 @@ static void run_case(moegen_engine *engine, const char *folder, const char *targ
 
 int main(int argc, char **argv)
 {
-    static const char *const targets[] = {"auto", "scalar"};
+    static const char *const targets[] = {"auto", "scalar", "avx512"};
     moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = ""};
     moegen_engine *engine = NULL;
     DIR *dir = argc == 2 ? opendir(argv[1]) : NULL;
@@ -143,7 +144,7 @@ int main(int argc, char **argv)
         if (entry->d_name[0] == '.')
             continue;
         snprintf(folder, sizeof folder, "%s/%s", argv[1], entry->d_name);
-        for (int i = 0; i < 2; i++, cases++)
+        for (int i = 0; i < 3; i++, cases++)
             run_case(engine, folder, targets[i]);
     }
     closedir(dir);
