@@ -111,7 +111,7 @@ function panels.gradients(names, cfg, plan, out, how)
     names.gradient, names.adds, names.pairs = out, how.add, cfg.pairs
     names.out_c, names.widen_out, names.narrow_o = out.c, panels.convert(out, "widen"), panels.convert(out, "narrow")
     names.aligned, names.aligned_bytes = aligned, aligned * out.size
-    names.streams, names.edges = false, false
+    names.streams, names.edges, names.staged = false, false, false
     for _, total in ipairs(how.columns) do
         names.streams = names.streams or (cfg.pairs or not out.narrow) and not how.add and total % aligned == 0
         names.edges = names.edges or total % width ~= 0
