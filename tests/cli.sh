@@ -79,6 +79,9 @@ expect 0 '"threads": 3,' bench "$spec:forward" --T 9 --runs 1 --json --target sc
 expect 0 '"threads": 2,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --set shard.cores=3 --threads 2
 expect 0 '"threads": 4,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --set shard.cores=3 --vary threads=4
 expect 0 '^  threads  *3 ' explain "$spec:forward" --set shard.cores=3
+grouped=$root/tests/kernels/grouped_gemm.yaml   # a target that rounds what the kernel gives
+expect 0 '^  target  *avx512_bf16 asked for' explain "$grouped:dW" --target avx512_bf16 --set dtype=bf16
+expect 0 '^  target  *avx512 .*uses what it adds' explain "$grouped:dW" --target avx512_bf16 --set dtype=f32
 expect 0 'from disk' bench "$spec:forward" --latency
 
 MOEGEN_CACHE_DIR=$tmp/cache

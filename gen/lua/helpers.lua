@@ -108,6 +108,18 @@ static float widened(uint16_t bf16)
     return flushed(x.f);
 }
 ]]},
+    {"bf16_of", [[
+// An f32 number as bf16, ties to even; subnormal numbers are taken as zeros, NaN is made quiet.
+static uint16_t bf16_of(uint32_t x)
+{
+    const uint32_t exponent = 0x7f800000u;
+    if ((x & exponent) == 0)
+        return (uint16_t)(x >> 16 & 0x8000u);
+    if ((x & 0x7fffffffu) > exponent)
+        return (uint16_t)(x >> 16 | 0x40u);
+    return (uint16_t)((x + 0x7fffu + (x >> 16 & 1u)) >> 16);
+}
+]]},
     {"dot_pair", [[
 // sum + a[1] * b[1] + a[0] * b[0], bf16, in this order, in two steps that are rounded once each; subnormal numbers are taken
 // and given as zeros. A product has 16 bits: in f32 it is exact, unless it is too small or too large.

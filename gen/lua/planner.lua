@@ -2,6 +2,7 @@
 -- planner.lua - choices that the spec leaves open: target, spelling, tile shape, blocking; each with its reason.
 --
 -- A plan is an ordered list of {key, value, why}; keys can be overridden in the spec (`plan: {strip: 3}` or `--set plan.strip=3`).
+local dtype = require "dtype"
 local schema = require "schema"
 local target = require "target"
 
@@ -38,13 +39,26 @@ local function scalar_target(targets)
     return targets[#targets]
 end
 
+-- Does a kernel give numbers that a target, unlike the one that it extends, rounds by an instruction?
+local function rounds(isa, family, spec)
+    local below = target.load(isa.extends)
+    for _, arg in ipairs(family.args(spec)) do
+        local op = arg[3]:find("out") and dtype[arg[2]] and dtype[arg[2]].round
+        if op and isa.rows[op] and not below.rows[op] then
+            return true
+        end
+    end
+    return false, "no plan of this family uses what it adds"
+end
+
 -- Has the family a use for what a target adds to the one that it extends? family.uses(isa, spec, props) says so, and why; or
 -- that it wants a property of the CPU measured first, which goes to plan.measure. Without props: if it can be used at all.
+-- A family that does not say uses what rounds its outputs.
 local function useful(plan, isa, family, spec, req, props)
     if not isa.extends then
         return true
     elseif not family.uses then
-        return false, "no plan of this family uses what it adds"
+        return rounds(isa, family, spec)
     end
     local use, why, property = family.uses(isa, spec, props)
     if property then

@@ -16,6 +16,8 @@ local function hex_disp(disp)
     return disp == 0 and "" or (disp < 0 and "-" or "+") .. ("0x%x"):format(math.abs(disp))
 end
 
+local vector_of = {["256"] = "ymm", ["512"] = "zmm"}   -- by the length of an encoding
+
 local function register(p, v)
     local class = p.isa.classes[v.class] or v.class
     return class == "r" and gpr[v.reg] or (p.isa.prefix[class] .. v.reg)
@@ -64,8 +66,8 @@ local function operand_text(p, code, row)
         else
             text = register(p, x)
             local length = row[3]:match("^E?VEX%.(%w+)")
-            if length and length ~= "256" and length ~= "512" then
-                text = text:gsub("^[yz]mm", "xmm")
+            if length then
+                text = text:gsub("^[yz]mm", row.half == place and "ymm" or vector_of[length] or "xmm")
             end
         end
         if not (place == "S" and row[4]:find("T")) then

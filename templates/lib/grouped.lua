@@ -193,7 +193,9 @@ function grouped.names(spec, plan, job)
     local adds = dw and spec.accumulate_grads
     local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll,
         block = math.max(1, plan.k_block // width), slab = plan.slab, unaligned = spec.K * io.size % 64 ~= 0}
-    cfg.pairs = dw and quantise.pairs(out) and not adds
+    if dw then
+        cfg.pairs, cfg.alternate = quantise.pairs(out, isa, adds)
+    end
     local aligned = cfg.pairs and width or lanes   -- elements of a store
     local streams = dw and (cfg.pairs or not out.narrow) and not adds and spec.K % aligned == 0 and width * out.size % 64 == 0
     local staged = dw and not adds and not streams
@@ -205,7 +207,7 @@ function grouped.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
         io = io.c, out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
         narrow_out = out.narrow ~= nil,
-        staged = staged, out_size = out.size, lanes = lanes, pairs = cfg.pairs, adds = adds, streams = streams,
+        staged = staged, out_size = out.size, lanes = lanes, alternate = cfg.alternate, adds = adds, streams = streams,
         aligned = aligned, aligned_bytes = aligned * out.size,
         shares = forward, clears = reduces(spec) or dw and not adds, clears_16 = dw and not adds and out.narrow ~= nil, turns = false,
         edges = edges, copies_edges = edges,
@@ -269,7 +271,7 @@ function grouped.names(spec, plan, job)
         if streams then
             add(matrix.put(cfg, {name = "put_stream", dtype = out, stream = true}))
         end
-        add(matrix.copy(cfg, {name = "copy_rows", pairs = cfg.pairs}))
+        add(matrix.copy(cfg, {name = "copy_rows", alternate = cfg.alternate}))
         if staged then
             add(rows.give(cfg, "give"))
         end

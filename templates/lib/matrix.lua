@@ -206,7 +206,7 @@ end
 
 -- Rows as panels: n panels of each of `rows` rows, in f32.
 -- has: name; pitch (floats between a row's panels; none: a parameter); masked: and-ed with the width words at `mask`;
--- pairs: the two vectors of a panel hold what pairs of 16-bit stores want, see quantise.pairs
+-- alternate: groups of 4 lanes go to the two vectors of a panel in turns, as pairs of 16-bit stores want it, see quantise.pairs
 function matrix.copy(cfg, has)
     local lanes = cfg.isa.lanes
     local width = cfg.vectors * lanes
@@ -225,7 +225,7 @@ function matrix.copy(cfg, has)
                     x[v] = p:op("bit_and", "kept_" .. v, x[v], p:op("load", "mask_" .. v, p:at(mask, v * lanes)))
                 end
             end
-            if has.pairs then
+            if has.alternate then
                 x[0], x[1] = p:op("groups_even", "even", x[0], x[1]), p:op("groups_odd", "odd", x[0], x[1])
             end
             for v = 0, cfg.vectors - 1 do

@@ -109,10 +109,10 @@ end
 
 -- Adds the names of gradients, dtype `out`. how: add (to what is there), rows and columns: totals of both
 function panels.gradients(names, cfg, plan, out, how)
-    cfg.pairs = quantise.pairs(out) and not how.add
+    cfg.pairs, cfg.alternate = quantise.pairs(out, cfg.isa, how.add)
     local width = plan.vectors * cfg.isa.lanes
     local aligned = cfg.pairs and width or cfg.isa.lanes   -- elements of a store
-    names.gradient, names.adds, names.pairs = out, how.add, cfg.pairs
+    names.gradient, names.adds, names.alternate = out, how.add, cfg.alternate
     names.out_c, names.widen_out, names.narrow_o = out.c, panels.convert(out, "widen"), panels.convert(out, "narrow")
     names.aligned, names.aligned_bytes = aligned, aligned * out.size
     names.streams, names.edges, names.staged = false, false, false
@@ -162,8 +162,8 @@ function panels.tiles(names, cfg, plan, add)
         if names.streams then
             add(matrix.put(cfg, {name = "put_stream", dtype = names.gradient, stream = true}))
         end
-        add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = width, step = lanes, apart = cfg.pairs,
-            along = (cfg.pairs and 4 or lanes) * width}))
+        add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = width, step = lanes, apart = cfg.alternate,
+            along = (cfg.alternate and 4 or lanes) * width}))
     end
 end
 

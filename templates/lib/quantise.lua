@@ -58,16 +58,24 @@ end
 function quantise.store(p, dt, mem, x)
     if not dt.narrow then
         return p:op("store", mem, x)
+    elseif dt.round and p:has(dt.round) then
+        return p:op("store_half", mem, p:op(dt.round, x.name .. "_rounded", x))
     end
     narrow[dt.narrow](p, mem, x)
 end
 
--- Can two vectors be narrowed into one? Then the groups of 4 lanes of both alternate in it.
-function quantise.pairs(dt)
-    return bits[dt.narrow] ~= nil
+-- Can two vectors be narrowed into one? adds: to what memory holds, in its order. The second answer: do the groups of 4 lanes
+-- of both alternate in it? An instruction that rounds two vectors keeps their order.
+function quantise.pairs(dt, isa, adds)
+    local alternate = not isa.rows[dt.pair]
+    local pairs = bits[dt.narrow] ~= nil and not (adds and alternate)
+    return pairs, pairs and alternate
 end
 
 function quantise.store_pair(p, dt, mem, x, y, op)
+    if p:has(dt.pair) then
+        return p:op(op, mem, p:op(dt.pair, x.name .. "_pair", y, x))
+    end
     local narrowed = bits[dt.narrow]
     local low = narrowed(p, x)
     p:op(op, mem, p:op("pack_u16", x.name .. "_pair", low, narrowed(p, y)))

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- amx.lua - AMX tiles with bf16 dot products, over AVX-512. Columns: see avx512.lua. Place T: a memory operand whose rows
+-- amx.lua - AMX tiles with bf16 dot products, over AVX-512 with BF16. Columns: see avx512.lua. Place T: a memory operand whose rows
 -- are a stride register apart (SIB, index = stride). gcc's load does not say that it reads memory: hence the barrier.
 return {
-    name = "amx", summary = "AMX: 8 tiles of 16 rows x 64 bytes, bf16 dot products, over avx512",
-    rank = 40, extends = "avx512", partial = true,   -- no family has a plan for tiles yet
+    name = "amx", summary = "AMX: 8 tiles of 16 rows x 64 bytes, bf16 dot products, over avx512_bf16",
+    rank = 40, extends = "avx512_bf16", partial = true,   -- no family has a plan for tiles yet
     requires = {"amx_tile", "amx_bf16"},
     gcc = "-mamx-tile -mamx-bf16",
     registers = {t = 8}, prefix = {t = "tmm"}, types = {t = "int"},

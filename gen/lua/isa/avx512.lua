@@ -3,6 +3,7 @@
 -- places   where each operand of the op goes: R reg, V vvvv, M rm or memory, I immediate, K mask, A all three
 -- memory   bytes that the memory operand covers (disp8 is stored divided by it)
 -- fixed    an immediate that belongs to the op
+-- half     the place of a register that is half as long as the others
 return {
     name = "avx512", summary = "AVX-512 F/BW/DQ/VL, 16 lanes, 32 registers",
     rank = 30,

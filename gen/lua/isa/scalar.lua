@@ -77,6 +77,11 @@ return {
     swap_middle  = {operands = "d a",       whole = "for (int l = 0; l < 2; l++) { d->u[l] = a->u[l]; d->u[2 + l] = a->u[4 + l]; "
                                                  .. "d->u[4 + l] = a->u[2 + l]; d->u[6 + l] = a->u[6 + l]; }",
                                             says = "$d = $a, middle quarters swapped"},
+    -- f32 lanes rounded to bf16: of one vector into the low half, of two into one, the second one's first
+    round_bf16   = {operands = "d a",       whole = "for (int l = 0; l < LANES; l++) { d->h[l] = bf16_of(a->u[l]); d->h[LANES + l] = 0; }",
+                                            says = "$d = bf16 of $a"},
+    pair_bf16    = {operands = "d a b",     whole = "for (int l = 0; l < LANES; l++) { d->h[l] = bf16_of(b->u[l]); d->h[LANES + l] = bf16_of(a->u[l]); }",
+                                            says = "$d = bf16 of $b, of $a"},
     store_half   = {operands = "m a",       whole = "for (int l = 0; l < LANES; l++) ((uint16_t *)m)[l] = a->h[l];",
                                             says = "$m = low half of $a", writes = true},
 
