@@ -273,7 +273,7 @@ function grouped.names(spec, plan, job)
         end
         add(matrix.copy(cfg, {name = "copy_rows", alternate = cfg.alternate}))
         if staged then
-            add(rows.give(cfg, "give"))
+            add(rows.give(cfg, out, "give"))
         end
         return list
     end

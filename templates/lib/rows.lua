@@ -77,15 +77,19 @@ function rows.add(cfg, name, has)
     return p
 end
 
--- dst = src, n aligned vectors that pass the caches by.
-function rows.give(cfg, name)
-    local lanes = cfg.isa.lanes
+-- dst = src, both of dtype dt, n aligned vectors that pass the caches by.
+function rows.give(cfg, dt, name)
+    local elements = cfg.isa.lanes * 4 // dt.size   -- of a vector
+    local load, store = "load", "store_stream"
+    if dt.narrow then
+        load, store = "load_bits", "stream_bits"
+    end
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"n vectors to memory."})
-    local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const float"), p:integer("n")
+    local dst, src, n = p:pointer("dst", dt.c), p:pointer("src", "const " .. dt.c), p:integer("n")
     p:loop(n, function()
-        p:op("store_stream", p:at(dst, 0), p:op("load", "x", p:at(src, 0)))
-        p:advance(dst, lanes)
-        p:advance(src, lanes)
+        p:op(store, p:at(dst, 0), p:op(load, "x", p:at(src, 0)))
+        p:advance(dst, elements)
+        p:advance(src, elements)
     end, "vectors")
     return p
 end

@@ -17,6 +17,7 @@ return {
         load         = {"_mm256_loadu_ps($m)",                                            "vmovups",     "VEX.256.NP.0F.WIG 10 /r",        "RM",    32},
         store        = {"_mm256_storeu_ps($m, $a)",                                       "vmovups",     "VEX.256.NP.0F.WIG 11 /r",        "MR",    32},
         store_stream = {"_mm256_stream_ps($m, $a)",                                       "vmovntps",    "VEX.256.NP.0F.WIG 2B /r",        "MR",    32},
+        load_bits    = {"_mm256_castsi256_ps(_mm256_loadu_si256((const __m256i *)($m)))",      "vmovdqu",     "VEX.256.F3.0F.WIG 6F /r",          "RM",    32},
         store_bits   = {"_mm256_storeu_si256((__m256i *)($m), _mm256_castps_si256($a))",       "vmovdqu",     "VEX.256.F3.0F.WIG 7F /r",          "MR",    32},
         stream_bits  = {"_mm256_stream_si256((__m256i *)($m), _mm256_castps_si256($a))",       "vmovntdq",    "VEX.256.66.0F.WIG E7 /r",          "MR",    32},
         bcast        = {"_mm256_set1_ps(*($m))",                                          "vbroadcastss", "VEX.256.66.0F38.W0 18 /r",      "RM",    4},

@@ -21,6 +21,7 @@ return {
         load         = {"_mm512_loadu_ps($m)",                                            "vmovups",     "EVEX.512.NP.0F.W0 10 /r",        "RM",    64},
         store        = {"_mm512_storeu_ps($m, $a)",                                       "vmovups",     "EVEX.512.NP.0F.W0 11 /r",        "MR",    64},
         store_stream = {"_mm512_stream_ps($m, $a)",                                       "vmovntps",    "EVEX.512.NP.0F.W0 2B /r",        "MR",    64},
+        load_bits    = {"_mm512_castsi512_ps(_mm512_loadu_si512($m))",                         "vmovdqu32",   "EVEX.512.F3.0F.W0 6F /r",          "RM",    64},
         store_bits   = {"_mm512_storeu_si512($m, _mm512_castps_si512($a))",                    "vmovdqu32",   "EVEX.512.F3.0F.W0 7F /r",          "MR",    64},
         stream_bits  = {"_mm512_stream_si512((__m512i *)(void *)($m), _mm512_castps_si512($a))", "vmovntdq",    "EVEX.512.66.0F.W0 E7 /r",          "MR",    64},
         bcast        = {"_mm512_set1_ps(*($m))",                                          "vbroadcastss", "EVEX.512.66.0F38.W0 18 /r",     "RM",    4},

@@ -22,6 +22,7 @@ return {
     load         = {operands = "d m",       meaning = "d->f[l] = ((const float *)m)[l]", says = "$d = $m"},
     store        = {operands = "m a",       meaning = "((float *)m)[l] = a->f[l]", says = "$m = $a", writes = true},
     store_stream = {operands = "m a",       meaning = "((float *)m)[l] = a->f[l]", says = "$m = $a", writes = true},
+    load_bits    = {operands = "d m",       whole = "for (int l = 0; l < 2 * LANES; l++) d->h[l] = ((const uint16_t *)m)[l];", says = "$d = bits of $m"},
     store_bits   = {operands = "m a",       whole = "for (int l = 0; l < 2 * LANES; l++) ((uint16_t *)m)[l] = a->h[l];", says = "$m = bits of $a", writes = true},
     stream_bits  = {operands = "m a",       whole = "for (int l = 0; l < 2 * LANES; l++) ((uint16_t *)m)[l] = a->h[l];", says = "$m = bits of $a", writes = true},
     bcast        = {operands = "d m",       meaning = "d->f[l] = *(const float *)m", says = "$d = $m"},
