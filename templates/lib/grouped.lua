@@ -35,7 +35,8 @@ function grouped.plan(plan, spec, _, info)
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v))
     plan:choose("unroll", 4, "k steps of a loop body")
-    plan:choose("k_block", spec.op ~= "dX" and 128 or dtype[spec.dtype].narrow and 4096 or 256,
+    local narrow = dtype[spec.dtype].narrow
+    plan:choose("k_block", spec.op == "dX" and (narrow and 4096 or 256) or narrow and 128 or 64,
         "products per partial sum: keeps f32 sums of long K accurate, and a block of columns in L1")
     plan:choose("slab", round_up(8 * isa.tile.rows, isa.lanes), "rows that pass over the columns together")
     if spec.op == "dX" then
