@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
+#include "cli_check.h"
 
 /* ---- variants ---- */
 

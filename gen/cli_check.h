@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check.h - what `moegen check` knows while it runs: shared by cmd_check.c and check_report.c.
+ * cli_check.h - what `moegen check` knows while it runs: shared by cmd_check.c and cli_check.c.
  */
-#ifndef MOEGEN_CHECK_H
-#define MOEGEN_CHECK_H
+#ifndef MOEGEN_CLI_CHECK_H
+#define MOEGEN_CLI_CHECK_H
 
 #include "cli.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check_report.c - what `moegen check` prints: a row for every output of every variant.
+ * cli_check.c - what `moegen check` prints: a row for every output of every variant.
  */
 #include <math.h>
 #include <string.h>
 
-#include "check.h"
+#include "cli_check.h"
 
 /* As JSON has it. */
 static const char *result_of(const struct verdict *r)
