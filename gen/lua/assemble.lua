@@ -106,10 +106,14 @@ end
 function Pieces:control(item)
     local kind = item.control
     if kind == "loop" then
+        if item.maybe then
+            self:add(frame_op("add_8", 0, item.count.reg, 0), nil, {control = "look", count = item.count})
+            self:special("skip", {control = "skip"})
+        end
         self:special("loop", item)
     elseif kind == "again" then
         self:add(frame_op("down", 0, item.count.reg, 1), nil, {control = "down", count = item.count})
-        self:special("jump", {control = "jump"})
+        self:special("jump", {control = "jump", maybe = item.maybe})
     elseif kind ~= "open" and kind ~= "close" then
         self:add(control[kind](item), nil, item)
     elseif kind == "open" and self.apart then
@@ -201,7 +205,7 @@ function assemble.place(p, apart)
     local list = tall.pieces[key] or pieces(tall, apart)
     tall.pieces[key] = list
     local out, what, n, length, loops = {}, {titles = {}}, 0, 0, {}
-    local fixups, pool, index = {}, {}, {}
+    local fixups, skips, pool, index = {}, {}, {}, {}
     local function emit(text, item)
         n = n + 1
         out[n], what[n] = text, item
@@ -222,6 +226,13 @@ function assemble.place(p, apart)
             what.titles[n + 1] = item.title
         elseif kind == "jump" then
             emit(frame_op("again", 0, 0, table.remove(loops) - (length + 6)), item)
+            if item.maybe then
+                local skip = table.remove(skips)
+                out[skip.n] = frame_op("skip", 0, 0, length - skip.stop)
+            end
+        elseif kind == "skip" then
+            emit(frame_op("skip", 0, 0, 0), item)
+            skips[#skips + 1] = {n = n, stop = length}
         elseif not rows or not item.row or item.row < rows then   -- const
             local bits = assemble.bits(item.imm)
             if not index[bits] then

@@ -200,13 +200,13 @@ function Program:item(code)
     return self.count
 end
 
--- Run body `n` times, n >= 1; n is used up.
-function Program:loop(n, body, title)
-    local start = self:item({control = "loop", count = n, title = title})
+-- Run body `n` times, n >= 1; n is used up. maybe: n may be 0.
+function Program:loop(n, body, title, maybe)
+    local start = self:item({control = "loop", count = n, title = title, maybe = maybe})
     local values, before, hoisted = self.values, #self.values, #self.preamble
     n.last, n.mutated = start, true
     body()
-    local stop = self:item({control = "again", count = n, start = start})
+    local stop = self:item({control = "again", count = n, start = start, maybe = maybe})
     n.last = stop
     for i = 1, before do
         local v = values[i]

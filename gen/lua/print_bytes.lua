@@ -97,6 +97,8 @@ local describe = {
     back = function() return "ret", "" end,
     argument = function(item) return ("mov %s,[rsp%s]"):format(gpr[item.value.reg], hex_disp(item.disp)), item.value.name end,
     down = function(item) return ("sub %s,1"):format(gpr[item.count.reg]), "--" .. item.count.name end,
+    look = function(item) return ("add %s,0"):format(gpr[item.count.reg]), item.count.name .. " == 0?" end,
+    skip = function() return "jz past it", "then the loop does not run" end,
     jump = function() return "jnz loop", "until none is left" end,
     count = function(item)
         return ("mov %s,%s"):format(gpr[item.value.reg], gpr[item.from.reg]), ("%s = %s"):format(item.value.name, item.from.name)

@@ -162,7 +162,8 @@ local function print_with(p, spelling)
         local code = items[i]
         local kind = code.control
         if kind == "loop" then
-            indent(out, depth, "do {" .. (code.title and (" // " .. code.title) or ""))
+            local maybe = code.maybe and ("if (%s > 0) "):format(code.count.name) or ""
+            indent(out, depth, maybe .. "do {" .. (code.title and (" // " .. code.title) or ""))
             depth = depth + 1
         elseif kind == "again" then
             depth = depth - 1

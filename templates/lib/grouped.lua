@@ -133,8 +133,6 @@ local function constants(spec, plan)
     add("SLAB", plan.slab, "rows of such a slab")
     add("FEW_ROWS", plan.few_rows, "of one for a single panel of rows")
     add("AHEAD", plan.fetch, "rows of weights fetched ahead")
-    add("IDLE", (k_panels * plan.slab + math.max(k_panels, (plan.t_block or 0) // width)) * width,
-        "floats that a tile may write without need")
     local across = spec.op == "forward" and spec.K or spec.N
     add("ACROSS", across, "length of a row that is turned")
     add("ROWS", round_up(across, width), "rows of a panel, full panels of k")

@@ -111,7 +111,7 @@ end
 
 -- cfg: isa, prefix, dtype (of the weights), vectors, unroll; block: panels of a row of weights, slab: rows of a panel of A,
 -- unaligned (rows of weights start anywhere in a cache line).
--- After each panel the tile copies `count` rows of a block of the next weights, `ld` apart, as rows of A, and fetches others
+-- After each panel the tile copies `count` rows (or none) of a block of the next weights, `ld` apart, as rows of A, and fetches others
 -- `ahead` of them: while the multiplier works, the next weights come in at an even pace.
 function matrix.product(cfg, rows, vectors)
     local lanes = cfg.isa.lanes
@@ -149,7 +149,7 @@ function matrix.product(cfg, rows, vectors)
         p:op("prefetch_1", p:at(near, 0))
         p:advance(near, 16)
     end, function()
-        p:loop(p:count_from("more", count), copy_row, "rows of the next weights")
+        p:loop(p:count_from("more", count), copy_row, "rows of the next weights", true)
     end)
     for r = 0, rows - 1 do
         p:row(r)

@@ -74,8 +74,6 @@ function panels.constants(plan, wide)
         {"K_PANELS", panels.block(plan), "panels of k that a slab of weights holds"},
         {"SLAB", plan.slab, "rows of such a slab"}, {"FEW_ROWS", plan.few_rows, "of one for a single panel of tokens"},
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
-        {"IDLE", (panels.block(plan) * plan.slab + math.max(panels.block(plan), (plan.t_block or 0) // width)) * width,
-            "floats that a tile may write without need"},
         {"PASS_ROWS", plan.pass_rows, "tokens that are worked on together"},
         {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
         {"STAGE", panels.round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},

@@ -19,6 +19,7 @@ return {
         push       = {"push",        "50 +r",            "M"},
         pop        = {"pop",         "58 +r",            "M"},
         again      = {"jnz",         "0F 85 id",         "I"},
+        skip       = {"jz",          "0F 84 id",         "I"},
         back       = {"ret",         "C3",               ""},
         wide_off   = {"vzeroupper",  "C5 F8 77",         ""},
     },
