@@ -4,10 +4,13 @@ local dtype = require "dtype"
 local types = require("schema").types
 local gemm = require "lib.gemm"
 local matrix = require "lib.matrix"
+local panels = require "lib.panels"
 local quantise = require "lib.quantise"
 local rows = require "lib.rows"
 
 local grouped = {}
+
+local round_up, convert = panels.round_up, panels.convert
 
 local int = types.int
 
@@ -25,10 +28,6 @@ grouped.plan_keys = {
     {"t_block", int(16, 65536), optional = true, doc = "rows whose products are summed in a register (dW)"},
 }
 
-local function round_up(x, n)
-    return (x + n - 1) // n * n
-end
-
 function grouped.plan(plan, spec, _, info)
     local isa = plan.isa
     plan.vectors = 2
@@ -38,10 +37,10 @@ function grouped.plan(plan, spec, _, info)
     local narrow = dtype[spec.dtype].narrow
     plan:choose("k_block", spec.op == "dX" and (narrow and 4096 or 256) or narrow and 128 or 64,
         "products per partial sum: keeps f32 sums of long K accurate, and a block of columns in L1")
-    plan:choose("slab", round_up(8 * isa.tile.rows, isa.lanes), "rows that pass over the columns together")
     if spec.op == "dX" then
         plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed")
     else
+        plan:choose("slab", round_up(8 * isa.tile.rows, isa.lanes), "rows that pass over the columns together")
         plan:choose("few_rows", math.min(3 * isa.lanes, plan.slab), "rows of a slab for a single panel of tokens: two of them stay in L1")
         plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted")
     end
@@ -104,7 +103,6 @@ end
 local function constants(spec, plan)
     local lanes = plan.isa.lanes
     local width = plan.vectors * lanes
-    local k_panels = math.max(1, plan.k_block // width)
     local list = {
         {"N", spec.N, "rows of an expert's matrix"}, {"K", spec.K, "its columns"}, {"E", spec.E, "experts"},
         {"LANES", lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
@@ -129,7 +127,7 @@ local function constants(spec, plan)
         return list
     end
     add("STEPS", width // plan.unroll, "loops over a full panel")
-    add("K_PANELS", k_panels, "panels of k that a slab holds")
+    add("K_PANELS", panels.block(plan), "panels of k that a slab holds")
     add("SLAB", plan.slab, "rows of such a slab")
     add("FEW_ROWS", plan.few_rows, "of one for a single panel of rows")
     add("AHEAD", plan.fetch, "rows of weights fetched ahead")
@@ -150,13 +148,6 @@ local function constants(spec, plan)
         add("BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads")
     end
     return list
-end
-
--- f(expression) that widens or narrows one element in C.
-local function convert(dt, how)
-    return function(x)
-        return dt[how] and ("%s(%s)"):format(dt[how], x) or x
-    end
 end
 
 -- Heights of tiles for any number of rows.
@@ -191,7 +182,7 @@ function grouped.names(spec, plan, job)
     local edges = spec.K % width ~= 0
     local adds = dw and spec.accumulate_grads
     local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll,
-        block = math.max(1, plan.k_block // width), slab = plan.slab, unaligned = spec.K * io.size % 64 ~= 0}
+        block = panels.block(plan), slab = plan.slab, unaligned = spec.K * io.size % 64 ~= 0}
     if dw then
         cfg.pairs, cfg.alternate = quantise.pairs(out, isa, adds)
     end
