@@ -95,7 +95,7 @@ function forward.plan(plan, spec, _, info)
     plan:choose("direct_rows", 2 * isa.tile.rows, "up to so many accumulators fit beside one vector of weights")
     plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a strip's vectors pass")
     local columns = spec.gated and isa.lanes or 2 * isa.lanes
-    plan:choose("direct_strip", 64, "panels that share a pass over rows of weights")
+    plan:choose("direct_strip", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns")
     plan:choose("run", math.max(1, 256 // (isa.lanes * dtype[spec.dtype].size)),
         "vectors of a row fetched before the next row: 4 cache lines")
     local step = plan.group * plan.unroll
@@ -105,6 +105,7 @@ function forward.plan(plan, spec, _, info)
     local longest = math.max(round_up(spec.H, step), round_up(spec.I_TP, columns))
     local lines = round_up(longest, 16) // 16
     plan.stride = (lines | 1) * 16   -- an odd number of cache lines: rows of a tile fall into different sets
+    plan.direct_sums = (plan.direct_rows * plan.vectors * isa.lanes // 16 | 1) * 16
 end
 
 -- The op of the products, when it is not FMA.
@@ -157,8 +158,8 @@ local function constants(spec, plan)
         {"SUMS", (plan.segment_rows + 2 * plan.tile_rows) * width, "floats of a panel's sums"},
         {"DIRECT_ROWS", plan.direct_rows, "up to so many rows read weights in place"},
         {"DIRECT_STRIP", plan.direct_strip, "panels of a strip whose weights are read in place"},
-        {"DIRECT_SUMS", plan.direct_rows * width, "floats of such a panel's sums"},
-        {"ALL_SUMS", math.max(plan.strip * (plan.segment_rows + 2 * plan.tile_rows), plan.direct_strip * plan.direct_rows) * width,
+        {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
+        {"ALL_SUMS", math.max(plan.strip * (plan.segment_rows + 2 * plan.tile_rows) * width, plan.direct_strip * plan.direct_sums),
             "floats of a strip's sums"},
         {"LOST", plan.direct_rows // 2, "row of a panel's sums from where what rounding lost of the first rows is kept"},
         {"PARTS", plan.parts, "of I, summed apart"},
@@ -184,7 +185,7 @@ function forward.names(spec, plan, job)
     local has = steps(spec, plan.shard)
     local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll, stride = plan.stride,
         compensated = not io.narrow, lost = plan.direct_rows // 2,
-        direct_sums = plan.direct_rows * plan.vectors * isa.lanes,
+        direct_sums = plan.direct_sums,
         unaligned = spec.H * io.size % 64 ~= 0 or spec.I_TP * io.size % 64 ~= 0,
         panel = panel_rows(spec, plan) * plan.vectors * isa.lanes, product = plan.group > 1 and dot.packed or nil}
     local up = spec.gated and isa.lanes or plan.vectors * isa.lanes
