@@ -48,7 +48,7 @@ function grouped.plan(plan, spec, _, info)
     matrix.check(plan, info)
     if spec.op == "dW" then
         plan:choose("t_block", 512, "rows per partial sum: keeps f32 sums over many rows accurate")
-        plan:choose("stage_bytes", 1 << 18, "of rows of an unaligned gradient, put together in L2")
+        plan:choose("stage_bytes", 1 << 19, "of rows of an unaligned gradient, put together while as many are stored")
         plan:choose("block_bytes", 1 << 18, "of rows stay in L2 while the columns of a weight gradient pass")
     end
 end
@@ -140,9 +140,11 @@ local function constants(spec, plan)
     add("STAGE", 16 * (lines + 1 + lines % 2), "floats between rows on their way into panels: an odd number of cache lines")
     if spec.op == "dW" then
         add("K_SLICES", round_up(spec.K, width) // width, "panels of columns")
-        local row = round_up(spec.K, width) * dtype[spec.output_dtype].size
+        local size = dtype[spec.output_dtype].size
+        local row = round_up(spec.K, width) * size
         add("STAGED", math.max(1, plan.stage_bytes // (row * plan.tile_rows)) * plan.tile_rows,
             "rows of an unaligned gradient that are put together before they are stored")
+        add("GIVEN", plan.tile_rows * width * size // 64 + 1, "cache lines at most that go to memory beside a group of rows")
         add("GROUP", matrix.group(plan.tile_rows, lanes), "rows of whole tiles and whole vectors")
         add("T_PANELS", math.max(1, plan.t_block // width), "panels of rows that are summed in a register")
         add("BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads")
@@ -252,7 +254,8 @@ function grouped.names(spec, plan, job)
             return list
         end
         for _, m in ipairs(names.gradient_rows) do
-            add(matrix.gradient(cfg, m, {name = "gradient", dtype = out, add = adds}))
+            add(matrix.gradient(cfg, m, {name = "gradient", dtype = out, add = adds, gives = staged,
+                ld = staged and c.K_SLICES * width, jump = staged and (c.APART - 1) * width}))
             if streams and m > 1 then
                 add(matrix.gradient(cfg, m, {name = "stream", dtype = out, stream = true}))
             end
@@ -263,7 +266,7 @@ function grouped.names(spec, plan, job)
         end
         add(matrix.copy(cfg, {name = "copy_rows", alternate = cfg.alternate}))
         if staged then
-            add(rows.give(cfg, out, "give"))
+            add(rows.lines(cfg, out, "give"))
         end
         return list
     end

@@ -9,6 +9,7 @@
 -- gradient(rows)   C = A * B for many groups of rows, straight to memory, in its dtype
 local ir = require "ir"
 local quantise = require "lib.quantise"
+local row_tiles = require "lib.rows"
 local schema = require "schema"
 
 local matrix = {}
@@ -162,7 +163,8 @@ function matrix.product(cfg, rows, vectors)
     return p
 end
 
--- has: name; dtype (of C), add (to what C holds), stream (stores that pass the caches by)
+-- has: name; dtype (of C), add (to what C holds), stream (stores that pass the caches by), ld and jump (unless parameters);
+-- gives: after each group of rows `count` cache lines go from `from` to `to`, past the caches
 function matrix.gradient(cfg, rows, has)
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
         {("C[%d rows] %s A * B, groups times: rows `ld` apart, A `over` further, B `back` again."):format(rows, has.add and "+=" or "=")})
@@ -171,8 +173,10 @@ function matrix.gradient(cfg, rows, has)
     local C = p:pointer("C", has.dtype.c)
     t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
     local panels, first = p:integer("panels"), p:integer("first")
-    t.full, t.jump, t.first = p:integer("full"), p:integer("jump"), first
-    local groups, ld, over, back = p:integer("groups"), p:integer("ld"), p:integer("over"), p:integer("back")
+    t.full, t.jump, t.first = p:integer("full"), has.jump or p:integer("jump"), first
+    local groups, ld, over, back = p:integer("groups"), has.ld or p:integer("ld"), p:integer("over"), p:integer("back")
+    local to, from = has.gives and p:pointer("to", has.dtype.c), has.gives and p:pointer("from", "const " .. has.dtype.c)
+    local count = has.gives and p:integer("count")
     p:loop(groups, function()
         clear(p, t)
         t.panels = p:count_from("down", panels)
@@ -185,6 +189,11 @@ function matrix.gradient(cfg, rows, has)
         p:row(nil)
         p:advance(t.A, over)
         p:advance(t.B, back)
+        if has.gives then
+            p:loop(p:count_from("lines", count), function()
+                row_tiles.give(p, has.dtype, to, from, 16 // cfg.isa.lanes)
+            end, "cache lines", true)
+        end
     end, "groups of rows")
     return p
 end

@@ -77,20 +77,24 @@ function rows.add(cfg, name, has)
     return p
 end
 
--- dst = src, both of dtype dt, n aligned vectors that pass the caches by.
-function rows.give(cfg, dt, name)
-    local elements = cfg.isa.lanes * 4 // dt.size   -- of a vector
-    local load, store = "load", "store_stream"
-    if dt.narrow then
-        load, store = "load_bits", "stream_bits"
+-- In program p: n aligned vectors of dtype dt from src to dst, which pass the caches by; both pointers move on.
+function rows.give(p, dt, dst, src, n)
+    local elements = p.isa.lanes * 4 // dt.size   -- of a vector
+    for i = 0, n - 1 do
+        local x = p:op(dt.narrow and "load_bits" or "load", "x_" .. i, p:at(src, i * elements))
+        p:op(dt.narrow and "stream_bits" or "store_stream", p:at(dst, i * elements), x)
     end
-    local p = ir.program(cfg.isa, cfg.prefix .. name, {"n vectors to memory."})
+    p:advance(dst, n * elements)
+    p:advance(src, n * elements)
+end
+
+-- n cache lines of dtype dt to memory.
+function rows.lines(cfg, dt, name)
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"n cache lines to memory."})
     local dst, src, n = p:pointer("dst", dt.c), p:pointer("src", "const " .. dt.c), p:integer("n")
     p:loop(n, function()
-        p:op(store, p:at(dst, 0), p:op(load, "x", p:at(src, 0)))
-        p:advance(dst, elements)
-        p:advance(src, elements)
-    end, "vectors")
+        rows.give(p, dt, dst, src, 16 // cfg.isa.lanes)
+    end, "lines")
     return p
 end
 
