@@ -63,10 +63,10 @@ end
 -- What gemm.packed does with pairs.
 dot.packed = {
     bcast = "bcast_pair", multiply = dtype.bf16.dot, group = 2,
-    -- A vector of pairs from rows of weights that are ld apart.
-    load = function(p, _, name, src, offset, ld)
-        local low = p:op("load_u16", name .. "_low", p:at(src, offset))
-        local high = p:op("load_u16", name .. "_high", p:at(src, offset, ld))
+    load = function(p, _, name, at)
+        return p:op("load_u16", name, at)
+    end,
+    join = function(p, name, low, high)
         return p:op("bit_or", name, low, p:op("shl", name .. "_up", high, 16))
     end,
 }

@@ -18,7 +18,8 @@ forward.plan_keys = {
     {"product", types.enum{"widen", "dot"}, optional = true, doc = "of packed weights: widened to f32, or in pairs by a dot instruction"},
     {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
     {"unroll", int(1, 16), optional = true, doc = "k steps of a tile's loop body"},
-    {"strip", int(1, 2), optional = true, doc = "panels packed together"},
+    {"strip", int(1, 8), optional = true, doc = "panels packed together"},
+    {"slab", int(16, 1 << 20), optional = true, doc = "rows of weights that are packed at a time"},
     {"k_block", int(16, 1 << 20), optional = true, doc = "products summed in a register before they are added to the sum"},
     {"prefetch", int(0, 4096), optional = true, doc = "rows of weights fetched ahead of packing"},
     {"segment_rows", int(16, 65536), optional = true, doc = "rows of an expert that share packed weights"},
@@ -78,7 +79,8 @@ function forward.plan(plan, spec, _, info)
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v))
     plan:choose("unroll", 4, "k steps per row of the next panel that is packed on the way")
-    plan:choose("strip", 2, "panels packed side by side: full cache lines of weights, and two strips fit in L2")
+    plan:choose("strip", math.max(2, 64 // (isa.lanes * dtype[spec.dtype].size)), "panels packed side by side: full cache lines of weights")
+    plan:choose("slab", 1024, "rows of weights packed at a time: two strips fit in L2")
     if dtype[spec.dtype].narrow then
         plan:choose("k_block", 4096, "products per partial sum: inputs are rounded more coarsely than sums")
     else
@@ -101,6 +103,9 @@ function forward.plan(plan, spec, _, info)
     local step = plan.group * plan.unroll
     if columns % step ~= 0 then   -- a step of K may end past I, but not past the columns of the last panel
         schema.complain(info, "plan.unroll", ("steps of %d do not divide the %d columns of a panel"):format(step, columns))
+    end
+    if plan.slab % step ~= 0 then
+        schema.complain(info, "plan.slab", ("steps of %d do not divide %d rows"):format(step, plan.slab))
     end
     local longest = math.max(round_up(spec.H, step), round_up(spec.I_TP, columns))
     local lines = round_up(longest, 16) // 16
@@ -129,9 +134,9 @@ local function steps(spec, shard)
     }
 end
 
--- Rows of a packed panel of the longer projection.
+-- Rows of a packed panel of a slab of the longer projection.
 local function panel_rows(spec, plan)
-    return round_up((math.max(spec.H, spec.I_TP) + plan.group - 1) // plan.group, plan.unroll)
+    return round_up((math.min(math.max(spec.H, spec.I_TP), plan.slab) + plan.group - 1) // plan.group, plan.unroll)
 end
 
 local function constants(spec, plan)
@@ -148,10 +153,10 @@ local function constants(spec, plan)
         {"UP_COLUMNS", up, "columns of I that a panel holds"},
         {"UP_PANELS", (spec.I_TP + up - 1) // up, "over I"}, {"DOWN_PANELS", (spec.H + width - 1) // width, "over H"},
         {"TILE_ROWS", plan.tile_rows, "rows of the tallest packed tile"}, {"UNROLL", plan.unroll, "k steps of a tile's loop"},
-        {"STRIP", plan.strip, "panels packed together"},
+        {"STRIP", plan.strip, "panels packed together"}, {"SLAB", plan.slab, "rows of weights packed at a time"},
         {"PANEL", panel * width, "floats of a packed panel"},
         {"K_BLOCK", plan.k_block // plan.group, (plan.group > 1 and "pairs of " or "") .. "products of a partial sum"},
-        {"IDLE", (panel + (k // plan.k_block + 2)) * width, "floats that tiles which pack nothing may store to"},
+        {"IDLE", ((plan.strip - 1) * panel + k // plan.k_block + 2) * width, "floats that tiles which pack nothing may store to"},
         {"STRIDE", plan.stride, "floats between rows of X and P: an odd number of cache lines"},
         {"SEGMENT_ROWS", plan.segment_rows, "rows that share packed weights"},
         {"BATCH_ROWS", plan.batch_rows, "rows between barriers"},
@@ -187,10 +192,10 @@ function forward.names(spec, plan, job)
         compensated = not io.narrow, lost = plan.direct_rows // 2,
         direct_sums = plan.direct_sums,
         unaligned = spec.H * io.size % 64 ~= 0 or spec.I_TP * io.size % 64 ~= 0,
-        panel = panel_rows(spec, plan) * plan.vectors * isa.lanes, product = plan.group > 1 and dot.packed or nil}
+        panel = panel_rows(spec, plan) * plan.vectors * isa.lanes, strip = plan.strip, product = plan.group > 1 and dot.packed or nil}
     local up = spec.gated and isa.lanes or plan.vectors * isa.lanes
     local names = {
-        spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
+        spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix, strip = plan.strip,
         io = io.c, bias_c = dtype[spec.bias_dtype].c, output_c = out.c,
         narrow_output = out.narrow ~= nil, narrow_checkpoint = io.narrow ~= nil,
         shares = false, clears = true, clears_16 = false,

@@ -3,7 +3,7 @@
 --
 -- packed(rows)   B is a packed f32 panel, `width` columns (vectors * lanes) to a row. S is added to, in parts: the tile passes
 --                `folds` times over steps * inner * unroll rows of B and adds what it summed. After every inner * unroll rows it
---                packs one row of the next two panels: while the multiplier works, the next weights come in at an even pace,
+--                packs one row of the next `strip` panels: while the multiplier works, the next weights come in at an even pace,
 --                whose prefetches leave enough of the core's line buffers to the tile itself.
 -- direct(rows)   B is read where it lies, one vector to a row, `ld` elements apart; S is added to. For experts with few
 --                rows, whose weights are used only once.
@@ -13,17 +13,18 @@ local quantise = require "lib.quantise"
 local gemm = {}
 
 -- How packed() multiplies: op that broadcasts of A, op that multiplies and adds, rows of weights to a row of a packed panel,
--- and how a vector of that row is loaded. This is the way of f32; dot.lua has another.
+-- how a vector of such a row of weights is loaded, and made one of the panel. This is the way of f32; dot.lua has another.
 local widened = {
     bcast = "bcast", multiply = "fma", group = 1,
-    load = function(p, dt, name, src, offset)
-        return quantise.load(p, dt, name, p:at(src, offset))
-    end,
+    load = quantise.load,
+    join = function(_, _, x) return x end,
 }
 
--- cfg: isa, prefix, dtype (row of dtype.lua of the weights), stride (of A, elements), vectors, unroll, panel (floats of one),
--- product (nil: widened), unaligned (rows of weights start anywhere in a cache line)
--- src_0, src_1 each give two vectors; where they go: dst, dst + to_1, dst + to_2, and the second half of the second panel.
+-- cfg: isa, prefix, dtype (row of dtype.lua of the weights), stride (of A, elements), vectors (2), unroll, panel (floats of one),
+-- strip, product (nil: widened), unaligned (rows of weights start anywhere in a cache line)
+-- src_0, src_1 point to the first and the second vector of the first panel; those of the next are `step` on, rows `ld` apart
+-- (unless two panels are packed: `ld` less strip * step). A row to fetch is two runs of cache lines, which start ahead_0 elements
+-- from src_0 and ahead_1 from src_1.
 function gemm.packed(cfg, rows)
     local isa, lanes, how = cfg.isa, cfg.isa.lanes, cfg.product or widened
     local width, io = cfg.vectors * lanes, "const " .. cfg.dtype.c
@@ -34,8 +35,8 @@ function gemm.packed(cfg, rows)
     local folds, steps, inner = p:integer("folds"), p:integer("steps"), p:integer("inner")
     local dst = p:pointer("dst", "float")
     local src = {[0] = p:pointer("src_0", io), p:pointer("src_1", io)}
-    local ld, ahead = p:integer("ld"), p:integer("ahead")
-    local to_1, to_2 = p:integer("to_1"), p:integer("to_2")
+    local step, ld = p:integer("step"), p:integer("ld")
+    local ahead = {[0] = p:integer("ahead_0"), p:integer("ahead_1")}
     local acc = {}
     local function clear()
         for r = 0, rows - 1 do
@@ -62,14 +63,24 @@ function gemm.packed(cfg, rows)
         p:row(nil)
     end
     local function pack_row()
-        local to = {[0] = {[0] = p:at(dst, 0), p:at(dst, 0, to_1)}, {[0] = p:at(dst, 0, to_2), p:at(dst, cfg.panel + lanes)}}
+        local lines = (cfg.strip * lanes * cfg.dtype.size - 1) // 64 + (cfg.unaligned and 1 or 0)
         for i = 0, 1 do
+            local first = {}   -- [panel]: of two rows of weights
             for g = 1, how.group do
-                for line = 0, (2 * lanes * cfg.dtype.size - 1) // 64 + (cfg.unaligned and 1 or 0) do
-                    p:op("prefetch_1", p:at(src[i], line * 64 // cfg.dtype.size, ahead))
+                for line = 0, lines do
+                    p:op("prefetch_1", p:at(src[i], line * 64 // cfg.dtype.size, ahead[i]))
                 end
-                for v = 0, g == 1 and 1 or -1 do
-                    p:op("store", to[i][v], how.load(p, cfg.dtype, ("w_%d_%d"):format(i, v), src[i], v * lanes, ld))
+                for q = 0, cfg.strip - 1 do
+                    local name = ("w_%d_%d"):format(q, i)
+                    local x = how.load(p, cfg.dtype, how.group > 1 and name .. "_" .. g or name,
+                        p:at(src[i], 0, cfg.strip == 2 and q == 1 and step or nil))
+                    first[q] = first[q] or x
+                    if g == how.group then
+                        p:op("store", p:at(dst, q * cfg.panel + i * lanes), how.join(p, name, first[q], x))
+                    end
+                    if cfg.strip ~= 2 then
+                        p:advance(src[i], step)
+                    end
                 end
                 p:advance(src[i], ld)
             end

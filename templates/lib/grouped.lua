@@ -122,7 +122,9 @@ local function constants(spec, plan)
         add("PANEL", steps * plan.unroll * width, "floats of a packed panel")
         add("STRIDE", stride(spec, plan), "floats between rows of dY: an odd number of cache lines")
         add("K_BLOCK", math.max(plan.unroll, plan.k_block // plan.unroll * plan.unroll), "products of a partial sum")
-        add("IDLE", (steps * plan.unroll + spec.N // plan.k_block + 2) * width, "floats that tiles which pack nothing may store to")
+        local strip = math.max(2, 64 // (lanes * dtype[spec.dtype].size))
+        add("STRIP", strip, "panels packed side by side: full cache lines of weights")
+        add("IDLE", ((strip - 1) * steps * plan.unroll + spec.N // plan.k_block + 2) * width, "floats that tiles which pack nothing may store to")
         add("PREFETCH", plan.prefetch, "rows of weights fetched ahead")
         return list
     end
@@ -207,7 +209,7 @@ function grouped.names(spec, plan, job)
         once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
         product_rows = forward and matrix.heights(plan.tile_rows, lanes, plan.slab, {spec.N}) or all_heights(plan.tile_rows),
         packed_rows = all_heights(plan.tile_rows), float_rows = reduces(spec) or not out.narrow,
-        dots = false, whole = function(x) return x end,
+        strip = c.STRIP, dots = false, whole = function(x) return x end,
         narrow_rows = forward and matrix.heights(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
         gradient_rows = remainders(plan.tile_rows, spec.N),
         widen_io = convert(io, "widen"), narrow_o = convert(out, "narrow"), widen_out = convert(out, "widen"),
@@ -227,7 +229,7 @@ function grouped.names(spec, plan, job)
         end
         add(rows.zero(cfg, "zero"))
         if dx then
-            cfg.stride, cfg.panel = c.STRIDE, c.PANEL
+            cfg.stride, cfg.panel, cfg.strip = c.STRIDE, c.PANEL, c.STRIP
             for _, tile in ipairs(gemm.heights(gemm.packed, cfg, names.packed_rows)) do
                 add(tile)
             end
