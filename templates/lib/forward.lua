@@ -80,7 +80,7 @@ function forward.plan(plan, spec, _, info)
         isa.tile.rows, isa.registers.v))
     plan:choose("unroll", 4, "k steps per row of the next panel that is packed on the way")
     plan:choose("strip", math.max(2, 64 // (isa.lanes * dtype[spec.dtype].size)), "panels packed side by side: full cache lines of weights")
-    plan:choose("slab", 1024, "rows of weights packed at a time: two strips fit in L2")
+    plan:choose("slab", 2048, "rows of weights packed at a time: what two strips take of the caches")
     if dtype[spec.dtype].narrow then
         plan:choose("k_block", 4096, "products per partial sum: inputs are rounded more coarsely than sums")
     else
@@ -106,6 +106,9 @@ function forward.plan(plan, spec, _, info)
     end
     if plan.slab % step ~= 0 then
         schema.complain(info, "plan.slab", ("steps of %d do not divide %d rows"):format(step, plan.slab))
+    end
+    if plan.group > 1 and plan.strip > 2 then
+        schema.complain(info, "plan.strip", "pairs of rows leave registers for 2 panels at a time")
     end
     local longest = math.max(round_up(spec.H, step), round_up(spec.I_TP, columns))
     local lines = round_up(longest, 16) // 16

@@ -48,7 +48,7 @@ function grouped.plan(plan, spec, _, info)
     matrix.check(plan, info)
     if spec.op == "dW" then
         plan:choose("t_block", 512, "rows per partial sum: keeps f32 sums over many rows accurate")
-        plan:choose("stage_bytes", 1 << 19, "of rows of an unaligned gradient, put together while as many are stored")
+        plan:choose("stage_bytes", 1 << 17, "of rows of an unaligned gradient, put together while as many are stored")
         plan:choose("block_bytes", 1 << 18, "of rows stay in L2 while the columns of a weight gradient pass")
     end
 end
