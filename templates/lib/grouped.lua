@@ -124,7 +124,8 @@ local function constants(spec, plan)
         add("K_BLOCK", math.max(plan.unroll, plan.k_block // plan.unroll * plan.unroll), "products of a partial sum")
         local strip = math.max(2, 64 // (lanes * dtype[spec.dtype].size))
         add("STRIP", strip, "panels packed side by side: full cache lines of weights")
-        add("IDLE", ((strip - 1) * steps * plan.unroll + spec.N // plan.k_block + 2) * width, "floats that tiles which pack nothing may store to")
+        add("IDLE", ((strip - 1) * steps * plan.unroll + spec.N // plan.k_block + 2) * width,
+            "floats that tiles which pack nothing may store to")
         add("PREFETCH", plan.prefetch, "rows of weights fetched ahead")
         return list
     end
