@@ -79,7 +79,7 @@ function forward.plan(plan, spec, _, info)
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v))
     plan:choose("unroll", 4, "k steps per row of the next panel that is packed on the way")
-    plan:choose("strip", math.max(2, 64 // (isa.lanes * dtype[spec.dtype].size)), "panels packed side by side: full cache lines of weights")
+    plan:choose("strip", gemm.strip(isa, dtype[spec.dtype]), "panels packed side by side: full cache lines of weights")
     plan:choose("slab", 2048, "rows of weights packed at a time: what two strips take of the caches")
     if dtype[spec.dtype].narrow then
         plan:choose("k_block", 4096, "products per partial sum: inputs are rounded more coarsely than sums")

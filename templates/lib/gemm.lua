@@ -20,6 +20,11 @@ local widened = {
     join = function(_, _, x) return x end,
 }
 
+-- Panels packed together, so that rows of weights of dtype dt are read by whole cache lines.
+function gemm.strip(isa, dt)
+    return math.max(2, 64 // (isa.lanes * dt.size))
+end
+
 -- cfg: isa, prefix, dtype (row of dtype.lua of the weights), stride (of A, elements), vectors (2), unroll, panel (floats of one),
 -- strip, product (nil: widened), unaligned (rows of weights start anywhere in a cache line)
 -- src_0, src_1 point to the first and the second vector of the first panel; those of the next are `step` on, rows `ld` apart

@@ -122,7 +122,7 @@ local function constants(spec, plan)
         add("PANEL", steps * plan.unroll * width, "floats of a packed panel")
         add("STRIDE", stride(spec, plan), "floats between rows of dY: an odd number of cache lines")
         add("K_BLOCK", math.max(plan.unroll, plan.k_block // plan.unroll * plan.unroll), "products of a partial sum")
-        local strip = math.max(2, 64 // (lanes * dtype[spec.dtype].size))
+        local strip = gemm.strip(plan.isa, dtype[spec.dtype])
         add("STRIP", strip, "panels packed side by side: full cache lines of weights")
         add("IDLE", ((strip - 1) * steps * plan.unroll + spec.N // plan.k_block + 2) * width,
             "floats that tiles which pack nothing may store to")
