@@ -97,7 +97,7 @@ local function constants(spec, plan)
         {"PROWS", spec.I_TP + 1, "rows of a panel of p: one more, of affinities"},
         {"PARTIALS", (math.max(spec.I_TP, spec.H) + lanes - 1) // lanes, "parts of the affinity's gradient"},
     }
-    local shared = panels.constants(plan, math.max(hk, gk))
+    local shared = panels.constants(plan, math.max(hk, gk), dtype[spec.output_dtype].size)
     return table.move(shared, 1, #shared, #list + 1, list), shared
 end
 

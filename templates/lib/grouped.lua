@@ -23,9 +23,8 @@ grouped.plan_keys = {
     {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
     {"prefetch", int(1, 1024), optional = true, doc = "rows of weights fetched ahead of those that are packed (dX)"},
     {"pass_rows", int(16, 65536), optional = true, doc = "rows of an expert that are worked on together"},
-    {"block_bytes", int(1, 1 << 30), optional = true, doc = "of the rows of dY that a pass over a weight gradient's columns reads (dW)"},
     {"stage_bytes", int(1, 1 << 30), optional = true, doc = "of rows of an unaligned gradient that are put together first (dW)"},
-    {"t_block", int(16, 65536), optional = true, doc = "rows whose products are summed in a register (dW)"},
+    table.unpack(panels.gradient_keys),
 }
 
 function grouped.plan(plan, spec, _, info)
@@ -47,9 +46,8 @@ function grouped.plan(plan, spec, _, info)
     plan:choose("pass_rows", 1024, "rows of an expert per pass: bounds the workspace")
     matrix.check(plan, info)
     if spec.op == "dW" then
-        plan:choose("t_block", 512, "rows per partial sum: keeps f32 sums over many rows accurate")
+        panels.gradient_plan(plan, 1 << 18)
         plan:choose("stage_bytes", 1 << 17, "of rows of an unaligned gradient, put together while as many are stored")
-        plan:choose("block_bytes", 1 << 18, "of rows stay in L2 while the columns of a weight gradient pass")
     end
 end
 
@@ -148,9 +146,9 @@ local function constants(spec, plan)
         add("STAGED", math.max(1, plan.stage_bytes // (row * plan.tile_rows)) * plan.tile_rows,
             "rows of an unaligned gradient that are put together before they are stored")
         add("GIVEN", plan.tile_rows * width * size // 64 + 1, "cache lines at most that go to memory beside a group of rows")
-        add("GROUP", matrix.group(plan.tile_rows, lanes), "rows of whole tiles and whole vectors")
-        add("T_PANELS", math.max(1, plan.t_block // width), "panels of rows that are summed in a register")
-        add("BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads")
+        for _, row in ipairs(panels.gradient_constants(plan, size)) do
+            list[#list + 1] = row
+        end
     end
     return list
 end
@@ -191,9 +189,9 @@ function grouped.names(spec, plan, job)
     if dw then
         cfg.pairs, cfg.alternate = quantise.pairs(out, isa, adds)
     end
-    local aligned = cfg.pairs and width or lanes   -- elements of a store
-    local streams = dw and (cfg.pairs or not out.narrow) and not adds and spec.K % aligned == 0 and width * out.size % 64 == 0
-    local staged = dw and not adds and not streams
+    local ways = panels.ways(isa, width, out, adds, dw and {spec.K} or {}, cfg.pairs)
+    local streams, bursts = ways.streams, ways.bursts
+    local staged = dw and not adds and not streams and not bursts
     local c = {}
     for _, row in ipairs(constants(spec, plan)) do
         c[row[1]] = row[2]
@@ -203,7 +201,7 @@ function grouped.names(spec, plan, job)
         io = io.c, out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
         narrow_out = out.narrow ~= nil,
         staged = staged, out_size = out.size, lanes = lanes, alternate = cfg.alternate, adds = adds, streams = streams,
-        aligned = aligned, aligned_bytes = aligned * out.size,
+        bursts = bursts, aligned = ways.aligned, aligned_bytes = ways.aligned_bytes,
         shares = forward, clears = reduces(spec) or dw and not adds, clears_16 = dw and not adds and out.narrow ~= nil, turns = false,
         edges = edges, copies_edges = edges,
         -- a flat index names a row of the output
@@ -268,7 +266,7 @@ function grouped.names(spec, plan, job)
             add(matrix.put(cfg, {name = "put_stream", dtype = out, stream = true}))
         end
         add(matrix.copy(cfg, {name = "copy_rows", alternate = cfg.alternate}))
-        if staged then
+        if staged or bursts then
             add(rows.lines(cfg, out, "give"))
         end
         return list

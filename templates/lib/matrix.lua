@@ -6,7 +6,7 @@
 -- is the one that need not be full: its tokens stand at its end.
 --
 -- product(rows)    S[rows][WIDTH] += A * B, on its way copying the next weights; narrow: only one vector of columns
--- gradient(rows)   C = A * B for many groups of rows, straight to memory, in its dtype
+-- gradient(rows)   C = A * B for some panels of columns, straight to memory, in its dtype
 local ir = require "ir"
 local quantise = require "lib.quantise"
 local row_tiles = require "lib.rows"
@@ -163,21 +163,26 @@ function matrix.product(cfg, rows, vectors)
     return p
 end
 
--- has: name; dtype (of C), add (to what C holds), stream (stores that pass the caches by), ld and jump (unless parameters);
--- gives: after each group of rows `count` cache lines go from `from` to `to`, past the caches
+-- Rows of C for n panels of columns, one after the other; A is the same for all, rows of B are `skip` further from the end of a
+-- panel's to the next one's. has: name; dtype (of C), add (to what C holds), stream (stores that pass the caches by), ld and
+-- jump (unless parameters); gives: after each panel `count` cache lines go from `from` to `to`, past the caches
 function matrix.gradient(cfg, rows, has)
+    local width = cfg.vectors * cfg.isa.lanes
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
-        {("C[%d rows] %s A * B, groups times: rows `ld` apart, A `over` further, B `back` again."):format(rows, has.add and "+=" or "=")})
+        {("C[%d rows] %s A * B for n panels of columns: rows `ld` apart, C `up` and A `again` to the start of the next panel."):format(
+            rows, has.add and "+=" or "=")})
     p.hoists = 0   -- the sums need the registers; constants are loaded where they are used
     local t = {rows = rows, vectors = cfg.vectors}
     local C = p:pointer("C", has.dtype.c)
     t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
     local panels, first = p:integer("panels"), p:integer("first")
     t.full, t.jump, t.first = p:integer("full"), has.jump or p:integer("jump"), first
-    local groups, ld, over, back = p:integer("groups"), has.ld or p:integer("ld"), p:integer("over"), p:integer("back")
+    local n, again, skip = p:integer("n"), p:integer("again"), p:integer("skip")
+    local ld = has.ld or p:integer("ld")
+    local up = has.ld and width - rows * ld or p:integer("up")
     local to, from = has.gives and p:pointer("to", has.dtype.c), has.gives and p:pointer("from", "const " .. has.dtype.c)
     local count = has.gives and p:integer("count")
-    p:loop(groups, function()
+    p:loop(n, function()
         clear(p, t)
         t.panels = p:count_from("down", panels)
         sum(p, cfg, t)
@@ -187,14 +192,15 @@ function matrix.gradient(cfg, rows, has)
             p:advance(C, ld)
         end
         p:row(nil)
-        p:advance(t.A, over)
-        p:advance(t.B, back)
+        p:advance(C, up)
+        p:advance(t.A, again)
+        p:advance(t.B, skip)
         if has.gives then
             p:loop(p:count_from("lines", count), function()
                 row_tiles.give(p, has.dtype, to, from, 16 // cfg.isa.lanes)
             end, "cache lines", true)
         end
-    end, "groups of rows")
+    end, "panels of columns")
     return p
 end
 

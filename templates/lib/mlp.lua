@@ -123,7 +123,7 @@ local function constants(spec, plan)
         {"IK", round_up(spec.I_TP, width), "rows of a panel over I"},
         {"GK", round_up(gates(spec) * spec.I_TP, width), "rows of a panel over gate and up"},
     }
-    local shared = panels.constants(plan, math.max(spec.H, spec.I_TP))
+    local shared = panels.constants(plan, math.max(spec.H, spec.I_TP), plan.block_bytes and dtype[spec.output_dtype].size)
     return table.move(shared, 1, #shared, #list + 1, list)
 end
 

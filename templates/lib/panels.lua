@@ -11,6 +11,14 @@ local panels = {}
 
 local int = types.int
 
+-- Of gradients of weights.
+panels.gradient_keys = {
+    {"t_block", int(16, 65536), optional = true, doc = "tokens whose products are summed in a register, in gradients of weights"},
+    {"block_bytes", int(1, 1 << 30), optional = true, doc = "of tokens' rows that a pass over a weight gradient's columns reads"},
+    {"row_bytes", int(1, 1 << 30), optional = true, doc = "of the columns' rows that groups of a weight gradient's rows pass over"},
+    {"run_bytes", int(1, 65536), optional = true, doc = "of a weight gradient's row that are stored together, at least"},
+}
+
 panels.plan_keys = {
     {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
     {"unroll", int(1, 8), optional = true, doc = "k steps of a tile's loop body"},
@@ -19,8 +27,7 @@ panels.plan_keys = {
     {"few_rows", int(1, 4096), optional = true, doc = "of a slab for a single panel of tokens"},
     {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
     {"pass_rows", int(16, 65536), optional = true, doc = "tokens (of an expert) that are worked on together"},
-    {"t_block", int(16, 65536), optional = true, doc = "tokens whose products are summed in a register, in gradients of weights"},
-    {"block_bytes", int(1, 1 << 30), optional = true, doc = "of tokens' rows that a pass over a weight gradient's columns reads"},
+    table.unpack(panels.gradient_keys),
 }
 
 function panels.round_up(x, n)
@@ -44,11 +51,18 @@ function panels.forward_plan(plan, spec, _, info)
     matrix.check(plan, info)
 end
 
--- The same, with gradients of weights.
+-- Of gradients of weights. block_bytes: of A
+function panels.gradient_plan(plan, block_bytes)
+    plan:choose("t_block", 512, "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate")
+    plan:choose("block_bytes", block_bytes, "of the tokens' rows stay in L2 while the columns of a weight gradient pass")
+    plan:choose("row_bytes", 1 << 14, "of the columns' rows stay in L1 while groups of a weight gradient's rows pass")
+    plan:choose("run_bytes", 64, "of a weight gradient's row at least are stored together: whole cache lines")
+end
+
+-- Products and gradients.
 function panels.plan(plan, spec, shape, info)
     panels.forward_plan(plan, spec, shape, info)
-    plan:choose("t_block", 512, "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate")
-    plan:choose("block_bytes", 1 << 20, "of the tokens' rows stay in L2 while the columns of a weight gradient pass")
+    panels.gradient_plan(plan, 1 << 20)
 end
 
 -- Panels of a row of weights that are worked on together.
@@ -62,8 +76,25 @@ function panels.cfg(spec, plan, job)
             block = panels.block(plan), slab = plan.slab}
 end
 
--- wide: columns of the widest matrix whose rows become panels
-function panels.constants(plan, wide)
+-- Constants of gradients whose elements have `size` bytes.
+function panels.gradient_constants(plan, size)
+    local width = plan.vectors * plan.isa.lanes
+    local line = math.max(1, 64 // (width * size))
+    local run = panels.round_up((plan.run_bytes + width * size - 1) // (width * size), line)
+    return {
+        {"GROUP", matrix.group(plan.tile_rows, plan.isa.lanes), "rows of whole tiles and whole vectors"},
+        {"T_PANELS", math.max(1, plan.t_block // width), "panels of tokens that are summed in a register"},
+        {"BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads"},
+        {"ROW_FLOATS", plan.row_bytes // 4, "floats of B that groups of a weight gradient's rows pass over"},
+        {"ROW_PANELS", run, "panels of columns that they pass over at least"},
+        {"LINE_PANELS", line, "panels of columns of a cache line"},
+        {"BURST", (plan.tile_rows * math.max(plan.row_bytes // 4 // plan.isa.lanes, run * width) * size + 3) // 4,
+            "floats for a group of rows that are put together, then stored"},
+    }
+end
+
+-- wide: columns of the widest matrix whose rows become panels; size: bytes of an element of gradients (none: no gradients)
+function panels.constants(plan, wide, size)
     local lanes = plan.isa.lanes
     local width = plan.vectors * lanes
     local list = {
@@ -78,10 +109,10 @@ function panels.constants(plan, wide)
         {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
         {"STAGE", panels.round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},
     }
-    if plan.block_bytes then
-        list[#list + 1] = {"GROUP", matrix.group(plan.tile_rows, lanes), "rows of whole tiles and whole vectors"}
-        list[#list + 1] = {"T_PANELS", math.max(1, plan.t_block // width), "panels of tokens that are summed in a register"}
-        list[#list + 1] = {"BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads"}
+    if size then
+        for _, row in ipairs(panels.gradient_constants(plan, size)) do
+            list[#list + 1] = row
+        end
     end
     return list
 end
@@ -106,17 +137,34 @@ function panels.products(names, cfg, plan, totals)
     names.narrow_rows = matrix.heights(2 * plan.tile_rows, lanes, plan.slab, totals)
 end
 
+-- How gradients of dtype `out` go to memory, unless they are added to: past the caches if rows of `columns` (one of them at
+-- least) allow it. streams: stores of tiles, which are whole cache lines; bursts: the tiles' stores would be shorter, so a
+-- group of rows is put together first.
+function panels.ways(isa, width, out, adds, columns, paired)
+    local whole = isa.lanes * 4 >= 64
+    local aligned = not whole and 64 // out.size or paired and width or isa.lanes   -- elements
+    local some = false
+    for _, total in ipairs(columns) do
+        some = some or total % aligned == 0
+    end
+    return {
+        streams = whole and some and (paired or not out.narrow) and not adds,
+        bursts = not whole and some and not adds,
+        aligned = aligned, aligned_bytes = aligned * out.size,
+    }
+end
+
 -- Adds the names of gradients, dtype `out`. how: add (to what is there), rows and columns: totals of both
 function panels.gradients(names, cfg, plan, out, how)
     cfg.pairs, cfg.alternate = quantise.pairs(out, cfg.isa, how.add)
     local width = plan.vectors * cfg.isa.lanes
-    local aligned = cfg.pairs and width or cfg.isa.lanes   -- elements of a store
     names.gradient, names.adds, names.alternate = out, how.add, cfg.alternate
     names.out_c, names.widen_out, names.narrow_o = out.c, panels.convert(out, "widen"), panels.convert(out, "narrow")
-    names.aligned, names.aligned_bytes = aligned, aligned * out.size
-    names.streams, names.edges, names.staged = false, false, false
+    names.edges, names.staged = false, false
+    for key, value in pairs(panels.ways(cfg.isa, width, out, how.add, how.columns, cfg.pairs)) do
+        names[key] = value
+    end
     for _, total in ipairs(how.columns) do
-        names.streams = names.streams or (cfg.pairs or not out.narrow) and not how.add and total % aligned == 0
         names.edges = names.edges or total % width ~= 0
     end
     local set = {[plan.tile_rows] = true}
@@ -155,6 +203,9 @@ function panels.tiles(names, cfg, plan, add)
         if names.streams and m > 1 then
             add(matrix.gradient(cfg, m, {name = "stream", dtype = names.gradient, stream = true}))
         end
+    end
+    if names.bursts then
+        add(rows.lines(cfg, names.gradient, "give"))
     end
     if names.gradient_rows then
         add(matrix.put(cfg, {name = "put", dtype = names.gradient, add = names.adds}))

@@ -88,13 +88,17 @@ function rows.give(p, dt, dst, src, n)
     p:advance(src, n * elements)
 end
 
--- n cache lines of dtype dt to memory.
+-- Some rows of n cache lines of dtype dt, which lie side by side, to memory: `over` from the end of a row there to the next one.
 function rows.lines(cfg, dt, name)
-    local p = ir.program(cfg.isa, cfg.prefix .. name, {"n cache lines to memory."})
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Rows of n cache lines to memory."})
     local dst, src, n = p:pointer("dst", dt.c), p:pointer("src", "const " .. dt.c), p:integer("n")
-    p:loop(n, function()
-        rows.give(p, dt, dst, src, 16 // cfg.isa.lanes)
-    end, "lines")
+    local rows_left, over = p:integer("rows"), p:integer("over")
+    p:loop(rows_left, function()
+        p:loop(p:count_from("left", n), function()
+            rows.give(p, dt, dst, src, 16 // cfg.isa.lanes)
+        end, "lines")
+        p:advance(dst, over)
+    end, "rows")
     return p
 end
 
