@@ -46,7 +46,7 @@ function grouped.plan(plan, spec, _, info)
     plan:choose("pass_rows", 1024, "rows of an expert per pass: bounds the workspace")
     matrix.check(plan, info)
     if spec.op == "dW" then
-        panels.gradient_plan(plan, 1 << 18)
+        panels.gradient_plan(plan, info, 1 << 18)
         plan:choose("stage_bytes", 1 << 17, "of rows of an unaligned gradient, put together while as many are stored")
     end
 end
@@ -139,6 +139,7 @@ local function constants(spec, plan)
     add("PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of rows that are worked on together")
     local lines = round_up(across, width) // 16
     add("STAGE", 16 * (lines + 1 + lines % 2), "floats between rows on their way into panels: an odd number of cache lines")
+    table.move(panels.token_constants(plan), 1, 2, #list + 1, list)
     if spec.op == "dW" then
         add("K_SLICES", round_up(spec.K, width) // width, "panels of columns")
         local size = dtype[spec.output_dtype].size
@@ -185,7 +186,7 @@ function grouped.names(spec, plan, job)
     local edges = spec.K % width ~= 0
     local adds = dw and spec.accumulate_grads
     local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll,
-        block = panels.block(plan), slab = plan.slab, unaligned = spec.K * io.size % 64 ~= 0}
+        block = panels.block(plan), slab = plan.slab, t_unroll = plan.t_unroll, unaligned = spec.K * io.size % 64 ~= 0}
     if dw then
         cfg.pairs, cfg.alternate = quantise.pairs(out, isa, adds)
     end

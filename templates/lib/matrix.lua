@@ -14,13 +14,18 @@ local schema = require "schema"
 
 local matrix = {}
 
+-- Complains of steps that do not divide a panel.
+function matrix.check_steps(plan, info, key)
+    local width = plan.vectors * plan.isa.lanes
+    if width % plan[key] ~= 0 then
+        schema.complain(info, "plan." .. key, ("steps of %d do not divide the %d columns of a panel"):format(plan[key], width))
+    end
+end
+
 -- Complains of a plan whose blocks have no tiles.
 function matrix.check(plan, info)
     local lanes = plan.isa.lanes
-    local width = plan.vectors * lanes
-    if width % plan.unroll ~= 0 then
-        schema.complain(info, "plan.unroll", ("steps of %d do not divide the %d columns of a panel"):format(plan.unroll, width))
-    end
+    matrix.check_steps(plan, info, "unroll")
     for _, key in ipairs{"slab", "few_rows"} do
         if plan[key] and plan[key] % lanes ~= 0 then
             schema.complain(info, "plan." .. key, ("%d rows are no multiple of the %d lanes of a vector"):format(plan[key], lanes))
@@ -31,7 +36,7 @@ function matrix.check(plan, info)
     end
 end
 
--- acc += A * B over `panels` panels of A; the first has `first` steps of `unroll` k, the others `full`; `jump` leads from the
+-- acc += A * B over `panels` panels of A; the first has `first` steps of t.unroll k, the others `full`; `jump` leads from the
 -- end of a panel's rows to the start of the next one's. each() is called once a step, turn() once a panel.
 local function sum(p, cfg, t, each, turn)
     local width = cfg.vectors * cfg.isa.lanes
@@ -42,7 +47,7 @@ local function sum(p, cfg, t, each, turn)
             if each then
                 each()
             end
-            for k = 0, cfg.unroll - 1 do
+            for k = 0, t.unroll - 1 do
                 p:block("k = " .. k, function()
                     local b = {}
                     for v = 0, t.vectors - 1 do
@@ -63,8 +68,8 @@ local function sum(p, cfg, t, each, turn)
                     p:row(nil)
                 end)
             end
-            p:advance(t.A, cfg.unroll)
-            p:advance(t.B, cfg.unroll * width)
+            p:advance(t.A, t.unroll)
+            p:advance(t.B, t.unroll * width)
         end, "over the columns of a panel")
         p:advance(t.A, t.jump)
         if turn then
@@ -119,7 +124,7 @@ function matrix.product(cfg, rows, vectors)
     local width = cfg.vectors * lanes
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
         {("S[%d rows] += A * B; fetches lines at `near`, and copies `count` rows of the next weights after each panel."):format(rows)})
-    local t = {rows = rows, vectors = vectors}
+    local t = {rows = rows, vectors = vectors, unroll = cfg.unroll}
     local S = p:pointer("S", "float")
     t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
     t.panels, t.first, t.full, t.jump = p:integer("panels"), p:integer("first"), p:integer("full"), p:integer("jump")
@@ -172,7 +177,7 @@ function matrix.gradient(cfg, rows, has)
         {("C[%d rows] %s A * B for n panels of columns: rows `ld` apart, C `up` and A `again` to the start of the next panel."):format(
             rows, has.add and "+=" or "=")})
     p.hoists = 0   -- the sums need the registers; constants are loaded where they are used
-    local t = {rows = rows, vectors = cfg.vectors}
+    local t = {rows = rows, vectors = cfg.vectors, unroll = cfg.t_unroll}
     local C = p:pointer("C", has.dtype.c)
     t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
     local panels, first = p:integer("panels"), p:integer("first")

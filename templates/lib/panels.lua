@@ -15,6 +15,7 @@ local int = types.int
 panels.gradient_keys = {
     {"t_block", int(16, 65536), optional = true, doc = "tokens whose products are summed in a register, in gradients of weights"},
     {"block_bytes", int(1, 1 << 30), optional = true, doc = "of tokens' rows that a pass over a weight gradient's columns reads"},
+    {"t_unroll", int(1, 8), optional = true, doc = "tokens of a step of a weight gradient's loop"},
     {"row_bytes", int(1, 1 << 30), optional = true, doc = "of the columns' rows that groups of a weight gradient's rows pass over"},
     {"run_bytes", int(1, 65536), optional = true, doc = "of a weight gradient's row that are stored together, at least"},
 }
@@ -51,18 +52,27 @@ function panels.forward_plan(plan, spec, _, info)
     matrix.check(plan, info)
 end
 
+-- Are stores of a vector parts of cache lines, so that groups of rows of a gradient are put together before they are stored?
+function panels.stores_bursts(isa)
+    return isa.lanes * 4 < 64
+end
+
 -- Of gradients of weights. block_bytes: of A
-function panels.gradient_plan(plan, block_bytes)
+function panels.gradient_plan(plan, info, block_bytes)
     plan:choose("t_block", 512, "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate")
     plan:choose("block_bytes", block_bytes, "of the tokens' rows stay in L2 while the columns of a weight gradient pass")
+    plan:choose("t_unroll", 2, "tokens of a step of a weight gradient's loop: few are wasted on an odd number of them")
     plan:choose("row_bytes", 1 << 14, "of the columns' rows stay in L1 while groups of a weight gradient's rows pass")
-    plan:choose("run_bytes", 64, "of a weight gradient's row at least are stored together: whole cache lines")
+    local bursts = panels.stores_bursts(plan.isa)
+    plan:choose("run_bytes", bursts and 256 or 128, bursts and "of a weight gradient's row are stored together: neighbours of a line cost less"
+        or "of a weight gradient's row are stored together: lines in pairs")
+    matrix.check_steps(plan, info, "t_unroll")
 end
 
 -- Products and gradients.
 function panels.plan(plan, spec, shape, info)
     panels.forward_plan(plan, spec, shape, info)
-    panels.gradient_plan(plan, 1 << 20)
+    panels.gradient_plan(plan, info, 1 << 20)
 end
 
 -- Panels of a row of weights that are worked on together.
@@ -73,7 +83,15 @@ end
 -- cfg of the tiles.
 function panels.cfg(spec, plan, job)
     return {isa = plan.isa, prefix = job.name .. "_", dtype = dtype[spec.dtype], vectors = plan.vectors, unroll = plan.unroll,
-            block = panels.block(plan), slab = plan.slab}
+            t_unroll = plan.t_unroll, block = panels.block(plan), slab = plan.slab}
+end
+
+-- Constants of tokens as columns of panels.
+function panels.token_constants(plan)
+    return {
+        {"T_UNROLL", plan.t_unroll or 1, "tokens of a step of a loop over them"},
+        {"EDGE", math.max(plan.isa.lanes, plan.unroll, plan.t_unroll or 1), "columns of which all are written if one is in use"},
+    }
 end
 
 -- Constants of gradients whose elements have `size` bytes.
@@ -82,6 +100,7 @@ function panels.gradient_constants(plan, size)
     local line = math.max(1, 64 // (width * size))
     local run = panels.round_up((plan.run_bytes + width * size - 1) // (width * size), line)
     return {
+        {"T_STEPS", width // plan.t_unroll, "loops of a weight gradient over a full panel of tokens"},
         {"GROUP", matrix.group(plan.tile_rows, plan.isa.lanes), "rows of whole tiles and whole vectors"},
         {"T_PANELS", math.max(1, plan.t_block // width), "panels of tokens that are summed in a register"},
         {"BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads"},
@@ -109,10 +128,9 @@ function panels.constants(plan, wide, size)
         {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
         {"STAGE", panels.round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},
     }
-    if size then
-        for _, row in ipairs(panels.gradient_constants(plan, size)) do
-            list[#list + 1] = row
-        end
+    table.move(panels.token_constants(plan), 1, 2, #list + 1, list)
+    for _, row in ipairs(size and panels.gradient_constants(plan, size) or {}) do
+        list[#list + 1] = row
     end
     return list
 end
@@ -141,7 +159,7 @@ end
 -- least) allow it. streams: stores of tiles, which are whole cache lines; bursts: the tiles' stores would be shorter, so a
 -- group of rows is put together first.
 function panels.ways(isa, width, out, adds, columns, paired)
-    local whole = isa.lanes * 4 >= 64
+    local whole = not panels.stores_bursts(isa)
     local aligned = not whole and 64 // out.size or paired and width or isa.lanes   -- elements
     local some = false
     for _, total in ipairs(columns) do
