@@ -43,8 +43,7 @@ function panels.forward_plan(plan, spec, _, info)
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v))
     plan:choose("unroll", 4, "k steps of a loop body")
-    plan:choose("k_block", dtype[spec.dtype].narrow and 128 or 64,
-        "products per partial sum: keeps f32 sums of long K accurate, and a block of tokens in L1")
+    plan:choose("k_block", 64, "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1")
     plan:choose("slab", panels.round_up(8 * isa.tile.rows, isa.lanes), "rows of weights that pass over the tokens together")
     plan:choose("few_rows", math.min(3 * isa.lanes, plan.slab), "rows of a slab for a single panel of tokens: two of them stay in L1")
     plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted")
