@@ -147,8 +147,8 @@ local function constants(spec, plan)
         add("STAGED", math.max(1, plan.stage_bytes // (row * plan.tile_rows)) * plan.tile_rows,
             "rows of an unaligned gradient that are put together before they are stored")
         add("GIVEN", plan.tile_rows * width * size // 64 + 1, "cache lines at most that go to memory beside a group of rows")
-        for _, row in ipairs(panels.gradient_constants(plan, size)) do
-            list[#list + 1] = row
+        for _, constant in ipairs(panels.gradient_constants(plan, size)) do
+            list[#list + 1] = constant
         end
     end
     return list

@@ -36,7 +36,7 @@ function panels.round_up(x, n)
 end
 
 -- The plan of products.
-function panels.forward_plan(plan, spec, _, info)
+function panels.forward_plan(plan, _, _, info)
     local isa = plan.isa
     plan.vectors = 2
     plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
@@ -63,8 +63,7 @@ function panels.gradient_plan(plan, info, block_bytes)
     plan:choose("t_unroll", 2, "tokens of a step of a weight gradient's loop: few are wasted on an odd number of them")
     plan:choose("row_bytes", 1 << 14, "of the columns' rows stay in L1 while groups of a weight gradient's rows pass")
     local bursts = panels.stores_bursts(plan.isa)
-    plan:choose("run_bytes", bursts and 256 or 128, bursts and "of a weight gradient's row are stored together: neighbours of a line cost less"
-        or "of a weight gradient's row are stored together: lines in pairs")
+    plan:choose("run_bytes", bursts and 256 or 128, "of a weight gradient's row at least are stored together: memory takes runs of lines faster")
     matrix.check_steps(plan, info, "t_unroll")
 end
 
