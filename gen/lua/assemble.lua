@@ -49,7 +49,12 @@ end
 
 -- Code of the items that control, where it does not depend on its place.
 local control = {
-    count = function(item) return frame_op("move", item.value.reg, item.from.reg) end,
+    count = function(item)
+        if type(item.from) == "number" then
+            return frame_op("number", 0, item.value.reg, item.from)
+        end
+        return frame_op("move", item.value.reg, item.from.reg)
+    end,
     set = function(item) return frame_op("move", item.value.reg, item.from.reg) end,
     advance = function(item)
         local v, by = item.pointer, item.by
@@ -115,7 +120,7 @@ function Pieces:control(item)
         self:add(frame_op("down", 0, item.count.reg, 1), nil, {control = "down", count = item.count})
         self:special("jump", {control = "jump", maybe = item.maybe})
     elseif kind ~= "open" and kind ~= "close" then
-        self:add(control[kind](item), nil, item)
+        self:add(control[kind](item), item.row, item)
     elseif kind == "open" and self.apart then
         self:special("open", item)
     end

@@ -219,11 +219,14 @@ function Program:loop(n, body, title, maybe)
     end
 end
 
--- A count of its own, to run a loop with: starts as `from`.
+-- A count of its own, to run a loop with: starts as `from`, another integer or a number.
 function Program:count_from(name, from)
     local v = self:value(name, "r", "int64_t")
     local at = self:item({control = "count", value = v, from = from})
-    v.def, v.last, from.last = at, at, at
+    v.def, v.last = at, at
+    if type(from) == "table" then
+        from.last = at
+    end
     return v
 end
 
@@ -242,7 +245,7 @@ end
 
 -- Move a pointer by a number of elements, or by an integer value of elements.
 function Program:advance(pointer, by)
-    local at = self:item({control = "advance", pointer = pointer, by = by})
+    local at = self:item({control = "advance", pointer = pointer, by = by, row = self.current})
     pointer.last, pointer.mutated = at, true
     if type(by) == "table" then
         by.last = at

@@ -101,7 +101,11 @@ local describe = {
     skip = function() return "jz past it", "then the loop does not run" end,
     jump = function() return "jnz loop", "until none is left" end,
     count = function(item)
-        return ("mov %s,%s"):format(gpr[item.value.reg], gpr[item.from.reg]), ("%s = %s"):format(item.value.name, item.from.name)
+        local from, name = item.from, item.from
+        if type(from) == "table" then
+            from, name = gpr[from.reg], from.name
+        end
+        return ("mov %s,%s"):format(gpr[item.value.reg], from), ("%s = %s"):format(item.value.name, name)
     end,
     set = function(item)
         return ("mov %s,%s"):format(gpr[item.value.reg], gpr[item.from.reg]), ("%s = %s"):format(item.value.name, item.from.name)

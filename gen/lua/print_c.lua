@@ -175,7 +175,7 @@ local function print_with(p, spelling)
             depth = depth - 1
             indent(out, depth, "}")
         elseif kind == "count" then
-            indent(out, depth, ("int64_t %s = %s;"):format(code.value.name, code.from.name))
+            indent(out, depth, ("int64_t %s = %s;"):format(code.value.name, by_text(code.from)))
         elseif kind == "set" then
             indent(out, depth, ("%s = %s;"):format(code.value.name, code.from.name))
         elseif kind == "advance" then

@@ -207,7 +207,7 @@ function grouped.names(spec, plan, job)
         edges = edges, copies_edges = edges,
         -- a flat index names a row of the output
         once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
-        product_rows = forward and matrix.heights(plan.tile_rows, lanes, plan.slab, {spec.N}) or all_heights(plan.tile_rows),
+        product_rows = forward and matrix.heights(plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
         packed_rows = all_heights(plan.tile_rows), float_rows = reduces(spec) or not out.narrow,
         strip = c.STRIP, dots = false, whole = function(x) return x end,
         narrow_rows = forward and matrix.heights(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
@@ -223,7 +223,7 @@ function grouped.names(spec, plan, job)
         local function add(tile)
             list[#list + 1] = tile
         end
-        if not dx then
+        if forward then
             product_tiles(cfg, add, names.product_rows, plan.vectors)
             product_tiles(cfg, add, names.narrow_rows, 1)
         end
@@ -258,6 +258,7 @@ function grouped.names(spec, plan, job)
         for _, m in ipairs(names.gradient_rows) do
             add(matrix.gradient(cfg, m, {name = "gradient", dtype = out, add = adds, gives = staged,
                 ld = staged and c.K_SLICES * width, jump = staged and (c.APART - 1) * width}))
+            add(matrix.gradient(cfg, m, {name = "part", dtype = f32, add = true}))
             if streams and m > 1 then
                 add(matrix.gradient(cfg, m, {name = "stream", dtype = out, stream = true}))
             end

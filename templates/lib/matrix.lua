@@ -31,50 +31,51 @@ function matrix.check(plan, info)
             schema.complain(info, "plan." .. key, ("%d rows are no multiple of the %d lanes of a vector"):format(plan[key], lanes))
         end
     end
+    if plan.slab and plan.slab < plan.tile_rows then
+        schema.complain(info, "plan.slab", ("%d rows are fewer than a tile has, %d"):format(plan.slab, plan.tile_rows))
+    end
     if plan.few_rows and plan.few_rows > plan.slab then
         schema.complain(info, "plan.few_rows", ("%d rows are more than a slab has, %d"):format(plan.few_rows, plan.slab))
     end
 end
 
--- acc += A * B over `panels` panels of A; the first has `first` steps of t.unroll k, the others `full`; `jump` leads from the
--- end of a panel's rows to the start of the next one's. each() is called once a step, turn() once a panel.
-local function sum(p, cfg, t, each, turn)
+-- acc += A * B for t.unroll columns of A.
+local function step(p, cfg, t)
     local width = cfg.vectors * cfg.isa.lanes
+    for k = 0, t.unroll - 1 do
+        p:block("k = " .. k, function()
+            local b = {}
+            for v = 0, t.vectors - 1 do
+                b[v] = p:op("load", "b_" .. v, p:at(t.B, k * width + v * cfg.isa.lanes))
+            end
+            for r = 0, t.rows - 1 do
+                p:row(r)
+                local at = p:at(t.A, r * width + k)
+                if t.vectors == 1 and p:has("fma_bcast") then
+                    p:op("fma_bcast", t.acc[r][0], b[0], at)
+                else
+                    local a = p:op("bcast", "a_" .. r, at)
+                    for v = 0, t.vectors - 1 do
+                        p:op("fma", t.acc[r][v], a, b[v])
+                    end
+                end
+            end
+            p:row(nil)
+        end)
+    end
+    p:advance(t.A, t.unroll)
+    p:advance(t.B, t.unroll * width)
+end
+
+-- acc += A * B over `panels` panels of A; the first has `first` steps of t.unroll k, the others `full`; `jump` leads from the
+-- end of a panel's rows to the start of the next one's.
+local function sum(p, cfg, t)
     local current = p:count_from("current", t.first)
     p:loop(t.panels, function()
-        local left = p:count_from("left", current)
-        p:loop(left, function()
-            if each then
-                each()
-            end
-            for k = 0, t.unroll - 1 do
-                p:block("k = " .. k, function()
-                    local b = {}
-                    for v = 0, t.vectors - 1 do
-                        b[v] = p:op("load", "b_" .. v, p:at(t.B, k * width + v * cfg.isa.lanes))
-                    end
-                    for r = 0, t.rows - 1 do
-                        p:row(r)
-                        local at = p:at(t.A, r * width + k)
-                        if t.vectors == 1 and p:has("fma_bcast") then
-                            p:op("fma_bcast", t.acc[r][0], b[0], at)
-                        else
-                            local a = p:op("bcast", "a_" .. r, at)
-                            for v = 0, t.vectors - 1 do
-                                p:op("fma", t.acc[r][v], a, b[v])
-                            end
-                        end
-                    end
-                    p:row(nil)
-                end)
-            end
-            p:advance(t.A, t.unroll)
-            p:advance(t.B, t.unroll * width)
+        p:loop(p:count_from("left", current), function()
+            step(p, cfg, t)
         end, "over the columns of a panel")
         p:advance(t.A, t.jump)
-        if turn then
-            turn()
-        end
         p:set(current, t.full)
     end, "panels")
 end
@@ -102,7 +103,7 @@ local function put_row(p, cfg, C, has, name, value)
             x[v] = p:op("add", ("%s_%d"):format(name, v), x[v], before)
         end
     end
-    if cfg.pairs then
+    if cfg.pairs and dt.narrow then
         quantise.store_pair(p, dt, p:at(C, 0), x[0], x[1], has.stream and "stream_bits" or "store_bits")
         return
     end
@@ -123,14 +124,16 @@ function matrix.product(cfg, rows, vectors)
     local lanes = cfg.isa.lanes
     local width = cfg.vectors * lanes
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
-        {("S[%d rows] += A * B; fetches lines at `near`, and copies `count` rows of the next weights after each panel."):format(rows)})
+        {("S[%d rows] += A * B, groups times; fetches lines at `near`, copies `count` rows of the next weights after each panel."):format(
+            rows)})
     local t = {rows = rows, vectors = vectors, unroll = cfg.unroll}
     local S = p:pointer("S", "float")
     t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
-    t.panels, t.first, t.full, t.jump = p:integer("panels"), p:integer("first"), p:integer("full"), p:integer("jump")
+    local panels = p:integer("panels")
     local near = p:pointer("near", "const float")
     local to, from = p:pointer("to", "float"), p:pointer("from", "const " .. cfg.dtype.c)
     local count, ld, ahead = p:integer("count"), p:integer("ld"), p:integer("ahead")
+    local groups, over, back = p:integer("groups"), p:integer("over"), p:integer("back")
     local line = 64 // cfg.dtype.size
     local function copy_row()
         for i = 0, cfg.block * width - (cfg.unaligned and 0 or 1), line do
@@ -143,28 +146,36 @@ function matrix.product(cfg, rows, vectors)
         p:advance(from, ld)
         p:advance(to, width)
     end
-    for r = 0, rows - 1 do
-        p:row(r)
-        for i = 0, vectors * lanes - 1, 16 do
-            p:op("prefetch_0", p:at(S, r * width + i))
+    p:loop(groups, function()
+        for r = 0, rows - 1 do
+            p:row(r)
+            for i = 0, vectors * lanes - 1, 16 do
+                p:op("prefetch_0", p:at(S, r * width + i))
+            end
         end
-    end
-    p:row(nil)
-    clear(p, t)
-    sum(p, cfg, t, function()
-        p:op("prefetch_1", p:at(near, 0))
-        p:advance(near, 16)
-    end, function()
-        p:loop(p:count_from("more", count), copy_row, "rows of the next weights", true)
-    end)
-    for r = 0, rows - 1 do
-        p:row(r)
-        for v = 0, vectors - 1 do
-            local at, name = p:at(S, r * width + v * lanes), ("sum_%d_%d"):format(r, v)
-            p:op("store", at, p:op("add", name, t.acc[r][v], p:op("load", name .. "_before", at)))
+        p:row(nil)
+        clear(p, t)
+        p:loop(p:count_from("down", panels), function()
+            p:loop(p:count_from("left", width // cfg.unroll), function()
+                p:op("prefetch_1", p:at(near, 0))
+                p:advance(near, 16)
+                step(p, cfg, t)
+            end, "over the columns of a panel")
+            p:advance(t.A, (cfg.slab - 1) * width)
+            p:loop(p:count_from("more", count), copy_row, "rows of the next weights", true)
+        end, "panels")
+        for r = 0, rows - 1 do
+            p:row(r)
+            for v = 0, vectors - 1 do
+                local at, name = p:at(S, v * lanes), ("sum_%d_%d"):format(r, v)
+                p:op("store", at, p:op("add", name, t.acc[r][v], p:op("load", name .. "_before", at)))
+            end
+            p:advance(S, width)
         end
-    end
-    p:row(nil)
+        p:row(nil)
+        p:advance(t.A, over)
+        p:advance(t.B, back)
+    end, "groups of rows")
     return p
 end
 

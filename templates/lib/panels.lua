@@ -63,7 +63,7 @@ function panels.gradient_plan(plan, info, block_bytes)
     plan:choose("t_unroll", 2, "tokens of a step of a weight gradient's loop: few are wasted on an odd number of them")
     plan:choose("row_bytes", 1 << 14, "of the columns' rows stay in L1 while groups of a weight gradient's rows pass")
     local bursts = panels.stores_bursts(plan.isa)
-    plan:choose("run_bytes", bursts and 256 or 128, "of a weight gradient's row at least are stored together: memory takes runs of lines faster")
+    plan:choose("run_bytes", bursts and 256 or 128, "of a weight gradient's row at least are stored together: runs of lines are faster")
     matrix.check_steps(plan, info, "t_unroll")
 end
 
@@ -99,6 +99,7 @@ function panels.gradient_constants(plan, size)
     local run = panels.round_up((plan.run_bytes + width * size - 1) // (width * size), line)
     return {
         {"T_STEPS", width // plan.t_unroll, "loops of a weight gradient over a full panel of tokens"},
+        {"PART_ROWS", math.max(1, plan.slab // plan.tile_rows) * plan.tile_rows, "rows of a gradient whose sums pass through memory"},
         {"GROUP", matrix.group(plan.tile_rows, plan.isa.lanes), "rows of whole tiles and whole vectors"},
         {"T_PANELS", math.max(1, plan.t_block // width), "panels of tokens that are summed in a register"},
         {"BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads"},
@@ -216,6 +217,7 @@ function panels.tiles(names, cfg, plan, add)
     end
     for _, m in ipairs(names.gradient_rows or {}) do
         add(matrix.gradient(cfg, m, {name = "gradient", dtype = names.gradient, add = names.adds}))
+        add(matrix.gradient(cfg, m, {name = "part", dtype = f32, add = true}))
         if names.streams and m > 1 then
             add(matrix.gradient(cfg, m, {name = "stream", dtype = names.gradient, stream = true}))
         end

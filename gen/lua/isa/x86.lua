@@ -12,6 +12,7 @@ return {
     frame = {
         --  name       mnemonic       encoding            places
         move       = {"mov",         "REX.W 8B /r",      "RM"},
+        number     = {"mov",         "REX.W C7 /0 id",   "MI"},
         address    = {"lea",         "REX.W 8D /r",      "RT"},
         add_8      = {"add",         "REX.W 83 /0 ib",   "MI"},
         add_32     = {"add",         "REX.W 81 /0 id",   "MI"},
