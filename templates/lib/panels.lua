@@ -60,9 +60,9 @@ end
 function panels.gradient_plan(plan, info, block_bytes)
     plan:choose("t_block", 512, "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate")
     plan:choose("block_bytes", block_bytes, "of the tokens' rows stay in L2 while the columns of a weight gradient pass")
-    plan:choose("t_unroll", 2, "tokens of a step of a weight gradient's loop: few are wasted on an odd number of them")
     plan:choose("row_bytes", 1 << 14, "of the columns' rows stay in L1 while groups of a weight gradient's rows pass")
     local bursts = panels.stores_bursts(plan.isa)
+    plan:choose("t_unroll", bursts and 2 or 4, "tokens of a step of a weight gradient's loop: the shorter a tile, the fewer may be wasted")
     plan:choose("run_bytes", bursts and 256 or 128, "of a weight gradient's row at least are stored together: runs of lines are faster")
     matrix.check_steps(plan, info, "t_unroll")
 end
