@@ -133,8 +133,6 @@ function backward.names(spec, plan, job)
     panels.products(names, cfg, plan, totals)
     panels.gradients(names, cfg, plan, out, {add = has.add, columns = {gates * spec.I_TP, spec.H},
         rows = {spec.H, spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil}})
-    names.scalars[#names.scalars + 1] = names.edges and {out, "narrow"} or false
-    names.scalars[#names.scalars + 1] = names.edges and has.add and {out, "widen"} or false
     names.tiles = function()
         local list = {}
         local function add(tile)

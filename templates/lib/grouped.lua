@@ -5,7 +5,6 @@ local types = require("schema").types
 local gemm = require "lib.gemm"
 local matrix = require "lib.matrix"
 local panels = require "lib.panels"
-local quantise = require "lib.quantise"
 local rows = require "lib.rows"
 
 local grouped = {}
@@ -139,19 +138,15 @@ local function constants(spec, plan)
     add("PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of rows that are worked on together")
     local lines = round_up(across, width) // 16
     add("STAGE", 16 * (lines + 1 + lines % 2), "floats between rows on their way into panels: an odd number of cache lines")
-    table.move(panels.token_constants(plan), 1, 2, #list + 1, list)
-    if spec.op == "dW" then
+    local size = spec.op == "dW" and dtype[spec.output_dtype].size
+    if size then
         add("K_SLICES", round_up(spec.K, width) // width, "panels of columns")
-        local size = dtype[spec.output_dtype].size
         local row = round_up(spec.K, width) * size
         add("STAGED", math.max(1, plan.stage_bytes // (row * plan.tile_rows)) * plan.tile_rows,
             "rows of an unaligned gradient that are put together before they are stored")
         add("GIVEN", plan.tile_rows * width * size // 64 + 1, "cache lines at most that go to memory beside a group of rows")
-        for _, constant in ipairs(panels.gradient_constants(plan, size)) do
-            list[#list + 1] = constant
-        end
     end
-    return list
+    return panels.token_constants(list, plan, size)
 end
 
 -- Heights of tiles for any number of rows.
@@ -163,20 +158,6 @@ local function all_heights(most)
     return list
 end
 
--- For `total` rows, all but the last ones `most` at a time.
-local function remainders(most, total)
-    local rest = total % most
-    return rest > 0 and {rest, most} or {most}
-end
-
-local function product_tiles(cfg, add, heights, vectors)
-    local most = heights[#heights]
-    local tallest = most and matrix.product(cfg, most, vectors)
-    for i = #heights, 1, -1 do
-        add(heights[i] == most and tallest or matrix.shorter(tallest, heights[i]))
-    end
-end
-
 function grouped.names(spec, plan, job)
     local isa, io, out = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype]
     local lanes, f32 = isa.lanes, dtype.f32
@@ -185,14 +166,8 @@ function grouped.names(spec, plan, job)
     local factor = spec.fuse_mul == "post" and dtype[spec.affinity_dtype]
     local edges = spec.K % width ~= 0
     local adds = dw and spec.accumulate_grads
-    local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll,
-        block = panels.block(plan), slab = plan.slab, t_unroll = plan.t_unroll, unaligned = spec.K * io.size % 64 ~= 0}
-    if dw then
-        cfg.pairs, cfg.alternate = quantise.pairs(out, isa, adds)
-    end
-    local ways = panels.ways(isa, width, out, adds, dw and {spec.K} or {}, cfg.pairs)
-    local streams, bursts = ways.streams, ways.bursts
-    local staged = dw and not adds and not streams and not bursts
+    local cfg = panels.cfg(spec, plan, job)
+    cfg.unaligned = spec.K * io.size % 64 ~= 0
     local c = {}
     for _, row in ipairs(constants(spec, plan)) do
         c[row[1]] = row[2]
@@ -200,9 +175,7 @@ function grouped.names(spec, plan, job)
     local names = {
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
         io = io.c, out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
-        narrow_out = out.narrow ~= nil,
-        staged = staged, out_size = out.size, lanes = lanes, alternate = cfg.alternate, adds = adds, streams = streams,
-        bursts = bursts, aligned = ways.aligned, aligned_bytes = ways.aligned_bytes,
+        narrow_out = out.narrow ~= nil, out_size = out.size, lanes = lanes, staged = false, bursts = false,
         shares = forward, clears = reduces(spec) or dw and not adds, clears_16 = dw and not adds and out.narrow ~= nil, turns = false,
         edges = edges, copies_edges = edges,
         -- a flat index names a row of the output
@@ -211,21 +184,23 @@ function grouped.names(spec, plan, job)
         packed_rows = all_heights(plan.tile_rows), float_rows = reduces(spec) or not out.narrow,
         strip = c.STRIP, dots = false, whole = function(x) return x end,
         narrow_rows = forward and matrix.heights(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
-        gradient_rows = remainders(plan.tile_rows, spec.N),
-        widen_io = convert(io, "widen"), narrow_o = convert(out, "narrow"), widen_out = convert(out, "widen"),
+        widen_io = convert(io, "widen"), narrow_o = convert(out, "narrow"),
         widen_factor = factor and convert(factor, "widen"),
         constants = constants(spec, plan),
-        scalars = {{io, "widen"}, (forward or edges or reduces(spec)) and {out, "narrow"} or false,
-            adds and edges and {out, "widen"} or false, factor and {factor, "widen"} or false},
+        scalars = {{io, "widen"}, (forward or dx and edges or reduces(spec)) and {out, "narrow"} or false,
+            factor and {factor, "widen"} or false},
     }
+    if dw then
+        panels.gradients(names, cfg, plan, out, {add = adds, rows = {spec.N}, columns = {spec.K}})
+        names.staged = not (adds or names.streams or names.bursts)
+    end
     names.tiles = function()
         local list = {}
         local function add(tile)
             list[#list + 1] = tile
         end
         if forward then
-            product_tiles(cfg, add, names.product_rows, plan.vectors)
-            product_tiles(cfg, add, names.narrow_rows, 1)
+            panels.product_tiles(names, cfg, plan, add)
         end
         add(rows.zero(cfg, "zero"))
         if dx then
@@ -255,22 +230,8 @@ function grouped.names(spec, plan, job)
             add(rows.put(cfg, out, "put", factor))
             return list
         end
-        for _, m in ipairs(names.gradient_rows) do
-            add(matrix.gradient(cfg, m, {name = "gradient", dtype = out, add = adds, gives = staged,
-                ld = staged and c.K_SLICES * width, jump = staged and (c.APART - 1) * width}))
-            add(matrix.gradient(cfg, m, {name = "part", dtype = f32, add = true}))
-            if streams and m > 1 then
-                add(matrix.gradient(cfg, m, {name = "stream", dtype = out, stream = true}))
-            end
-        end
-        add(matrix.put(cfg, {name = "put", dtype = out, add = adds}))
-        if streams then
-            add(matrix.put(cfg, {name = "put_stream", dtype = out, stream = true}))
-        end
+        panels.gradient_tiles(names, cfg, add, names.staged and c.K_SLICES * width, names.staged and (c.APART - 1) * width)
         add(matrix.copy(cfg, {name = "copy_rows", alternate = cfg.alternate}))
-        if staged or bursts then
-            add(rows.lines(cfg, out, "give"))
-        end
         return list
     end
     return names

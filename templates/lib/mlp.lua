@@ -202,8 +202,6 @@ function mlp.backward_names(spec, plan, job)
     names.turns_whole = spec.H >= lanes and (spec.I_TP >= lanes or both >= lanes)
     names.saved = spec.checkpoint == "saved"
     names.bounds = epilogue.bounded(spec) and bounds(spec)
-    table.move({names.edges and {out, "narrow"} or false, names.edges and spec.accumulate_grads and {out, "widen"} or false}, 1, 2,
-        #names.scalars + 1, names.scalars)
     names.tiles = list_of(function(add)
         tiles(add)
         add(rows.widen(cfg, dtype.f32, "move"))

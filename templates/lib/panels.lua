@@ -84,16 +84,8 @@ function panels.cfg(spec, plan, job)
             t_unroll = plan.t_unroll, block = panels.block(plan), slab = plan.slab}
 end
 
--- Constants of tokens as columns of panels.
-function panels.token_constants(plan)
-    return {
-        {"T_UNROLL", plan.t_unroll or 1, "tokens of a step of a loop over them"},
-        {"EDGE", math.max(plan.isa.lanes, plan.unroll, plan.t_unroll or 1), "columns of which all are written if one is in use"},
-    }
-end
-
 -- Constants of gradients whose elements have `size` bytes.
-function panels.gradient_constants(plan, size)
+local function gradient_constants(plan, size)
     local width = plan.vectors * plan.isa.lanes
     local line = math.max(1, 64 // (width * size))
     local run = panels.round_up((plan.run_bytes + width * size - 1) // (width * size), line)
@@ -111,11 +103,20 @@ function panels.gradient_constants(plan, size)
     }
 end
 
+-- Adds constants of tokens as columns of panels and, if their elements have `size` bytes (none: no gradients), of gradients.
+function panels.token_constants(list, plan, size)
+    list[#list + 1] = {"T_UNROLL", plan.t_unroll or 1, "tokens of a step of a loop over them"}
+    list[#list + 1] = {"EDGE", math.max(plan.isa.lanes, plan.unroll, plan.t_unroll or 1),
+        "columns of which all are written if one is in use"}
+    local more = size and gradient_constants(plan, size) or {}
+    return table.move(more, 1, #more, #list + 1, list)
+end
+
 -- wide: columns of the widest matrix whose rows become panels; size: bytes of an element of gradients (none: no gradients)
 function panels.constants(plan, wide, size)
     local lanes = plan.isa.lanes
     local width = plan.vectors * lanes
-    local list = {
+    return panels.token_constants({
         {"LANES", lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
         {"WIDTH", width, "columns of a panel"},
         {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"},
@@ -126,12 +127,7 @@ function panels.constants(plan, wide, size)
         {"PASS_ROWS", plan.pass_rows, "tokens that are worked on together"},
         {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
         {"STAGE", panels.round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},
-    }
-    table.move(panels.token_constants(plan), 1, 2, #list + 1, list)
-    for _, row in ipairs(size and panels.gradient_constants(plan, size) or {}) do
-        list[#list + 1] = row
-    end
-    return list
+    }, plan, size)
 end
 
 -- f(expression) that widens or narrows one element in C.
@@ -157,7 +153,7 @@ end
 -- How gradients of dtype `out` go to memory, unless they are added to: past the caches if rows of `columns` (one of them at
 -- least) allow it. streams: stores of tiles, which are whole cache lines; bursts: the tiles' stores would be shorter, so a
 -- group of rows is put together first.
-function panels.ways(isa, width, out, adds, columns, paired)
+local function ways(isa, width, out, adds, columns, paired)
     local whole = not panels.stores_bursts(isa)
     local aligned = not whole and 64 // out.size or paired and width or isa.lanes   -- elements
     local some = false
@@ -171,19 +167,22 @@ function panels.ways(isa, width, out, adds, columns, paired)
     }
 end
 
--- Adds the names of gradients, dtype `out`. how: add (to what is there), rows and columns: totals of both
+-- Adds the names of gradients, dtype `out`, and their scalars. how: add (to what is there), rows and columns: totals of both
 function panels.gradients(names, cfg, plan, out, how)
     cfg.pairs, cfg.alternate = quantise.pairs(out, cfg.isa, how.add)
     local width = plan.vectors * cfg.isa.lanes
     names.gradient, names.adds, names.alternate = out, how.add, cfg.alternate
     names.out_c, names.widen_out, names.narrow_o = out.c, panels.convert(out, "widen"), panels.convert(out, "narrow")
+    names.part = how.add and not out.narrow and "gradient" or "part"   -- tiles that add to f32 sums
     names.edges, names.staged = false, false
-    for key, value in pairs(panels.ways(cfg.isa, width, out, how.add, how.columns, cfg.pairs)) do
+    for key, value in pairs(ways(cfg.isa, width, out, how.add, how.columns, cfg.pairs)) do
         names[key] = value
     end
     for _, total in ipairs(how.columns) do
         names.edges = names.edges or total % width ~= 0
     end
+    names.scalars[#names.scalars + 1] = names.edges and {out, "narrow"} or false
+    names.scalars[#names.scalars + 1] = names.edges and how.add and {out, "widen"} or false
     local set = {[plan.tile_rows] = true}
     for _, total in ipairs(how.rows) do
         set[total % plan.tile_rows] = true
@@ -194,10 +193,8 @@ function panels.gradients(names, cfg, plan, out, how)
     end
 end
 
--- Adds the tiles of products, and of gradients if the names have them.
-function panels.tiles(names, cfg, plan, add)
-    local lanes, f32 = cfg.isa.lanes, dtype.f32
-    local width = plan.vectors * lanes
+-- Adds the tiles that multiply.
+function panels.product_tiles(names, cfg, plan, add)
     for _, set in ipairs{{names.product_rows, plan.vectors}, {names.narrow_rows, 1}} do
         local most = set[1][#set[1]]
         local tallest = matrix.product(cfg, most, set[2])
@@ -206,6 +203,34 @@ function panels.tiles(names, cfg, plan, add)
             add(m == most and tallest or matrix.shorter(tallest, m))
         end
     end
+end
+
+-- Adds the tiles of gradients. ld, jump: of those that are staged
+function panels.gradient_tiles(names, cfg, add, ld, jump)
+    local out = names.gradient
+    for _, m in ipairs(names.gradient_rows) do
+        add(matrix.gradient(cfg, m, {name = "gradient", dtype = out, add = names.adds, gives = names.staged, ld = ld, jump = jump}))
+        if names.part == "part" then
+            add(matrix.gradient(cfg, m, {name = "part", dtype = dtype.f32, add = true}))
+        end
+        if names.streams and m > 1 then
+            add(matrix.gradient(cfg, m, {name = "stream", dtype = out, stream = true}))
+        end
+    end
+    if names.bursts or names.staged then
+        add(rows.lines(cfg, out, "give"))
+    end
+    add(matrix.put(cfg, {name = "put", dtype = out, add = names.adds}))
+    if names.streams then
+        add(matrix.put(cfg, {name = "put_stream", dtype = out, stream = true}))
+    end
+end
+
+-- Adds the tiles of products, and of gradients if the names have them.
+function panels.tiles(names, cfg, plan, add)
+    local lanes = cfg.isa.lanes
+    local width = plan.vectors * lanes
+    panels.product_tiles(names, cfg, plan, add)
     add(matrix.copy(cfg, {name = "copy", pitch = plan.slab * width}))
     if names.copies_edges then
         add(matrix.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}))
@@ -215,22 +240,9 @@ function panels.tiles(names, cfg, plan, add)
     if names.turns_whole then
         add(rows.turn(cfg, "turn_weights", {dtype = cfg.dtype, pitch = width, step = lanes * width}))
     end
-    for _, m in ipairs(names.gradient_rows or {}) do
-        add(matrix.gradient(cfg, m, {name = "gradient", dtype = names.gradient, add = names.adds}))
-        add(matrix.gradient(cfg, m, {name = "part", dtype = f32, add = true}))
-        if names.streams and m > 1 then
-            add(matrix.gradient(cfg, m, {name = "stream", dtype = names.gradient, stream = true}))
-        end
-    end
-    if names.bursts then
-        add(rows.lines(cfg, names.gradient, "give"))
-    end
     if names.gradient_rows then
-        add(matrix.put(cfg, {name = "put", dtype = names.gradient, add = names.adds}))
-        if names.streams then
-            add(matrix.put(cfg, {name = "put_stream", dtype = names.gradient, stream = true}))
-        end
-        add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = width, step = lanes, apart = cfg.alternate,
+        panels.gradient_tiles(names, cfg, add)
+        add(rows.turn(cfg, "turn_back", {dtype = dtype.f32, stride = width, pitch = width, step = lanes, apart = cfg.alternate,
             along = (cfg.alternate and 4 or lanes) * width}))
     end
 end
