@@ -20,6 +20,7 @@ grouped.plan_keys = {
     {"slab", int(1, 4096), optional = true, doc = "rows of A that pass over B together"},
     {"few_rows", int(1, 4096), optional = true, doc = "of a slab for a single panel of rows"},
     {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
+    {"idle", int(1, 64), optional = true, doc = "lanes without a row from which on few rows have tiles of their own"},
     {"prefetch", int(1, 1024), optional = true, doc = "rows of weights fetched ahead of those that are packed (dX)"},
     {"pass_rows", int(16, 65536), optional = true, doc = "rows of an expert that are worked on together"},
     {"stage_bytes", int(1, 1 << 30), optional = true, doc = "of rows of an unaligned gradient that are put together first (dW)"},
@@ -41,6 +42,9 @@ function grouped.plan(plan, spec, _, info)
         plan:choose("slab", round_up(8 * isa.tile.rows, isa.lanes), "rows that pass over the columns together")
         plan:choose("few_rows", math.min(3 * isa.lanes, plan.slab), "rows of a slab for a single panel of tokens: two of them stay in L1")
         plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted")
+    end
+    if spec.op == "forward" then
+        plan:choose("idle", isa.lanes // 4, "lanes without a row: from here on turning the weights costs less, for few rows")
     end
     plan:choose("pass_rows", 1024, "rows of an expert per pass: bounds the workspace")
     matrix.check(plan, info)
@@ -138,6 +142,10 @@ local function constants(spec, plan)
     add("PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of rows that are worked on together")
     local lines = round_up(across, width) // 16
     add("STAGE", 16 * (lines + 1 + lines % 2), "floats between rows on their way into panels: an odd number of cache lines")
+    if spec.op == "forward" then
+        add("FEW_PANELS", panels.few_panels(plan), "panels of as few rows as may have a row of a tile each,")
+        add("IDLE", plan.idle, "if vectors of them would have so many idle lanes")
+    end
     local size = spec.op == "dW" and dtype[spec.output_dtype].size
     if size then
         add("K_SLICES", round_up(spec.K, width) // width, "panels of columns")
@@ -193,6 +201,8 @@ function grouped.names(spec, plan, job)
     if dw then
         panels.gradients(names, cfg, plan, out, {add = adds, rows = {spec.N}, columns = {spec.K}})
         names.staged = not (adds or names.streams or names.bursts)
+    elseif forward then
+        panels.few(names, cfg, plan)
     end
     names.tiles = function()
         local list = {}

@@ -39,9 +39,10 @@ function matrix.check(plan, info)
     end
 end
 
--- acc += A * B for t.unroll columns of A.
+-- acc += A * B for t.unroll k; A's rows are t.a_row floats apart, and its k t.a_k: those of a panel, unless they are given.
 local function step(p, cfg, t)
     local width = cfg.vectors * cfg.isa.lanes
+    local a_row, a_k = t.a_row or width, t.a_k or 1
     for k = 0, t.unroll - 1 do
         p:block("k = " .. k, function()
             local b = {}
@@ -50,7 +51,7 @@ local function step(p, cfg, t)
             end
             for r = 0, t.rows - 1 do
                 p:row(r)
-                local at = p:at(t.A, r * width + k)
+                local at = p:at(t.A, r * a_row + k * a_k)
                 if t.vectors == 1 and p:has("fma_bcast") then
                     p:op("fma_bcast", t.acc[r][0], b[0], at)
                 else
@@ -63,7 +64,7 @@ local function step(p, cfg, t)
             p:row(nil)
         end)
     end
-    p:advance(t.A, t.unroll)
+    p:advance(t.A, t.unroll * a_k)
     p:advance(t.B, t.unroll * width)
 end
 
@@ -80,14 +81,31 @@ local function sum(p, cfg, t)
     end, "panels")
 end
 
-local function clear(p, t)
+-- t.acc = 0; what it will be added to, rows at S, is fetched.
+local function clear(p, cfg, t, S)
     t.acc = {}
     for r = 0, t.rows - 1 do
         p:row(r)
+        for i = 0, S and t.vectors * cfg.isa.lanes - 1 or -1, 16 do
+            p:op("prefetch_0", p:at(S, r * cfg.vectors * cfg.isa.lanes + i))
+        end
         t.acc[r] = {}
         for v = 0, t.vectors - 1 do
             t.acc[r][v] = p:op("zero", ("acc_%d_%d"):format(r, v))
         end
+    end
+    p:row(nil)
+end
+
+-- Rows at S += t.acc; S moves on.
+local function add_to(p, cfg, S, t)
+    for r = 0, t.rows - 1 do
+        p:row(r)
+        for v = 0, t.vectors - 1 do
+            local at, name = p:at(S, v * cfg.isa.lanes), ("sum_%d_%d"):format(r, v)
+            p:op("store", at, p:op("add", name, t.acc[r][v], p:op("load", name .. "_before", at)))
+        end
+        p:advance(S, cfg.vectors * cfg.isa.lanes)
     end
     p:row(nil)
 end
@@ -147,14 +165,7 @@ function matrix.product(cfg, rows, vectors)
         p:advance(to, width)
     end
     p:loop(groups, function()
-        for r = 0, rows - 1 do
-            p:row(r)
-            for i = 0, vectors * lanes - 1, 16 do
-                p:op("prefetch_0", p:at(S, r * width + i))
-            end
-        end
-        p:row(nil)
-        clear(p, t)
+        clear(p, cfg, t, S)
         p:loop(p:count_from("down", panels), function()
             p:loop(p:count_from("left", width // cfg.unroll), function()
                 p:op("prefetch_1", p:at(near, 0))
@@ -164,18 +175,40 @@ function matrix.product(cfg, rows, vectors)
             p:advance(t.A, (cfg.slab - 1) * width)
             p:loop(p:count_from("more", count), copy_row, "rows of the next weights", true)
         end, "panels")
-        for r = 0, rows - 1 do
-            p:row(r)
-            for v = 0, vectors - 1 do
-                local at, name = p:at(S, v * lanes), ("sum_%d_%d"):format(r, v)
-                p:op("store", at, p:op("add", name, t.acc[r][v], p:op("load", name .. "_before", at)))
-            end
-            p:advance(S, width)
-        end
-        p:row(nil)
+        add_to(p, cfg, S, t)
         p:advance(t.A, over)
         p:advance(t.B, back)
     end, "groups of rows")
+    return p
+end
+
+-- The same for few tokens, of which each has a row of the tile: S[tokens][WIDTH] += A * B, where A are columns of a panel of
+-- tokens and B is weights with WIDTH of their rows as columns. Fetches tokens that come next at `near`, and a row of the next
+-- weights at each step from `next` on, `ld` apart.
+function matrix.by_token(cfg, rows)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, ("%sby_token_%d"):format(cfg.prefix, rows),
+        {("S[%d rows] += A * B over steps of %d k; fetches tokens at `near`, rows of weights at `next`."):format(rows, cfg.unroll)})
+    local t = {rows = rows, vectors = cfg.vectors, unroll = cfg.unroll, a_row = 1, a_k = width}
+    local S = p:pointer("S", "float")
+    t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
+    local steps, near = p:integer("steps"), p:pointer("near", "const float")
+    local weights, ld = p:pointer("next", "const " .. cfg.dtype.c), p:integer("ld")
+    local line = 64 // cfg.dtype.size
+    clear(p, cfg, t, S)
+    p:loop(steps, function()
+        for i = 0, cfg.block * width - (cfg.unaligned and 0 or 1), line do
+            p:op("prefetch_1", p:at(weights, i))
+        end
+        p:advance(weights, ld)
+        for k = 0, cfg.unroll - 1 do
+            p:op("prefetch_0", p:at(near, k * 16))
+        end
+        p:advance(near, cfg.unroll * 16)
+        step(p, cfg, t)
+    end, "over k")
+    add_to(p, cfg, S, t)
     return p
 end
 
@@ -199,7 +232,7 @@ function matrix.gradient(cfg, rows, has)
     local to, from = has.gives and p:pointer("to", has.dtype.c), has.gives and p:pointer("from", "const " .. has.dtype.c)
     local count = has.gives and p:integer("count")
     p:loop(n, function()
-        clear(p, t)
+        clear(p, cfg, t)
         t.panels = p:count_from("down", panels)
         sum(p, cfg, t)
         for r = 0, rows - 1 do
@@ -333,6 +366,21 @@ local function cut(n, most, into)
     if n > 0 then
         into[n // tiles], into[(n + tiles - 1) // tiles] = true, true
     end
+end
+
+-- Heights, ascending, of the tiles for so few tokens, at most `panels` panels of them.
+function matrix.token_heights(most, lanes, width, panels, idle)
+    local set, list = {}, {}
+    for tokens = 1, panels * width do
+        if tokens > lanes and -tokens % lanes >= idle then   -- see few_tokens in matrix_few.c.in
+            cut((tokens - 1) % width + 1, most, set)
+            cut(tokens > width and width or 0, most, set)
+        end
+    end
+    for r = 1, most do
+        list[#list + 1] = set[r] and r or nil
+    end
+    return list
 end
 
 -- Heights, ascending, of the tiles that blocks of rows need: multiples of `lanes` up to `slab`, and what is left of each of

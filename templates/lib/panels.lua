@@ -27,6 +27,7 @@ panels.plan_keys = {
     {"slab", int(1, 4096), optional = true, doc = "rows of weights that a pass over the tokens uses"},
     {"few_rows", int(1, 4096), optional = true, doc = "of a slab for a single panel of tokens"},
     {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
+    {"idle", int(1, 64), optional = true, doc = "lanes without a token from which on few tokens have tiles of their own"},
     {"pass_rows", int(16, 65536), optional = true, doc = "tokens (of an expert) that are worked on together"},
     table.unpack(panels.gradient_keys),
 }
@@ -47,6 +48,7 @@ function panels.forward_plan(plan, _, _, info)
     plan:choose("slab", panels.round_up(8 * isa.tile.rows, isa.lanes), "rows of weights that pass over the tokens together")
     plan:choose("few_rows", math.min(3 * isa.lanes, plan.slab), "rows of a slab for a single panel of tokens: two of them stay in L1")
     plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted")
+    plan:choose("idle", isa.lanes // 4, "lanes without a token: from here on turning the weights costs less, for few tokens")
     plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace")
     matrix.check(plan, info)
 end
@@ -82,6 +84,11 @@ end
 function panels.cfg(spec, plan, job)
     return {isa = plan.isa, prefix = job.name .. "_", dtype = dtype[spec.dtype], vectors = plan.vectors, unroll = plan.unroll,
             t_unroll = plan.t_unroll, block = panels.block(plan), slab = plan.slab}
+end
+
+-- Panels of as few tokens as may have a row of a tile each.
+function panels.few_panels(plan)
+    return math.max(1, 32 // (plan.vectors * plan.isa.lanes))
 end
 
 -- Constants of gradients whose elements have `size` bytes.
@@ -124,6 +131,8 @@ function panels.constants(plan, wide, size)
         {"K_PANELS", panels.block(plan), "panels of k that a slab of weights holds"},
         {"SLAB", plan.slab, "rows of such a slab"}, {"FEW_ROWS", plan.few_rows, "of one for a single panel of tokens"},
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
+        {"FEW_PANELS", panels.few_panels(plan), "panels of as few tokens as may have a row of a tile each,"},
+        {"IDLE", plan.idle, "if vectors of them would have so many idle lanes"},
         {"PASS_ROWS", plan.pass_rows, "tokens that are worked on together"},
         {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
         {"STAGE", panels.round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},
@@ -137,6 +146,18 @@ function panels.convert(dt, how)
     end
 end
 
+-- Adds the names of products of few tokens.
+function panels.few(names, cfg, plan)
+    local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
+    names.square = lanes * quantise.per_lane(cfg.dtype)
+    names.token_rows = {}
+    -- a block of weights and the sums have to fit into the room of a slab
+    if math.max(panels.block(plan), panels.few_panels(plan)) * width <= panels.block(plan) * plan.slab then
+        names.token_rows = matrix.token_heights(plan.tile_rows, lanes, width, panels.few_panels(plan), plan.idle)
+    end
+    names.few = #names.token_rows > 0
+end
+
 -- Adds the names of products. totals: of rows that products have
 function panels.products(names, cfg, plan, totals)
     local lanes = cfg.isa.lanes
@@ -148,6 +169,7 @@ function panels.products(names, cfg, plan, totals)
     end
     names.product_rows = matrix.heights(plan.tile_rows, lanes, plan.slab, totals)
     names.narrow_rows = matrix.heights(2 * plan.tile_rows, lanes, plan.slab, totals)
+    panels.few(names, cfg, plan)
 end
 
 -- How gradients of dtype `out` go to memory, unless they are added to: past the caches if rows of `columns` (one of them at
@@ -202,6 +224,14 @@ function panels.product_tiles(names, cfg, plan, add)
             local m = set[1][i]
             add(m == most and tallest or matrix.shorter(tallest, m))
         end
+    end
+    for _, m in ipairs(names.token_rows) do
+        add(matrix.by_token(cfg, m))
+    end
+    if names.few then
+        local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+        add(rows.turn(cfg, "turn_rows", {dtype = cfg.dtype, pairs = true, pitch = width, step = names.square * width}))
+        add(rows.turn(cfg, "turn_sums", {dtype = dtype.f32, stride = width, pitch = width, step = lanes, along = lanes * width}))
     end
 end
 

@@ -12,6 +12,16 @@ local widen = {
     end,
 }
 
+-- Vectors whose 32-bit lanes hold two elements, the first one in the low half: program -> f(name, vector) -> two f32 vectors.
+local halves = {
+    bf16_to_f32 = function(p)
+        local high = p:op("const", "high_half", 0xffff0000)
+        return function(name, x)
+            return p:op("shl", name .. "_low", x, 16), p:op("bit_and", name .. "_high", x, high)
+        end
+    end,
+}
+
 -- Bits of a narrowed vector in the low half of every 32-bit lane: (program, f32 vector) -> vector. Round to nearest even; NaN
 -- becomes a quiet NaN.
 local bits = {
@@ -53,6 +63,16 @@ function quantise.load(p, dt, name, mem)
         return p:op("load", name, mem)
     end
     return widen[dt.widen](p, name, mem)
+end
+
+-- Elements of dtype dt in a 32-bit lane, as transposes move them.
+function quantise.per_lane(dt)
+    return halves[dt.widen] and 2 or 1
+end
+
+-- f(name, vector) -> the f32 vectors in a vector of so many elements to a lane
+function quantise.split(p, dt)
+    return quantise.per_lane(dt) > 1 and halves[dt.widen](p) or function(_, x) return x end
 end
 
 function quantise.store(p, dt, mem, x)

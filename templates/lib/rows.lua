@@ -167,23 +167,30 @@ end
 -- n squares of lanes x lanes: column c of a square becomes the run T[c * pitch ..], in f32.
 -- how: dtype (of S), stride (between rows of S, elements; nil: the parameter ld, and `back` leads from a square's last row to the
 -- next square), pitch, along (from a square of S to the next), step (of T); apart: a square takes every other group of 4 rows
--- of S
+-- of S; pairs: a square has as many columns as fit into the lanes, see quantise.per_lane
 function rows.turn(cfg, name, how)
-    local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose n squares of %d x %d."):format(cfg.isa.lanes, cfg.isa.lanes)})
+    local lanes, per_lane = cfg.isa.lanes, how.pairs and quantise.per_lane(how.dtype) or 1
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose n squares of %d x %d."):format(lanes, per_lane * lanes)})
     local T, S, n = p:pointer("T", "float"), p:pointer("S", "const " .. how.dtype.c), p:integer("n")
     local ld = not how.stride and p:integer("ld")
     local back = ld and p:integer("back")
+    local split = how.pairs and quantise.split(p, how.dtype) or function(_, x) return x end
+    local function load(i, at)
+        return per_lane > 1 and p:op("load_bits", "row_" .. i, at) or quantise.load(p, how.dtype, "row_" .. i, at)
+    end
     p:loop(n, function()
         transposed(p, function(i)
             if ld then
-                local x = quantise.load(p, how.dtype, "row_" .. i, p:at(S, 0))
-                p:advance(S, i + 1 < cfg.isa.lanes and ld or back)
+                local x = load(i, p:at(S, 0))
+                p:advance(S, i + 1 < lanes and ld or back)
                 return x
             end
             local row = how.apart and i + i // 4 * 4 or i
-            return quantise.load(p, how.dtype, "row_" .. i, p:at(S, row * how.stride))
+            return load(i, p:at(S, row * how.stride))
         end, function(c, x)
-            p:op("store", p:at(T, c * how.pitch), x)
+            for i, column in ipairs{split("column_" .. c, x)} do
+                p:op("store", p:at(T, (c * per_lane + i - 1) * how.pitch), column)
+            end
         end)
         if not ld then
             p:advance(S, how.along)
