@@ -149,10 +149,13 @@ local function constants(spec, plan)
     local size = spec.op == "dW" and dtype[spec.output_dtype].size
     if size then
         add("K_SLICES", round_up(spec.K, width) // width, "panels of columns")
-        local row = round_up(spec.K, width) * size
+        local row = ((round_up(spec.K, width) * size + 63) // 64 | 1) * 64
+        add("APART_STAGED", row // size, "elements between rows of it: an odd number of cache lines")
         add("STAGED", math.max(1, plan.stage_bytes // (row * plan.tile_rows)) * plan.tile_rows,
             "rows of an unaligned gradient that are put together before they are stored")
-        add("GIVEN", plan.tile_rows * width * size // 64 + 1, "cache lines at most that go to memory beside a group of rows")
+        add("CALL_PANELS", math.max(1, math.min(4, round_up(spec.K, width) // width // plan.tile_rows)),
+            "panels of columns that a tile works on: it is called as often at least as there are rows to store")
+        add("GIVEN", plan.tile_rows * width * size // 32, "cache lines at most that go to memory beside each of them")
     end
     return panels.token_constants(list, plan, size)
 end
@@ -240,7 +243,7 @@ function grouped.names(spec, plan, job)
             add(rows.put(cfg, out, "put", factor))
             return list
         end
-        panels.gradient_tiles(names, cfg, add, names.staged and c.K_SLICES * width, names.staged and (c.APART - 1) * width)
+        panels.gradient_tiles(names, cfg, add, names.staged and c.APART_STAGED, names.staged and (c.APART - 1) * width)
         add(matrix.copy(cfg, {name = "copy_rows", alternate = cfg.alternate}))
         return list
     end
