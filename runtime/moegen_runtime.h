@@ -50,8 +50,9 @@ typedef struct moegen_rt_team moegen_rt_team;
 typedef void (*moegen_rt_entry)(void *ctx, const moegen_worker *worker);
 
 /* A team of `size` ranks, 1..1024: the thread that calls run plus size-1 threads of its own, which
- * block all signals. Idle threads spin for some tens of microseconds and then sleep. After fork()
- * in the child the threads are made anew at the next run. */
+ * block all signals. Idle threads spin for some tens of microseconds and then sleep; ranks that
+ * wait for others in a run spin for some hundreds. After fork() in the child the threads are made
+ * anew at the next run. */
 MOEGEN_RT_API moegen_rt_status moegen_rt_team_create(int size, moegen_rt_team **team,
                                                      moegen_rt_error *err);
 /* Ends the threads. No run may be in progress. */

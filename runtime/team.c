@@ -25,7 +25,8 @@
 enum {
     MAX_TEAM = 1024,
     LINE = 128,      /* bytes between words of different writers: a line and its prefetched twin */
-    SPIN_NS = 30000, /* spinning before sleep, when every rank can have a CPU */
+    IDLE_NS = 30000, /* spinning before sleep, when every rank can have a CPU: idle threads, */
+    RUN_NS = 500000, /* ranks that wait for others in a run: waking one takes long */
     YIELDS = 4,      /* sched_yield calls instead, when they cannot */
     LOOKS = 64       /* looks at the word between two looks at the clock */
 };
@@ -86,7 +87,7 @@ static int64_t now(void)
 }
 
 /* True once the word differs from old; false when patience is at its end. */
-static bool spin(struct word *w, uint32_t old, bool crowded)
+static bool spin(struct word *w, uint32_t old, bool crowded, int64_t patience_ns)
 {
     if (crowded) {
         for (int i = 0; i < YIELDS; i++) {
@@ -105,15 +106,15 @@ static bool spin(struct word *w, uint32_t old, bool crowded)
         }
         int64_t t = now();
         if (end == 0)
-            end = t + SPIN_NS;
+            end = t + patience_ns;
         else if (t >= end)
             return false;
     }
 }
 
-static void wait_change(struct word *w, uint32_t old, bool crowded)
+static void wait_change(struct word *w, uint32_t old, bool crowded, int64_t patience_ns)
 {
-    if (spin(w, old, crowded))
+    if (spin(w, old, crowded, patience_ns))
         return;
     atomic_fetch_add(&w->sleepers, 1);
     while (atomic_load(&w->value) == old)
@@ -136,7 +137,7 @@ static void barrier(void *at)
         atomic_store(&team->round.value, epoch + 1);
         wake(&team->round);
     } else {
-        wait_change(&team->round, epoch, team->crowded);
+        wait_change(&team->round, epoch, team->crowded, RUN_NS);
     }
 }
 
@@ -178,7 +179,7 @@ static void *work(void *at)
     struct rank *self = at;
     moegen_rt_team *team = self->team;
     for (uint32_t gate = 0;; gate++) {
-        wait_change(&team->gate, gate, team->crowded);
+        wait_change(&team->gate, gate, team->crowded, IDLE_NS);
         if (!team->entry)
             return NULL;
         if (!team->crowded)
@@ -292,7 +293,7 @@ moegen_rt_status moegen_rt_team_run(moegen_rt_team *team, moegen_rt_entry entry,
     entry(ctx, &team->rank[0].worker);
     for (uint32_t left;
          (left = atomic_load_explicit(&team->busy.value, memory_order_acquire)) != 0;)
-        wait_change(&team->busy, left, team->crowded);
+        wait_change(&team->busy, left, team->crowded, RUN_NS);
     return MOEGEN_RT_OK;
 }
 
