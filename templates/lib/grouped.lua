@@ -4,6 +4,7 @@ local dtype = require "dtype"
 local types = require("schema").types
 local gemm = require "lib.gemm"
 local matrix = require "lib.matrix"
+local panel_rows = require "lib.panel_rows"
 local panels = require "lib.panels"
 local rows = require "lib.rows"
 
@@ -144,13 +145,13 @@ local function constants(spec, plan)
     add("STAGE", 16 * (lines + 1 + lines % 2), "floats between rows on their way into panels: an odd number of cache lines")
     if spec.op == "forward" then
         add("FEW_PANELS", panels.few_panels(plan), "panels of as few rows as may have a row of a tile each,")
-        add("IDLE", plan.idle, "if vectors of them would have so many idle lanes")
+        add("IDLE_LANES", plan.idle, "if vectors of them would have so many idle lanes")
     end
     local size = spec.op == "dW" and dtype[spec.output_dtype].size
     if size then
         add("K_SLICES", round_up(spec.K, width) // width, "panels of columns")
         local row = ((round_up(spec.K, width) * size + 63) // 64 | 1) * 64
-        add("APART_STAGED", row // size, "elements between rows of it: an odd number of cache lines")
+        add("APART_STAGED", row // size, "elements between rows that are put together: an odd number of cache lines")
         add("STAGED", math.max(1, plan.stage_bytes // (row * plan.tile_rows)) * plan.tile_rows,
             "rows of an unaligned gradient that are put together before they are stored")
         add("CALL_PANELS", math.max(1, math.min(4, round_up(spec.K, width) // width // plan.tile_rows)),
@@ -224,9 +225,9 @@ function grouped.names(spec, plan, job)
             add(gemm.pack(cfg))
             add(rows.widen(cfg, io, "widen"))
             if names.float_rows then
-                add(matrix.collect_rows(cfg, {name = "collect_rows", add = names.reduces}))
+                add(panel_rows.collect_rows(cfg, {name = "collect_rows", add = names.reduces}))
             end
-            add(matrix.collect(cfg, {name = "collect", dtype = names.reduces and f32 or out, add = names.reduces}))
+            add(panel_rows.collect(cfg, {name = "collect", dtype = names.reduces and f32 or out, add = names.reduces}))
             if names.reduces and out.narrow then
                 add(rows.narrow(cfg, out, "narrow"))
             end
@@ -235,16 +236,16 @@ function grouped.names(spec, plan, job)
         add(rows.widen(cfg, io, "widen"))
         add(rows.turn(cfg, "turn", {dtype = f32, stride = c.STAGE, pitch = width, along = lanes, step = lanes * width}))
         if forward then
-            add(matrix.copy(cfg, {name = "copy", pitch = plan.slab * width}))
+            add(panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}))
             if names.copies_edges then
-                add(matrix.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}))
+                add(panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}))
             end
             add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = plan.slab, along = lanes * width, step = lanes}))
             add(rows.put(cfg, out, "put", factor))
             return list
         end
         panels.gradient_tiles(names, cfg, add, names.staged and c.APART_STAGED, names.staged and (c.APART - 1) * width)
-        add(matrix.copy(cfg, {name = "copy_rows", alternate = cfg.alternate}))
+        add(panel_rows.copy(cfg, {name = "copy_rows", alternate = cfg.alternate}))
         return list
     end
     return names

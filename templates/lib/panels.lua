@@ -3,6 +3,7 @@
 -- fragments matrix.c.in and matrix_gradient.c.in refer to. The layout of a panel: see matrix.lua.
 local dtype = require "dtype"
 local matrix = require "lib.matrix"
+local panel_rows = require "lib.panel_rows"
 local quantise = require "lib.quantise"
 local rows = require "lib.rows"
 local types = require("schema").types
@@ -132,7 +133,7 @@ function panels.constants(plan, wide, size)
         {"SLAB", plan.slab, "rows of such a slab"}, {"FEW_ROWS", plan.few_rows, "of one for a single panel of tokens"},
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
         {"FEW_PANELS", panels.few_panels(plan), "panels of as few tokens as may have a row of a tile each,"},
-        {"IDLE", plan.idle, "if vectors of them would have so many idle lanes"},
+        {"IDLE_LANES", plan.idle, "if vectors of them would have so many idle lanes"},
         {"PASS_ROWS", plan.pass_rows, "tokens that are worked on together"},
         {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
         {"STAGE", panels.round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},
@@ -155,7 +156,7 @@ function panels.few(names, cfg, plan)
     if math.max(panels.block(plan), panels.few_panels(plan)) * width <= panels.block(plan) * plan.slab then
         names.token_rows = matrix.token_heights(plan.tile_rows, lanes, width, panels.few_panels(plan), plan.idle)
     end
-    names.few = #names.token_rows > 0
+    names.few, names.turn_sums = #names.token_rows > 0, "turn_sums"
 end
 
 -- Adds the names of products. totals: of rows that products have
@@ -193,6 +194,9 @@ end
 function panels.gradients(names, cfg, plan, out, how)
     cfg.pairs, cfg.alternate = quantise.pairs(out, cfg.isa, how.add)
     local width = plan.vectors * cfg.isa.lanes
+    if not cfg.alternate then
+        names.turn_sums = "turn_back"   -- of panels.tiles, the same program
+    end
     names.gradient, names.adds, names.alternate = out, how.add, cfg.alternate
     names.out_c, names.widen_out, names.narrow_o = out.c, panels.convert(out, "widen"), panels.convert(out, "narrow")
     names.part = how.add and not out.narrow and "gradient" or "part"   -- tiles that add to f32 sums
@@ -231,7 +235,9 @@ function panels.product_tiles(names, cfg, plan, add)
     if names.few then
         local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
         add(rows.turn(cfg, "turn_rows", {dtype = cfg.dtype, pairs = true, pitch = width, step = names.square * width}))
-        add(rows.turn(cfg, "turn_sums", {dtype = dtype.f32, stride = width, pitch = width, step = lanes, along = lanes * width}))
+        if names.turn_sums == "turn_sums" then
+            add(rows.turn(cfg, "turn_sums", {dtype = dtype.f32, stride = width, pitch = width, step = lanes, along = lanes * width}))
+        end
     end
 end
 
@@ -261,9 +267,9 @@ function panels.tiles(names, cfg, plan, add)
     local lanes = cfg.isa.lanes
     local width = plan.vectors * lanes
     panels.product_tiles(names, cfg, plan, add)
-    add(matrix.copy(cfg, {name = "copy", pitch = plan.slab * width}))
+    add(panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}))
     if names.copies_edges then
-        add(matrix.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}))
+        add(panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}))
     end
     add(rows.widen(cfg, cfg.dtype, "widen"))
     add(rows.zero(cfg, "zero"))
