@@ -141,6 +141,11 @@ static void barrier(void *at)
     }
 }
 
+static int64_t add(int64_t *counter, int64_t n)
+{
+    return __atomic_fetch_add(counter, n, __ATOMIC_RELAXED);
+}
+
 /*
  * A CPU of one's own. A kernel may wake a thread on the CPU of the rank that woke it and leave both
  * there while others idle (seen on a virtual machine: two ranks took as long as one). So a rank
@@ -253,7 +258,8 @@ moegen_rt_status moegen_rt_team_create(int size, moegen_rt_team **out, moegen_rt
         return rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory for a team of %d threads", size);
     }
     for (int r = 0; r < size; r++)
-        team->rank[r] = (struct rank){.team = team, .worker = {r, size, barrier, team}, .cpu = -1};
+        team->rank[r] =
+            (struct rank){.team = team, .worker = {r, size, barrier, team, add}, .cpu = -1};
     int failed = start(team);
     if (failed) {
         free(team->rank);
@@ -282,7 +288,7 @@ int moegen_rt_team_size(const moegen_rt_team *team)
 
 moegen_rt_status moegen_rt_team_run(moegen_rt_team *team, moegen_rt_entry entry, void *ctx)
 {
-    static const moegen_worker alone = {0, 1, NULL, NULL};
+    static const moegen_worker alone = {0, 1, NULL, NULL, NULL};
     if (!team || team->size == 1) {
         entry(ctx, &alone);
         return MOEGEN_RT_OK;

@@ -5,18 +5,12 @@
  * float64; without tokens gradients and outputs are zero. A process of its own for each case.
  *
  *     pages_test DIRECTORY [FAMILY[:CASE] [DTYPE [TARGET]]] */
-#include <dirent.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "moegen.h"
-#include "moegen_runtime.h"
-#include "private.h"
+#include "cases.h"
 
 enum { MOST = 64, LINE = 64 };
 
@@ -29,15 +23,6 @@ static int placed;
 
 enum placing { AT_END, AT_START, ONE_ELEMENT_ON, PLACINGS };
 static const char *const placing_names[] = {"at the end", "at the start", "one element on"};
-
-static char where[900];
-static int failures;
-
-static void complain(const char *what, const char *detail)
-{
-    printf("FAIL %s: %s%s%s\n", where, what, *detail ? ": " : "", detail);
-    failures++;
-}
 
 /* ---- memory ---- */
 
@@ -247,30 +232,6 @@ static void try_empty(const moegen_kernel *kernel)
 
 /* ---- one case ---- */
 
-static moegen_kernel *get(moegen_engine *engine, const char *path, const char *name,
-                          const char *dtype, const char *target)
-{
-    static char text[65536];
-    const char *spelling = strcmp(target, "auto") == 0 ? "auto" : "scalar"; /* runs on any CPU */
-    moegen_override set[] = {{"target", target}, {"spelling", spelling}, {"dtype", dtype}};
-    moegen_kernel *kernel = NULL;
-    moegen_error *err = NULL;
-    FILE *f = fopen(path, "rb");
-    moegen_spec spec = {.struct_size = sizeof spec,
-                        .text = text,
-                        .len = f ? fread(text, 1, sizeof text, f) : 0,
-                        .label = path,
-                        .kernel = name,
-                        .overrides = set,
-                        .override_count = dtype ? 3 : 2};
-    if (f)
-        fclose(f);
-    if (moegen_kernel_get(engine, &spec, &kernel, &err))
-        complain("cannot be made", moegen_error_text(err));
-    moegen_error_release(err);
-    return kernel;
-}
-
 static void try_kernel(const moegen_kernel *kernel)
 {
     static const struct {
@@ -278,25 +239,18 @@ static void try_kernel(const moegen_kernel *kernel)
         const char *routing;
         int threads;
     } trials[] = {{1, "uniform", 1}, {19, "skewed", 3}, {38, "empty_last", 2}};
-    const struct unit *u = kernel->unit;
-    const moegen_rt_reference *family = moegen_rt_reference_find(u->facts.family);
-    const char *fixed = moegen_kernel_param(kernel, "T");
-    fixed = fixed ? fixed : moegen_kernel_param(kernel, "S");
+    const moegen_rt_reference *family = moegen_rt_reference_find(kernel->unit->facts.family);
     size_t len = strlen(where);
     for (size_t i = 0; i < sizeof trials / sizeof *trials; i++) {
-        moegen_rt_problem *in = moegen_rt_problem_create(), *want = moegen_rt_problem_create();
+        moegen_rt_problem *in = inputs(kernel, trials[i].tokens, trials[i].routing);
+        moegen_rt_problem *want = moegen_rt_problem_create();
         moegen_rt_want what = {.padding_is_zero = 1};
-        moegen_rt_fill how = {.T = fixed ? strtoll(fixed, NULL, 10) : trials[i].tokens,
-                              .seed = 11,
-                              .routing = trials[i].routing};
         moegen_rt_error why = {{0}};
-        for (size_t p = 0; p < u->param_count; p++)
-            moegen_rt_problem_set(in, u->param[p].key, u->param[p].value);
-        if (family->fill(in, &how, &why) || family->compute(in, &what, want, &why))
+        if (family->compute(in, &what, want, &why))
             complain("no reference", why.text);
         for (int placing = 0; placing < PLACINGS; placing++) {
-            snprintf(where + len, sizeof where - len, ", T=%d %s, tensors %s", (int)how.T,
-                     trials[i].routing, placing_names[placing]);
+            snprintf(where + len, sizeof where - len, ", T=%d %s, tensors %s",
+                     (int)trials[i].tokens, trials[i].routing, placing_names[placing]);
             run(kernel, in, want, trials[i].threads, (enum placing)placing);
         }
         where[len] = '\0';
@@ -337,52 +291,34 @@ static int try_case(const char *path, const char *name, const char *only_dtype, 
     return failures != 0;
 }
 
-static bool in_new_process(const char *path, const char *name, const char *dtype,
-                           const char *target)
+struct choice {
+    const char *dtype, *target;
+    int bad;
+};
+
+static void in_new_process(const char *path, const char *name, void *ctx)
 {
+    struct choice *c = ctx;
     int status = 0;
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        status = try_case(path, name, dtype, target);
+        status = try_case(path, name, c->dtype, c->target);
         fflush(stdout);
         _exit(status);
     }
-    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
-           WEXITSTATUS(status) == 0;
+    c->bad += !(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+                WEXITSTATUS(status) == 0);
 }
 
 int main(int argc, char **argv)
 {
-    DIR *dir = argc >= 2 ? opendir(argv[1]) : NULL;
-    const char *only = argc > 2 ? argv[2] : "", *only_case = strchr(only, ':');
-    size_t family = only_case ? (size_t)(only_case - only) : strlen(only);
-    int cases = 0, bad = 0;
-    if (!dir) {
+    struct choice c = {argc > 3 && *argv[3] ? argv[3] : NULL, argc > 4 ? argv[4] : "auto", 0};
+    int cases = argc < 2 ? -1 : each_case(argv[1], argc > 2 ? argv[2] : "", in_new_process, &c);
+    if (cases < 0) {
         fprintf(stderr, "usage: pages_test DIRECTORY [FAMILY[:CASE] [DTYPE [TARGET]]]\n");
         return 2;
     }
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        char path[600], line[400], name[100];
-        size_t len = strlen(entry->d_name);
-        if (len < 5 || strcmp(entry->d_name + len - 5, ".yaml") != 0 ||
-            (family && (len - 5 != family || strncmp(entry->d_name, only, family) != 0)))
-            continue;
-        snprintf(path, sizeof path, "%s/%s", argv[1], entry->d_name);
-        FILE *f = fopen(path, "r");
-        while (f && fgets(line, sizeof line, f)) {
-            if (strncmp(line, "  ", 2) != 0 || !strstr(line, "{kernel: ") ||
-                sscanf(line, " %99[a-zA-Z0-9_]", name) != 1 ||
-                (only_case && strcmp(only_case + 1, name) != 0))
-                continue;
-            cases++;
-            bad += !in_new_process(path, name, argc > 3 && *argv[3] ? argv[3] : NULL,
-                                   argc > 4 ? argv[4] : "auto");
-        }
-        if (f)
-            fclose(f);
-    }
-    closedir(dir);
-    printf("%d cases, %d bad\n", cases, bad);
-    return bad != 0 || cases == 0;
+    printf("%d cases, %d bad\n", cases, c.bad);
+    return c.bad != 0 || cases == 0;
 }

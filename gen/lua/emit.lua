@@ -85,6 +85,7 @@ typedef struct moegen_worker {
     int64_t rank, size;
     void (*barrier)(void *team);
     void *team;
+    int64_t (*add)(int64_t *counter, int64_t n);
 } moegen_worker;
 ]]
 

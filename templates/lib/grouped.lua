@@ -135,6 +135,7 @@ local function constants(spec, plan)
     add("K_PANELS", panels.block(plan), "panels of k that a slab holds")
     add("SLAB", plan.slab, "rows of such a slab")
     add("FEW_ROWS", plan.few_rows, "of one for a single panel of rows")
+    add("MANY_SLABS", panels.many_slabs, "of a rank at least, where shares are whole slabs")
     add("AHEAD", plan.fetch, "rows of weights fetched ahead")
     local across = spec.op == "forward" and spec.K or spec.N
     add("ACROSS", across, "length of a row that is turned")
@@ -188,7 +189,7 @@ function grouped.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
         io = io.c, out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
         narrow_out = out.narrow ~= nil, out_size = out.size, lanes = lanes, staged = false, bursts = false,
-        shares = forward, clears = reduces(spec) or dw and not adds, clears_16 = dw and not adds and out.narrow ~= nil, turns = false,
+        shares = false, clears = reduces(spec) or dw and not adds, clears_16 = dw and not adds and out.narrow ~= nil, turns = false,
         edges = edges, copies_edges = edges,
         -- a flat index names a row of the output
         once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),

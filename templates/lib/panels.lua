@@ -8,7 +8,7 @@ local quantise = require "lib.quantise"
 local rows = require "lib.rows"
 local types = require("schema").types
 
-local panels = {}
+local panels = {many_slabs = 8}
 
 local int = types.int
 
@@ -131,6 +131,7 @@ function panels.constants(plan, wide, size)
         {"UNROLL", plan.unroll, "k steps of a tile's loop"}, {"STEPS", width // plan.unroll, "loops over a full panel"},
         {"K_PANELS", panels.block(plan), "panels of k that a slab of weights holds"},
         {"SLAB", plan.slab, "rows of such a slab"}, {"FEW_ROWS", plan.few_rows, "of one for a single panel of tokens"},
+        {"MANY_SLABS", panels.many_slabs, "of a rank at least, where shares are whole slabs"},
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
         {"FEW_PANELS", panels.few_panels(plan), "panels of as few tokens as may have a row of a tile each,"},
         {"IDLE_LANES", plan.idle, "if vectors of them would have so many idle lanes"},

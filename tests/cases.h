@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cases.h - the cases of tests/kernels for programs that run each of them: included once by each.
+ */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "moegen.h"
+#include "moegen_runtime.h"
+#include "private.h"
+
+static char where[900]; /* what is being tried */
+static int failures;
+
+static void complain(const char *what, const char *detail)
+{
+    printf("FAIL %s: %s%s%s\n", where, what, *detail ? ": " : "", detail);
+    failures++;
+}
+
+/* The kernel of a case; dtype NULL: the case's own. A target that was asked for by name is tried in
+ * plain C, which runs on any CPU. NULL after a complaint. */
+static moegen_kernel *get(moegen_engine *engine, const char *path, const char *name,
+                          const char *dtype, const char *target)
+{
+    static char text[65536];
+    const char *spelling = strcmp(target, "auto") == 0 ? "auto" : "scalar";
+    moegen_override set[] = {{"target", target}, {"spelling", spelling}, {"dtype", dtype}};
+    moegen_kernel *kernel = NULL;
+    moegen_error *err = NULL;
+    FILE *f = fopen(path, "rb");
+    moegen_spec spec = {.struct_size = sizeof spec,
+                        .text = text,
+                        .len = f ? fread(text, 1, sizeof text, f) : 0,
+                        .label = path,
+                        .kernel = name,
+                        .overrides = set,
+                        .override_count = dtype ? 3 : 2};
+    if (f)
+        fclose(f);
+    if (moegen_kernel_get(engine, &spec, &kernel, &err))
+        complain("cannot be made", moegen_error_text(err));
+    moegen_error_release(err);
+    return kernel;
+}
+
+/* Inputs of a kernel for T tokens, or as many as its spec fixes; the kernel's parameters with them.
+ */
+static moegen_rt_problem *inputs(const moegen_kernel *kernel, int64_t T, const char *routing)
+{
+    const struct unit *u = kernel->unit;
+    const char *fixed = moegen_kernel_param(kernel, "T");
+    fixed = fixed ? fixed : moegen_kernel_param(kernel, "S");
+    moegen_rt_problem *in = moegen_rt_problem_create();
+    moegen_rt_fill how = {
+        .T = fixed ? strtoll(fixed, NULL, 10) : T, .seed = 11, .routing = routing};
+    moegen_rt_error why = {{0}};
+    for (size_t p = 0; p < u->param_count; p++)
+        moegen_rt_problem_set(in, u->param[p].key, u->param[p].value);
+    if (moegen_rt_reference_find(u->facts.family)->fill(in, &how, &why))
+        complain("no inputs", why.text);
+    return in;
+}
+
+/* Calls try(path, name, ctx) for every case of the .yaml files of a directory, or of one family, or
+ * one case of it (FAMILY[:CASE]; empty: all). Returns how many there were; -1: no directory. */
+static int each_case(const char *directory, const char *only,
+                     void (*try)(const char *path, const char *name, void *ctx), void *ctx)
+{
+    DIR *dir = opendir(directory);
+    const char *only_case = strchr(only, ':');
+    size_t family = only_case ? (size_t)(only_case - only) : strlen(only);
+    int cases = 0;
+    if (!dir)
+        return -1;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        char path[600], line[400], name[100];
+        size_t len = strlen(entry->d_name);
+        if (len < 5 || strcmp(entry->d_name + len - 5, ".yaml") != 0 ||
+            (family && (len - 5 != family || strncmp(entry->d_name, only, family) != 0)))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+        FILE *f = fopen(path, "r");
+        while (f && fgets(line, sizeof line, f)) {
+            if (strncmp(line, "  ", 2) != 0 || !strstr(line, "{kernel: ") ||
+                sscanf(line, " %99[a-zA-Z0-9_]", name) != 1 ||
+                (only_case && strcmp(only_case + 1, name) != 0))
+                continue;
+            cases++;
+            try(path, name, ctx);
+        }
+        if (f)
+            fclose(f);
+    }
+    closedir(dir);
+    return cases;
+}

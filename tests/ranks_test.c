@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ranks_test.c - every case of tests/kernels on ranks of a host's own making: such that keep to
+ * their shares, and such of which one is slow, so that the others do its work. The bits are those
+ * of one thread.
+ *
+ *     ranks_test DIRECTORY [FAMILY[:CASE]] */
+#include <sched.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "call.h"
+#include "cases.h"
+
+enum { RANKS = 3, TOKENS = 70, NAP_US = 200 };
+
+static moegen_engine *engine;
+static moegen_rt_team *team;
+static _Thread_local void (*meet)(void *);
+static _Thread_local int64_t (*add)(int64_t *, int64_t);
+static _Thread_local bool is_slow;
+static _Atomic int64_t helped; /* pieces that a rank looked for in another one's share */
+
+static void meet_and_nap(void *at)
+{
+    meet(at);
+    if (is_slow)
+        usleep(NAP_US);
+}
+
+/* Other ranks run between any two steps. */
+static int64_t add_and_yield(int64_t *counter, int64_t n)
+{
+    const int64_t was = add(counter, n);
+    helped += n > 1;
+    sched_yield();
+    return was;
+}
+
+struct run {
+    const moegen_call *call;
+    int slow; /* this rank; -1: none, and nobody helps */
+    _Atomic int32_t answer;
+};
+
+static void run_rank(void *ctx, const moegen_worker *worker)
+{
+    struct run *run = ctx;
+    moegen_worker mine = *worker;
+    meet = worker->barrier;
+    add = worker->add;
+    mine.barrier = meet_and_nap;
+    mine.add = run->slow < 0 ? NULL : add_and_yield;
+    is_slow = worker->rank == run->slow;
+    int32_t answer = run->call->unit->entry(run->call->cell, &mine);
+    if (answer)
+        run->answer = answer;
+}
+
+/* Outputs as they are before a call: poison, or what is added to. */
+static void reset(const moegen_call *call, const moegen_rt_problem *in, moegen_rt_problem *out)
+{
+    const moegen_kernel_facts *facts = &call->unit->facts;
+    for (int i = 0; i < facts->arg_count; i++) {
+        moegen_rt_tensor *t = facts->args[i].role == MOEGEN_IN
+                                  ? NULL
+                                  : moegen_rt_problem_tensor(out, facts->args[i].name);
+        const moegen_rt_tensor *start = moegen_rt_problem_tensor(in, facts->args[i].name);
+        if (t)
+            moegen_rt_poison(t->dtype, t->data, (size_t)moegen_rt_tensor_count(t));
+        if (t && start && facts->args[i].role == MOEGEN_INOUT)
+            memcpy(t->data, start->data, t->bytes);
+    }
+}
+
+static moegen_status bind(moegen_call *call, const moegen_rt_problem *in, moegen_rt_problem *out,
+                          moegen_error **err)
+{
+    const moegen_kernel_facts *facts = &call->unit->facts;
+    moegen_status status = MOEGEN_OK;
+    for (int i = 0; i < facts->arg_count && !status; i++) {
+        const moegen_rt_tensor *t = moegen_rt_problem_tensor(in, facts->args[i].name);
+        if (facts->args[i].role == MOEGEN_IN && t)
+            status = moegen_call_bind_const(call, t->name, t->data, (moegen_dtype)t->dtype, t->rank,
+                                            t->shape, err);
+    }
+    for (int i = 0; i < facts->arg_count && !status; i++) {
+        const moegen_arg *a = &facts->args[i];
+        moegen_rt_tensor *t = NULL;
+        int rank;
+        int64_t shape[8];
+        if (a->role == MOEGEN_IN)
+            continue;
+        status = moegen_call_shape(call, a->name, &rank, shape, err);
+        if (!status &&
+            moegen_rt_problem_add(out, a->name, (moegen_rt_dtype)a->dtype, rank, shape, &t, NULL))
+            status = MOEGEN_NO_MEMORY;
+        if (!status)
+            status = moegen_call_bind(call, a->name, t->data, a->dtype, rank, shape, err);
+    }
+    return status;
+}
+
+static void compare(const moegen_rt_problem *alone, const moegen_rt_problem *out, int slow)
+{
+    char with[60];
+    snprintf(with, sizeof with,
+             slow < 0 ? "other bits with fixed shares" : "other bits, rank %d slow", slow);
+    for (size_t i = 0; moegen_rt_problem_at(out, i); i++) {
+        const moegen_rt_tensor *t = moegen_rt_problem_at(out, i);
+        if (memcmp(t->data, moegen_rt_problem_tensor(alone, t->name)->data, t->bytes) != 0)
+            complain(t->name, with);
+    }
+}
+
+/* With one thread into `alone`, then on the team. */
+static moegen_status try_kernel(const moegen_kernel *kernel, const moegen_rt_problem *in,
+                                moegen_rt_problem *alone, moegen_rt_problem *out,
+                                moegen_error **err)
+{
+    moegen_call *one = NULL, *call = NULL;
+    moegen_status status;
+    if ((status = moegen_call_create(kernel, &one, err)) || (status = bind(one, in, alone, err)) ||
+        (status = moegen_call_set_threads(one, 1, err)) ||
+        (status = moegen_call_create(kernel, &call, err)) || (status = bind(call, in, out, err)) ||
+        (status = moegen_call_set_threads(call, RANKS, err)))
+        goto done;
+    reset(one, in, alone);
+    reset(call, in, out);
+    if ((status = moegen_call_run(one, err)) || (status = moegen_call_run(call, err)))
+        goto done; /* the latter gives the workspace */
+    for (int slow = -1; slow < RANKS; slow++) {
+        struct run run = {.call = call, .slow = slow};
+        reset(call, in, out);
+        if (moegen_rt_team_run(team, run_rank, &run) || run.answer)
+            complain("fails on a team", "");
+        else
+            compare(alone, out, slow);
+    }
+done:
+    moegen_call_release(one);
+    moegen_call_release(call);
+    return status;
+}
+
+static void try_case(const char *path, const char *name, void *ctx)
+{
+    (void)ctx;
+    snprintf(where, sizeof where, "%s:%s", path, name);
+    moegen_kernel *kernel = get(engine, path, name, NULL, "auto");
+    if (!kernel)
+        return;
+    moegen_rt_problem *in = inputs(kernel, TOKENS, "skewed");
+    moegen_rt_problem *alone = moegen_rt_problem_create(), *out = moegen_rt_problem_create();
+    moegen_error *err = NULL;
+    moegen_status status = try_kernel(kernel, in, alone, out, &err);
+    if (status)
+        complain("cannot run", err ? moegen_error_text(err) : moegen_status_name(status));
+    moegen_error_release(err);
+    moegen_rt_problem_destroy(in);
+    moegen_rt_problem_destroy(alone);
+    moegen_rt_problem_destroy(out);
+    moegen_kernel_release(kernel);
+}
+
+int main(int argc, char **argv)
+{
+    moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = ""};
+    if (moegen_engine_create(&options, &engine, NULL) || moegen_rt_team_create(RANKS, &team, NULL))
+        return 2;
+    int cases = argc < 2 ? -1 : each_case(argv[1], argc > 2 ? argv[2] : "", try_case, NULL);
+    moegen_rt_team_destroy(team);
+    moegen_engine_release(engine);
+    if (cases < 0) {
+        fprintf(stderr, "usage: ranks_test DIRECTORY [FAMILY[:CASE]]\n");
+        return 2;
+    }
+    if (helped == 0)
+        complain("no rank helped another one", "");
+    printf("%d cases, %d complaints; %lld looks at others' shares\n", cases, failures,
+           (long long)helped);
+    return failures != 0 || cases == 0;
+}
