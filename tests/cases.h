@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "call.h"
 #include "moegen.h"
 #include "moegen_runtime.h"
-#include "private.h"
 
 static char where[900]; /* what is being tried */
 static int failures;
@@ -21,8 +21,8 @@ static void complain(const char *what, const char *detail)
 
 /* The kernel of a case; dtype NULL: the case's own. A target that was asked for by name is tried in
  * plain C, which runs on any CPU. NULL after a complaint. */
-static moegen_kernel *get(moegen_engine *engine, const char *path, const char *name,
-                          const char *dtype, const char *target)
+static inline moegen_kernel *get(moegen_engine *engine, const char *path, const char *name,
+                                 const char *dtype, const char *target)
 {
     static char text[65536];
     const char *spelling = strcmp(target, "auto") == 0 ? "auto" : "scalar";
@@ -47,7 +47,7 @@ static moegen_kernel *get(moegen_engine *engine, const char *path, const char *n
 
 /* Inputs of a kernel for T tokens, or as many as its spec fixes; the kernel's parameters with them.
  */
-static moegen_rt_problem *inputs(const moegen_kernel *kernel, int64_t T, const char *routing)
+static inline moegen_rt_problem *inputs(const moegen_kernel *kernel, int64_t T, const char *routing)
 {
     const struct unit *u = kernel->unit;
     const char *fixed = moegen_kernel_param(kernel, "T");
@@ -63,10 +63,56 @@ static moegen_rt_problem *inputs(const moegen_kernel *kernel, int64_t T, const c
     return in;
 }
 
+/* Outputs as they are before a call: poison, or what is added to. */
+static inline void reset(const moegen_call *call, const moegen_rt_problem *in,
+                         moegen_rt_problem *out)
+{
+    const moegen_kernel_facts *facts = &call->unit->facts;
+    for (int i = 0; i < facts->arg_count; i++) {
+        moegen_rt_tensor *t = facts->args[i].role == MOEGEN_IN
+                                  ? NULL
+                                  : moegen_rt_problem_tensor(out, facts->args[i].name);
+        const moegen_rt_tensor *start = moegen_rt_problem_tensor(in, facts->args[i].name);
+        if (t)
+            moegen_rt_poison(t->dtype, t->data, (size_t)moegen_rt_tensor_count(t));
+        if (t && start && facts->args[i].role == MOEGEN_INOUT)
+            memcpy(t->data, start->data, t->bytes);
+    }
+}
+
+/* Binds the inputs, and outputs that it adds to `out`. */
+static inline moegen_status bind(moegen_call *call, const moegen_rt_problem *in,
+                                 moegen_rt_problem *out, moegen_error **err)
+{
+    const moegen_kernel_facts *facts = &call->unit->facts;
+    moegen_status status = MOEGEN_OK;
+    for (int i = 0; i < facts->arg_count && !status; i++) {
+        const moegen_rt_tensor *t = moegen_rt_problem_tensor(in, facts->args[i].name);
+        if (facts->args[i].role == MOEGEN_IN && t)
+            status = moegen_call_bind_const(call, t->name, t->data, (moegen_dtype)t->dtype, t->rank,
+                                            t->shape, err);
+    }
+    for (int i = 0; i < facts->arg_count && !status; i++) {
+        const moegen_arg *a = &facts->args[i];
+        moegen_rt_tensor *t = NULL;
+        int rank;
+        int64_t shape[8];
+        if (a->role == MOEGEN_IN)
+            continue;
+        status = moegen_call_shape(call, a->name, &rank, shape, err);
+        if (!status &&
+            moegen_rt_problem_add(out, a->name, (moegen_rt_dtype)a->dtype, rank, shape, &t, NULL))
+            status = MOEGEN_NO_MEMORY;
+        if (!status)
+            status = moegen_call_bind(call, a->name, t->data, a->dtype, rank, shape, err);
+    }
+    return status;
+}
+
 /* Calls try(path, name, ctx) for every case of the .yaml files of a directory, or of one family, or
  * one case of it (FAMILY[:CASE]; empty: all). Returns how many there were; -1: no directory. */
-static int each_case(const char *directory, const char *only,
-                     void (*try)(const char *path, const char *name, void *ctx), void *ctx)
+static inline int each_case(const char *directory, const char *only,
+                            void (*try)(const char *path, const char *name, void *ctx), void *ctx)
 {
     DIR *dir = opendir(directory);
     const char *only_case = strchr(only, ':');

@@ -8,7 +8,6 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "call.h"
 #include "cases.h"
 
 enum { RANKS = 3, TOKENS = 70, NAP_US = 200 };
@@ -54,50 +53,6 @@ static void run_rank(void *ctx, const moegen_worker *worker)
     int32_t answer = run->call->unit->entry(run->call->cell, &mine);
     if (answer)
         run->answer = answer;
-}
-
-/* Outputs as they are before a call: poison, or what is added to. */
-static void reset(const moegen_call *call, const moegen_rt_problem *in, moegen_rt_problem *out)
-{
-    const moegen_kernel_facts *facts = &call->unit->facts;
-    for (int i = 0; i < facts->arg_count; i++) {
-        moegen_rt_tensor *t = facts->args[i].role == MOEGEN_IN
-                                  ? NULL
-                                  : moegen_rt_problem_tensor(out, facts->args[i].name);
-        const moegen_rt_tensor *start = moegen_rt_problem_tensor(in, facts->args[i].name);
-        if (t)
-            moegen_rt_poison(t->dtype, t->data, (size_t)moegen_rt_tensor_count(t));
-        if (t && start && facts->args[i].role == MOEGEN_INOUT)
-            memcpy(t->data, start->data, t->bytes);
-    }
-}
-
-static moegen_status bind(moegen_call *call, const moegen_rt_problem *in, moegen_rt_problem *out,
-                          moegen_error **err)
-{
-    const moegen_kernel_facts *facts = &call->unit->facts;
-    moegen_status status = MOEGEN_OK;
-    for (int i = 0; i < facts->arg_count && !status; i++) {
-        const moegen_rt_tensor *t = moegen_rt_problem_tensor(in, facts->args[i].name);
-        if (facts->args[i].role == MOEGEN_IN && t)
-            status = moegen_call_bind_const(call, t->name, t->data, (moegen_dtype)t->dtype, t->rank,
-                                            t->shape, err);
-    }
-    for (int i = 0; i < facts->arg_count && !status; i++) {
-        const moegen_arg *a = &facts->args[i];
-        moegen_rt_tensor *t = NULL;
-        int rank;
-        int64_t shape[8];
-        if (a->role == MOEGEN_IN)
-            continue;
-        status = moegen_call_shape(call, a->name, &rank, shape, err);
-        if (!status &&
-            moegen_rt_problem_add(out, a->name, (moegen_rt_dtype)a->dtype, rank, shape, &t, NULL))
-            status = MOEGEN_NO_MEMORY;
-        if (!status)
-            status = moegen_call_bind(call, a->name, t->data, a->dtype, rank, shape, err);
-    }
-    return status;
 }
 
 static void compare(const moegen_rt_problem *alone, const moegen_rt_problem *out, int slow)
