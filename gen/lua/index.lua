@@ -37,5 +37,6 @@ return function(root, paths)
     for name in pairs(require("moegen").keys()) do
         out[#out + 1] = ("[%q]=true"):format(name)
     end
+    table.sort(out)   -- the same bytes from every build
     return "return {" .. table.concat(out, ",") .. "}"
 end
