@@ -108,7 +108,7 @@ moegen_status moegen_engine_create(const moegen_engine_options *options, moegen_
     pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&e->making, &recursive);
     pthread_mutexattr_destroy(&recursive);
-    e->registry = registry_create();
+    e->registry = registry_create(o.max_kernels, &unit_ops);
     e->crew = crew_create(threads_wanted(o.threads));
     e->cc = o.cc ? strdup(o.cc) : NULL;
     if (!find_features(e, o.features) || !e->registry || !e->crew || (o.cc && !e->cc)) {
@@ -126,17 +126,11 @@ void moegen_engine_retain(moegen_engine *engine)
         engine->refs++;
 }
 
-static void drop_unit(void *value)
-{
-    unit_release(value);
-}
-
 void moegen_engine_release(moegen_engine *engine)
 {
     if (!engine || --engine->refs)
         return;
-    if (engine->registry)
-        registry_destroy(engine->registry, drop_unit);
+    registry_destroy(engine->registry);
     cache_close(engine->cache);
     crew_release(engine->crew);
     pthread_mutex_destroy(&engine->making);
@@ -144,6 +138,11 @@ void moegen_engine_release(moegen_engine *engine)
     free(engine->feature);
     text_free(&engine->features);
     free(engine);
+}
+
+size_t moegen_engine_trim(moegen_engine *engine, size_t keep)
+{
+    return engine ? registry_trim(engine->registry, keep) : 0;
 }
 
 const char *moegen_engine_cache_dir(const moegen_engine *engine)
@@ -359,10 +358,10 @@ static moegen_status make(moegen_engine *e, const moegen_spec *spec, const char 
         bool disk = !cc && e->cache && disk_key(e, r, key);
         if (!disk || from_disk(e, key, start, &u))
             status = from_spec(e, spec, cc, disk ? key : NULL, start, &u, err);
-        if (!status && !registry_add(e->registry, r->at, r->len, u)) {
-            unit_release(u);
+        struct unit *made = status ? NULL : u;
+        if (!status && !(u = registry_add(e->registry, r->at, r->len, made)))
             status = error_set(err, MOEGEN_NO_MEMORY, "out of memory");
-        }
+        unit_release(made); /* the registry has a reference of its own, and so has u */
     }
     pthread_mutex_unlock(&e->making);
     *out = u;
@@ -387,7 +386,6 @@ moegen_status kernel_get(moegen_engine *e, const moegen_spec *spec, const char *
     request_free(&r);
     if (status)
         return status;
-    unit_retain(u);
     *kernel = fresh ? &u->made : &u->kept;
     return MOEGEN_OK;
 }

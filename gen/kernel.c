@@ -230,6 +230,23 @@ void unit_release(struct unit *u)
     free(u);
 }
 
+static void retain_value(void *value)
+{
+    unit_retain(value);
+}
+
+static void release_value(void *value)
+{
+    unit_release(value);
+}
+
+static bool value_in_use(const void *value)
+{
+    return ((const struct unit *)value)->refs > 1;
+}
+
+const struct registry_ops unit_ops = {retain_value, release_value, value_in_use};
+
 void moegen_kernel_retain(moegen_kernel *kernel)
 {
     if (kernel)

@@ -126,6 +126,10 @@ typedef struct moegen_engine_options {
     const char
         *cc; /* compiler that builds spelling `intrinsics` at run time; NULL: $MOEGEN_CC, else gcc
               * or clang, whichever is found. libtcc compiles all other spellings. */
+    size_t max_kernels; /* kernels kept in memory: beyond them the one not asked for the longest is
+                         * forgotten (the disk cache still has it); those in use stay, and are not
+                         * forgotten. 0: 1024; SIZE_MAX: all. A kernel takes its machine code in
+                         * whole pages (a mapping of its own) and some 20 kB beside. */
 } moegen_engine_options;
 
 /* Makes an engine with one reference. options may be NULL. A cache directory that cannot be used is
@@ -136,6 +140,11 @@ MOEGEN_API void moegen_engine_retain(moegen_engine *engine);
 /* Drops a reference. Kernels and calls got from the engine stay usable after its last reference is
  * gone. */
 MOEGEN_API void moegen_engine_release(moegen_engine *engine);
+/* Forgets kernels in memory, those not asked for the longest first, until at most `keep` are left:
+ * 0 gives back all the memory that can be. Kernels in use (retained by the host, by a call or by a
+ * layer) stay, remembered and counted, however many they are. Returns how many were forgotten; to
+ * ask for one of those again loads or makes it anew. */
+MOEGEN_API size_t moegen_engine_trim(moegen_engine *engine, size_t keep);
 /* Directory of the disk cache in use, or "" when there is none. Owned by the engine. */
 MOEGEN_API const char *moegen_engine_cache_dir(const moegen_engine *engine);
 

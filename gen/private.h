@@ -278,15 +278,25 @@ size_t cache_prune(struct cache *c, uint64_t max_bytes, uint64_t *bytes);
 bool cache_drop(struct cache *c,
                 const char *key); /* remove one entry by its hex key; true if it was there */
 
-/* registry.c: request bytes -> value, in memory. Reads take no lock; entries are never removed. */
+/* registry.c: request bytes -> value, in memory: at most `limit` (0: 1024), and those in use.
+ * Thread-safe. Values are reference-counted: the registry holds one reference of each, and what
+ * find and add return comes with another one for the caller. */
+struct registry_ops {
+    void (*retain)(void *value);
+    void (*release)(void *value);
+    bool (*in_use)(const void *value); /* has it more references than the registry's? */
+};
 struct registry;
-struct registry *registry_create(void); /* NULL: out of memory */
-void *registry_find(const struct registry *r, const void *key, size_t len); /* NULL: not there */
+struct registry *registry_create(size_t limit,
+                                 const struct registry_ops *ops);     /* NULL: out of memory */
+void *registry_find(struct registry *r, const void *key, size_t len); /* NULL: not there */
 /* Returns the value now stored under key: `value`, or the one that another thread stored first.
- * NULL: out of memory. */
+ * NULL: out of memory. Makes room as registry_trim does. */
 void *registry_add(struct registry *r, const void *key, size_t len, void *value);
-void registry_destroy(struct registry *r,
-                      void (*drop)(void *value)); /* drop is called for every value */
+/* Forget what was not used for longest and is not in use, until at most `keep` are left. Returns
+ * how many went. */
+size_t registry_trim(struct registry *r, size_t keep);
+void registry_destroy(struct registry *r);
 
 /* ---- engine.c kernel.c call.c generate.c (D) ---- */
 
@@ -371,6 +381,7 @@ moegen_status unit_create(const char *meta, size_t len, struct crew *crew, struc
 void unit_attach(struct unit *u, struct code *code, const char *origin, double seconds);
 void unit_retain(struct unit *u);
 void unit_release(struct unit *u);
+extern const struct registry_ops unit_ops; /* the same, for a registry of units */
 const char *unit_answer(const struct unit *u,
                         int32_t code); /* sentence of a positive return code */
 
