@@ -48,7 +48,8 @@ static bool parse_arg(struct unit *u, char *rest)
                       .dtype = (moegen_dtype)found,
                       .role = (moegen_role)r,
                       .optional = strcmp(need, "optional") == 0,
-                      .extent = u->extent_text[n]};
+                      .extent = u->extent_text[n],
+                      .doc = ""};
     for (char *x; (x = word(&rest)); a->rank++) {
         if (a->rank == MAX_RANK ||
             !extent_parse(x, u->dim, u->facts.dim_count, &u->extent[n][a->rank]))
@@ -56,6 +57,15 @@ static bool parse_arg(struct unit *u, char *rest)
         u->extent_text[n][a->rank] = x;
     }
     u->facts.arg_count++;
+    return true;
+}
+
+/* Of the argument in the line before. */
+static bool parse_says(struct unit *u, char *rest)
+{
+    if (!u->facts.arg_count || !rest)
+        return false;
+    u->arg[u->facts.arg_count - 1].doc = rest;
     return true;
 }
 
@@ -135,7 +145,7 @@ static bool parse_line(struct unit *u, char *key, char *rest)
     } parsers[] = {
         {"dim", parse_dim},         {"derive", parse_derived}, {"arg", parse_arg},
         {"param", parse_param},     {"status", parse_status},  {"work", parse_work},
-        {"threads", parse_threads},
+        {"threads", parse_threads}, {"says", parse_says},
     };
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
         if (strcmp(strings[i].key, key) == 0) {

@@ -136,12 +136,8 @@ moegen_status moegen_layer_state_create(moegen_layer *layer, moegen_layer_state 
     moegen_status status = MOEGEN_OK;
     for (int i = 0; i < PASSES && !status; i++)
         status = moegen_call_create(layer->kernel[i], &s->call[i], err);
-    const moegen_kernel_facts *f = &layer->kernel[FORWARD]->unit->facts;
-    for (int i = 0; i < f->arg_count; i++) {
-        const moegen_arg *from = &f->args[i], *to = arg_of(layer, BACKWARD, from->name);
-        if (from->role != MOEGEN_IN && to && to->role == MOEGEN_IN)
-            s->kept[s->count++].now = (moegen_tensor){.name = from->name, .dtype = from->dtype};
-    }
+    for (const moegen_arg *a; (a = moegen_layer_state_arg(layer, (size_t)s->count)); s->count++)
+        s->kept[s->count].now = (moegen_tensor){.name = a->name, .dtype = a->dtype};
     if (status)
         moegen_layer_state_release(s);
     else

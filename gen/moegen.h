@@ -191,6 +191,7 @@ typedef struct moegen_arg {
     int rank;     /* 0: a scalar */
     const char *const
         *extent; /* rank formulas: "2048", "T", "T+1", "128*N"; at most one run-time size each */
+    const char *doc; /* what it is, in one line */
 } moegen_arg;
 
 /* Facts of a kernel. The caller sets struct_size; everything pointed to belongs to the kernel. */
@@ -296,6 +297,17 @@ MOEGEN_API void moegen_layer_release(moegen_layer *layer);
 /* The kernel of the forward pass, or with backward != 0 of the other; owned by the layer. Tensors
  * that forward writes and backward reads are the state: nobody else passes them. */
 MOEGEN_API const moegen_kernel *moegen_layer_kernel(const moegen_layer *layer, int backward);
+/* The i-th tensor of the state, owned by the layer; NULL when there are no more: `for (i = 0; (a =
+ * moegen_layer_state_arg(layer, i)); i++)`. */
+MOEGEN_API const moegen_arg *moegen_layer_state_arg(const moegen_layer *layer, size_t i);
+/* Extents of a tensor of one pass, what to allocate for it. sizes: the run-time sizes of that
+ * pass's kernel, in the order of its facts' `dims`, -1 for one that follows from the others (the
+ * number of blocks from the number of tokens); NULL where the shape does not depend on them. shape
+ * has room for 8 numbers; *rank says how many were written. MOEGEN_BAD_ARGUMENT for an unknown
+ * tensor or a missing size. */
+MOEGEN_API moegen_status moegen_layer_shape(const moegen_layer *layer, int backward,
+                                            const char *name, const int64_t *sizes, int *rank,
+                                            int64_t *shape, moegen_error **err);
 
 /* A state without a forward pass in it. It keeps the layer alive, owns its memory (which grows to
  * the largest forward pass and is used again), and belongs to one thread at a time. */

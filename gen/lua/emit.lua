@@ -4,6 +4,7 @@
 local dtype = require "dtype"
 local planner = require "planner"
 local schema = require "schema"
+local shape_text = require("tensors").shape_text
 
 local emit = {}
 
@@ -29,14 +30,6 @@ local function work_of(job, text)
         end
     end
     return out
-end
-
-local function shape_text(arg)
-    local out = {}
-    for i = 4, #arg do
-        out[#out + 1] = "[" .. tostring(arg[i]):gsub("%*", " * "):gsub("%+", " + ") .. "]"
-    end
-    return table.concat(out)
 end
 
 local function is_output(arg)
@@ -292,6 +285,7 @@ function emit.meta(job)
         end
         line("arg", arg[1], arg[2], (arg[3]:gsub("?", "")), arg[3]:find("?", 1, true) and "optional" or "required",
             table.concat(extents, " "))
+        line("says", arg.says)
     end
     for i, text in ipairs(job.statuses) do
         line("status", tostring(i), text)

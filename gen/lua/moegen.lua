@@ -10,6 +10,7 @@ local planner = require "planner"
 local schema = require "schema"
 local source = require "source"
 local template = require "template"
+local tensors = require "tensors"
 
 local moegen = {}
 
@@ -95,6 +96,7 @@ function moegen.explain(req)
         local key, value = text:match("^(%S+) (.*)$")
         out[#out + 1] = ("  %-24s %-10s %s\n"):format(key, value, tostring(job.info.origin[key] or "default"))
     end
+    out[#out + 1] = "tensors\n" .. tensors.explain(job.args)
     out[#out + 1] = "plan\n" .. emit.explain(job.plan)
     for _, part in ipairs(job.parts) do
         out[#out + 1] = ("plan of %s (%s)\n"):format(part.part, part.family.family) .. emit.explain(part.plan)

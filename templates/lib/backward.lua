@@ -39,11 +39,16 @@ function backward.args(s)
     local list = {
         {"hidden_states", s.dtype, "in", tokens, s.H, says = "rows of tokens" .. (s.skip_token and "" or "; row T is padding")},
         {"expert_affinities_masked", s.affinity_dtype, "in", flat, 1, says = "of token id and expert e at id * E + e"},
-        {"gate_up_proj_weight", s.dtype, "in", s.E, s.H, gates, s.I_TP, says = s.gated and "0 = gate, 1 = up" or "up"},
-        {"down_proj_weight", s.dtype, "in", s.E, s.I_TP, s.H},
+        {"gate_up_proj_weight", s.dtype, "in", s.E, s.H, gates, s.I_TP,
+            says = "of each expert: " .. (s.gated and "0 = gate, 1 = up" or "up")},
+        {"down_proj_weight", s.dtype, "in", s.E, s.I_TP, s.H, says = "of each expert"},
     }
     local function add(row)
         list[#list + 1] = row
+    end
+    local function add_grad(of, ...)
+        local added = s.accumulate_grads and ", added to what is there" or ""
+        add{of .. "_grad", s.output_dtype, grad, says = "gradient of " .. of .. added, ...}
     end
     if not has.again then
         add{"gate_up_proj_act_checkpoint_T", s.dtype, "in", "N", gates, s.I_TP, s.block_size,
@@ -54,32 +59,35 @@ function backward.args(s)
     end
     add{"token_position_to_id", "i32", "in", ("%d*N"):format(s.block_size),
         says = "token of each slot; padding is " .. (s.skip_token and "-1" or "T")}
-    add{"block_to_expert", "i32", s.dropping and "in?" or "in", "N"}
+    add{"block_to_expert", "i32", s.dropping and "in?" or "in", "N",
+        says = "expert of each block" .. (s.dropping and "; absent: block n is of expert n" or "")}
     add{"conditions", "i32", "in?", "N+1", says = "1 for each block that ran, a prefix; absent: all"}
-    add{"output_hidden_states_grad", s.dtype, "in", tokens, s.H}
+    add{"output_hidden_states_grad", s.dtype, "in", tokens, s.H, says = "gradient of output"}
     if has.bias_up_value then
-        add{"gate_and_up_proj_bias", s.bias_dtype, "in", s.E, gates, s.I_TP}
+        add{"gate_and_up_proj_bias", s.bias_dtype, "in", s.E, gates, s.I_TP, says = "as in the forward pass"}
     end
     if has.bias_down_value then
-        add{"down_proj_bias", s.bias_dtype, "in", s.E, s.H}
+        add{"down_proj_bias", s.bias_dtype, "in", s.E, s.H, says = "as in the forward pass"}
     end
     if has.norm then
-        add{"norm_weight", s.bias_dtype, "in", s.E, s.I_TP}
-        add{"norm_bias", s.bias_dtype, "in", s.E, s.I_TP}
+        add{"norm_weight", s.bias_dtype, "in", s.E, s.I_TP, says = "factor after the normalisation"}
+        add{"norm_bias", s.bias_dtype, "in", s.E, s.I_TP, says = "added after the normalisation"}
     end
-    add{"hidden_states_grad", s.hidden_grad_dtype, "out", tokens, s.H, says = "summed over the experts of each token"}
-    add{"expert_affinities_masked_grad", s.affinity_dtype, "out", flat, 1, says = "0 where no block holds the pair"}
-    add{"gate_up_proj_weight_grad", s.output_dtype, grad, s.E, s.H, gates, s.I_TP}
-    add{"down_proj_weight_grad", s.output_dtype, grad, s.E, s.I_TP, s.H}
+    add{"hidden_states_grad", s.hidden_grad_dtype, "out", tokens, s.H,
+        says = "gradient of hidden_states, summed over the experts of each token"}
+    add{"expert_affinities_masked_grad", s.affinity_dtype, "out", flat, 1,
+        says = "gradient of expert_affinities_masked; 0 where no block holds the pair"}
+    add_grad("gate_up_proj_weight", s.E, s.H, gates, s.I_TP)
+    add_grad("down_proj_weight", s.E, s.I_TP, s.H)
     if s.bias.gate_up then
-        add{"gate_and_up_proj_bias_grad", s.output_dtype, grad, s.E, gates, s.I_TP}
+        add_grad("gate_and_up_proj_bias", s.E, gates, s.I_TP)
     end
     if s.bias.down then
-        add{"down_proj_bias_grad", s.output_dtype, grad, s.E, s.H}
+        add_grad("down_proj_bias", s.E, s.H)
     end
     if has.norm then
-        add{"norm_weight_grad", s.output_dtype, grad, s.E, s.I_TP}
-        add{"norm_bias_grad", s.output_dtype, grad, s.E, s.I_TP}
+        add_grad("norm_weight", s.E, s.I_TP)
+        add_grad("norm_bias", s.E, s.I_TP)
     end
     return list
 end

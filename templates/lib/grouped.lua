@@ -71,23 +71,28 @@ function grouped.args(s)
         list[#list + 1] = row
     end
     if s.op ~= "dX" then
-        add{"X", s.dtype, "in", x_rows, s.K, says = x_rows == "T" and "rows of tokens" or nil}
+        add{"X", s.dtype, "in", x_rows, s.K, says = x_rows == "T" and "rows of tokens" or "rows in the order of the experts"}
     end
     if s.op ~= "forward" then
-        add{"dY", s.dtype, "in", "M", s.N, says = s.permute == "y" and "in the order of the flat index" or "in the order of the experts"}
+        add{"dY", s.dtype, "in", "M", s.N,
+            says = "gradient of Y, " .. (s.permute == "y" and "in the order of the flat index" or "in the order of the experts")}
     end
     if s.op ~= "dW" then
-        add{"W", s.dtype, "in", s.E, s.N, s.K}
+        add{"W", s.dtype, "in", s.E, s.N, s.K, says = "of each expert"}
     end
     if s.fuse_mul == "post" then
         add{"topk_weights", s.affinity_dtype, "in", "M", says = "factor of each flat index"}
     end
     if s.op == "forward" then
-        add{"Y", s.output_dtype, "out", "M", s.N, says = s.permute == "y" and "in the order of the flat index" or nil}
+        add{"Y", s.output_dtype, "out", "M", s.N,
+            says = s.permute == "y" and "rows in the order of the flat index" or "rows in the order of the experts"}
     elseif s.op == "dX" then
-        add{"dX", s.output_dtype, "out", x_rows, s.K, says = reduces(s) and "summed over the rows of a token" or nil}
+        add{"dX", s.output_dtype, "out", x_rows, s.K,
+            says = "gradient of X, " .. (reduces(s) and "summed over the rows of a token"
+                or s.permute == "x" and "in the order of the flat index" or "in the order of the experts")}
     else
-        add{"dW", s.output_dtype, s.accumulate_grads and "inout" or "out", s.E, s.N, s.K, says = "0 for an expert without rows"}
+        add{"dW", s.output_dtype, s.accumulate_grads and "inout" or "out", s.E, s.N, s.K,
+            says = s.accumulate_grads and "gradient of W, added to what is there" or "gradient of W; 0 for an expert without rows"}
     end
     return list
 end

@@ -74,13 +74,13 @@ end
 local function weights(s, list)
     local says = s.gated and "rows of gate, then of up" or "rows of up"
     list[#list + 1] = {"gate_up_weights", s.dtype, "in", gates(s) * s.I_TP, s.H, says = says}
-    list[#list + 1] = {"down_proj_weight", s.dtype, "in", s.H, s.I_TP}
+    list[#list + 1] = {"down_proj_weight", s.dtype, "in", s.H, s.I_TP, says = "of the second product"}
     return list
 end
 
 function mlp.forward_args(s)
     local list = weights(s, {{"hidden_states", s.dtype, "in", "S", s.H, says = "rows of tokens"}})
-    list[#list + 1] = {"output", s.output_dtype, "out", "S", s.H}
+    list[#list + 1] = {"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}
     for _, row in ipairs(s.checkpoint == "save" and kept(s) or {}) do
         list[#list + 1] = {row[1], s.dtype, "out", "S", s.I_TP, says = row[2]}
     end
@@ -89,14 +89,17 @@ end
 
 function mlp.backward_args(s)
     local grad = s.accumulate_grads and "inout" or "out"
+    local added = s.accumulate_grads and ", added to what is there" or ""
     local list = weights(s, {{"hidden_states", s.dtype, "in", "S", s.H, says = "rows of tokens"}})
-    list[#list + 1] = {"output_hidden_states_grad", s.dtype, "in", "S", s.H}
+    list[#list + 1] = {"output_hidden_states_grad", s.dtype, "in", "S", s.H, says = "gradient of output"}
     for _, row in ipairs(s.checkpoint == "saved" and kept(s) or {}) do
         list[#list + 1] = {row[1], s.dtype, "in?", "S", s.I_TP, says = row[2] .. "; absent: computed again"}
     end
-    list[#list + 1] = {"hidden_states_grad", s.dtype, "out", "S", s.H}
-    list[#list + 1] = {"gate_up_weight_grad", s.output_dtype, grad, gates(s) * s.I_TP, s.H}
-    list[#list + 1] = {"down_proj_weight_grad", s.output_dtype, grad, s.H, s.I_TP}
+    list[#list + 1] = {"hidden_states_grad", s.dtype, "out", "S", s.H, says = "gradient of hidden_states"}
+    list[#list + 1] = {"gate_up_weight_grad", s.output_dtype, grad, gates(s) * s.I_TP, s.H,
+        says = "gradient of gate_up_weights" .. added}
+    list[#list + 1] = {"down_proj_weight_grad", s.output_dtype, grad, s.H, s.I_TP,
+        says = "gradient of down_proj_weight" .. added}
     return list
 end
 
