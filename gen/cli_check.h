@@ -19,9 +19,11 @@ struct variant {
     char target[64], spelling[64], cc[64]; /* "" where the option was not given */
     moegen_kernel *kernel;                 /* NULL: not run, and `why` says why */
     bool lacking, emulated; /* the CPU lacks the target; and the kernel runs all the same */
+    bool crashed;           /* and is not run any more; `why` says how */
     struct text why;
     struct verdict verdict[MAX_ARGS]; /* by argument */
 };
+/* Lies in memory that is shared with the process in which the kernels run. */
 struct check {
     const struct options *o;
     struct job *job;
@@ -31,6 +33,13 @@ struct check {
     int variants, ran, failed, idle;
     struct table *table;
     struct text *json;
+    struct trial trial[MAX_TRIALS];
+    int trials;
+    struct { /* what is being run: left behind by a crash, and where the next process begins */
+        int trial, variant, threads;
+        bool ready; /* the inputs of the trial are there */
+    } at;
+    int result; /* exit code of the trials so far: not EXIT_OK ends them */
 };
 
 /* Rows of the table and of the JSON for the variants of one kernel, counted into ran, failed and

@@ -2,13 +2,15 @@
 /*
  * cmd_check.c - `moegen check`: every kernel, target, spelling and compiler asked for, on edge
  * cases, with 1, 2 and 3 threads, against the float64 reference. A target that this CPU lacks runs
- * in the scalar spelling, which emulates it.
+ * in the scalar spelling, which emulates it. Kernels run in a child: one that crashes has failed,
+ * and the others are still checked.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli_check.h"
+#include "cli_child.h"
 
 /* ---- variants ---- */
 
@@ -206,12 +208,14 @@ static int run_trial(struct check *c, struct variant *v, const struct trial *t,
         threads[1] = threads[2];
         runs = 2;
     }
+    c->at.threads = threads[0];
     moegen_status status = stand_open(&s, v->kernel, f->in, 1, t->text, &err);
     for (int i = 0; i < runs && !status; i++) {
         status = i ? stand_threads(&s, threads[i], &err) : MOEGEN_OK;
         if (status)
             break;
         stand_poison(&s, f->in);
+        c->at.threads = threads[i];
         status = moegen_call_run(s.call, &err);
         for (int a = 0; a < s.facts.arg_count && !status; a++)
             if (s.facts.args[a].role != MOEGEN_IN)
@@ -225,35 +229,74 @@ static int run_trial(struct check *c, struct variant *v, const struct trial *t,
     return status ? fail(status, err) : EXIT_OK;
 }
 
-/* ---- the command ---- */
+/* ---- all of them, in a process of their own: a kernel may crash ---- */
 
-static int check_trials(struct check *c)
+static const moegen_kernel *any_kernel(const struct check *c)
 {
-    struct trial trials[MAX_TRIALS];
-    moegen_kernel *any = NULL;
-    int result = EXIT_OK;
+    const moegen_kernel *any = NULL;
     for (int i = 0; i < c->variants && !any; i++)
         any = c->variant[i].kernel;
-    int count = any ? trials_plan(any, c->o, trials) : 0;
-    for (int t = 0; t < count && !result; t++) {
+    return any;
+}
+
+/* From where the last process ended. */
+static void run_trials(void *ctx)
+{
+    struct check *c = ctx;
+    const moegen_kernel *any = any_kernel(c);
+    for (; c->at.trial < c->trials && !c->result; c->at.trial++, c->at.variant = 0) {
+        const struct trial *t = &c->trial[c->at.trial];
         struct fixture f;
         moegen_error *err = NULL;
-        progress(trials[t].text, t, count);
-        moegen_status status = fixture_open(&f, any, &trials[t], 2e9, &err);
+        progress(t->text, c->at.trial, c->trials);
+        c->at.ready = false;
+        moegen_status status = fixture_open(&f, any, t, 2e9, &err);
         if (status)
-            result = fail(status, err);
-        for (int i = 0; i < c->variants && !result; i++) {
-            struct variant *v = &c->variant[i];
-            bool skip = trials[t].heavy > 0 && is_slow(v) &&
-                        kernel_flops(any, trials[t].how.T) > trials[t].heavy;
-            if (v->kernel && !skip)
-                result = run_trial(c, v, &trials[t], &f);
+            c->result = fail(status, err);
+        c->at.ready = true;
+        for (; c->at.variant < c->variants && !c->result; c->at.variant++) {
+            struct variant *v = &c->variant[c->at.variant];
+            bool skip = t->heavy > 0 && is_slow(v) && kernel_flops(any, t->how.T) > t->heavy;
+            if (v->kernel && !v->crashed && !skip)
+                c->result = run_trial(c, v, t, &f);
         }
         fixture_close(&f);
     }
-    progress("", count, count);
-    return result;
 }
+
+/* What was running when the process ended is not run again. */
+static void note_crash(struct check *c, const char *how)
+{
+    const moegen_kernel *any = any_kernel(c);
+    if (c->at.trial >= c->trials || !c->at.ready) {
+        const char *when = c->at.trial < c->trials ? c->trial[c->at.trial].text : "after all cases";
+        fprintf(stderr, "FAIL %s, %s: not the kernel, but what checks it crashed: %s\n",
+                any->unit->facts.name, when, how);
+        c->result = EXIT_BUG;
+        return;
+    }
+    const struct trial *t = &c->trial[c->at.trial];
+    struct variant *v = &c->variant[c->at.variant++];
+    text_fmt(&v->why, "crashed on %s, --threads %d: %s", t->text, c->at.threads, how);
+    complain(v, t, c->at.threads, "the kernel crashed", how);
+    v->crashed = true;
+    v->verdict[first_output(&v->kernel->unit->facts)].bad++;
+}
+
+static int check_trials(struct check *c)
+{
+    char how[128];
+    const moegen_kernel *any = any_kernel(c);
+    memset(&c->at, 0, sizeof c->at);
+    c->trials = any ? trials_plan(any, c->o, c->trial) : 0;
+    while (c->at.trial < c->trials && !c->result)
+        if (!child_run(run_trials, c, how))
+            note_crash(c, how);
+    progress("", c->trials, c->trials);
+    return c->result;
+}
+
+/* ---- the command ---- */
 
 int cmd_check(struct options *o)
 {
@@ -262,7 +305,7 @@ int cmd_check(struct options *o)
     struct job j;
     struct table table = {.columns = 10};
     struct text json = {0};
-    struct check *c = calloc(1, sizeof *c);
+    struct check *c = child_share(sizeof *c);
     int result = c ? job_open(&j, o) : fail(MOEGEN_NO_MEMORY, NULL);
     if (!c)
         return result;
@@ -284,7 +327,7 @@ int cmd_check(struct options *o)
         result = c->failed ? EXIT_FAILED : c->ran ? EXIT_OK : EXIT_NOT_HERE;
     table_free(&table);
     text_free(&json);
-    free(c);
+    child_unshare(c, sizeof *c);
     job_close(&j);
     return result;
 }
