@@ -21,9 +21,15 @@ struct variant {
     bool lacking, emulated; /* the CPU lacks the target; and the kernel runs all the same */
     bool crashed;           /* and is not run any more; `why` says how */
     struct text why;
-    struct verdict verdict[MAX_ARGS]; /* by argument */
+    struct verdict *verdict; /* by argument; in struct progress */
 };
-/* Lies in memory that is shared with the process in which the kernels run. */
+/* What the process in which kernels run leaves behind, in memory that is shared with it. */
+struct progress {
+    int trial, variant, threads; /* what is being run, and where the next process begins */
+    bool ready;                  /* the inputs of the trial are there */
+    int result;                  /* exit code so far: not EXIT_OK ends the trials */
+    struct verdict verdict[MAX_VARIANTS][MAX_ARGS];
+};
 struct check {
     const struct options *o;
     struct job *job;
@@ -35,11 +41,7 @@ struct check {
     struct text *json;
     struct trial trial[MAX_TRIALS];
     int trials;
-    struct { /* what is being run: left behind by a crash, and where the next process begins */
-        int trial, variant, threads;
-        bool ready; /* the inputs of the trial are there */
-    } at;
-    int result; /* exit code of the trials so far: not EXIT_OK ends them */
+    struct progress *at;
 };
 
 /* Rows of the table and of the JSON for the variants of one kernel, counted into ran, failed and

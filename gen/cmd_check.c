@@ -35,7 +35,7 @@ static int add_variant(struct check *c, const char *target, const char *spelling
     if (c->variants == MAX_VARIANTS)
         return bad("more than %d combinations of target, spelling and compiler", MAX_VARIANTS);
     struct variant *v = &c->variant[c->variants];
-    *v = (struct variant){0};
+    *v = (struct variant){.verdict = c->at->verdict[c->variants]};
     snprintf(v->target, sizeof v->target, "%s", target);
     snprintf(v->spelling, sizeof v->spelling, "%s", spelling);
     snprintf(v->cc, sizeof v->cc, "%s", cc);
@@ -108,6 +108,7 @@ static int add_variants(struct check *c)
     const char *spellings = o->spelling && strcmp(o->spelling, "all") == 0 ? all : o->spelling;
     struct text targets = {0};
     char target[64], spelling[64], cc[64];
+    memset(c->at, 0, sizeof *c->at);
     int result = target_list(o->target, &targets);
     bool alone = !strchr(targets.at, ',') && !(spellings && strchr(spellings, ',')) && !o->cc;
     bool first = true;
@@ -208,14 +209,14 @@ static int run_trial(struct check *c, struct variant *v, const struct trial *t,
         threads[1] = threads[2];
         runs = 2;
     }
-    c->at.threads = threads[0];
+    c->at->threads = threads[0];
     moegen_status status = stand_open(&s, v->kernel, f->in, 1, t->text, &err);
     for (int i = 0; i < runs && !status; i++) {
         status = i ? stand_threads(&s, threads[i], &err) : MOEGEN_OK;
         if (status)
             break;
         stand_poison(&s, f->in);
-        c->at.threads = threads[i];
+        c->at->threads = threads[i];
         status = moegen_call_run(s.call, &err);
         for (int a = 0; a < s.facts.arg_count && !status; a++)
             if (s.facts.args[a].role != MOEGEN_IN)
@@ -244,21 +245,21 @@ static void run_trials(void *ctx)
 {
     struct check *c = ctx;
     const moegen_kernel *any = any_kernel(c);
-    for (; c->at.trial < c->trials && !c->result; c->at.trial++, c->at.variant = 0) {
-        const struct trial *t = &c->trial[c->at.trial];
+    for (; c->at->trial < c->trials && !c->at->result; c->at->trial++, c->at->variant = 0) {
+        const struct trial *t = &c->trial[c->at->trial];
         struct fixture f;
         moegen_error *err = NULL;
-        progress(t->text, c->at.trial, c->trials);
-        c->at.ready = false;
+        progress(t->text, c->at->trial, c->trials);
+        c->at->ready = false;
         moegen_status status = fixture_open(&f, any, t, 2e9, &err);
         if (status)
-            c->result = fail(status, err);
-        c->at.ready = true;
-        for (; c->at.variant < c->variants && !c->result; c->at.variant++) {
-            struct variant *v = &c->variant[c->at.variant];
+            c->at->result = fail(status, err);
+        c->at->ready = true;
+        for (; c->at->variant < c->variants && !c->at->result; c->at->variant++) {
+            struct variant *v = &c->variant[c->at->variant];
             bool skip = t->heavy > 0 && is_slow(v) && kernel_flops(any, t->how.T) > t->heavy;
             if (v->kernel && !v->crashed && !skip)
-                c->result = run_trial(c, v, t, &f);
+                c->at->result = run_trial(c, v, t, &f);
         }
         fixture_close(&f);
     }
@@ -268,17 +269,18 @@ static void run_trials(void *ctx)
 static void note_crash(struct check *c, const char *how)
 {
     const moegen_kernel *any = any_kernel(c);
-    if (c->at.trial >= c->trials || !c->at.ready) {
-        const char *when = c->at.trial < c->trials ? c->trial[c->at.trial].text : "after all cases";
+    if (c->at->trial >= c->trials || !c->at->ready) {
+        const char *when =
+            c->at->trial < c->trials ? c->trial[c->at->trial].text : "after all cases";
         fprintf(stderr, "FAIL %s, %s: not the kernel, but what checks it crashed: %s\n",
                 any->unit->facts.name, when, how);
-        c->result = EXIT_BUG;
+        c->at->result = EXIT_BUG;
         return;
     }
-    const struct trial *t = &c->trial[c->at.trial];
-    struct variant *v = &c->variant[c->at.variant++];
-    text_fmt(&v->why, "crashed on %s, --threads %d: %s", t->text, c->at.threads, how);
-    complain(v, t, c->at.threads, "the kernel crashed", how);
+    const struct trial *t = &c->trial[c->at->trial];
+    struct variant *v = &c->variant[c->at->variant++];
+    text_fmt(&v->why, "crashed on %s, --threads %d: %s", t->text, c->at->threads, how);
+    complain(v, t, c->at->threads, "the kernel crashed", how);
     v->crashed = true;
     v->verdict[first_output(&v->kernel->unit->facts)].bad++;
 }
@@ -287,13 +289,12 @@ static int check_trials(struct check *c)
 {
     char how[128];
     const moegen_kernel *any = any_kernel(c);
-    memset(&c->at, 0, sizeof c->at);
     c->trials = any ? trials_plan(any, c->o, c->trial) : 0;
-    while (c->at.trial < c->trials && !c->result)
+    while (c->at->trial < c->trials && !c->at->result)
         if (!child_run(run_trials, c, how))
             note_crash(c, how);
     progress("", c->trials, c->trials);
-    return c->result;
+    return c->at->result;
 }
 
 /* ---- the command ---- */
@@ -305,11 +306,15 @@ int cmd_check(struct options *o)
     struct job j;
     struct table table = {.columns = 10};
     struct text json = {0};
-    struct check *c = child_share(sizeof *c);
-    int result = c ? job_open(&j, o) : fail(MOEGEN_NO_MEMORY, NULL);
-    if (!c)
+    struct progress *at = child_share(sizeof *at);
+    struct check *c = calloc(1, sizeof *c);
+    int result = c && at ? job_open(&j, o) : fail(MOEGEN_NO_MEMORY, NULL);
+    if (!c || !at) {
+        child_unshare(at, sizeof *at);
+        free(c);
         return result;
-    *c = (struct check){.o = o, .job = &j, .table = &table, .json = &json};
+    }
+    *c = (struct check){.o = o, .job = &j, .table = &table, .json = &json, .at = at};
     for (int i = 0; i < 10; i++)
         table_add(&table, "%s", head[i]);
     for (c->k = 0; c->k < j.kernels && !result; c->k++) {
@@ -327,7 +332,8 @@ int cmd_check(struct options *o)
         result = c->failed ? EXIT_FAILED : c->ran ? EXIT_OK : EXIT_NOT_HERE;
     table_free(&table);
     text_free(&json);
-    child_unshare(c, sizeof *c);
+    child_unshare(at, sizeof *at);
+    free(c);
     job_close(&j);
     return result;
 }

@@ -139,6 +139,19 @@ static void test_bound(void)
     CHECK(code_mappings() == before);
 }
 
+/* What the options do not say is no small number. */
+static void test_default(void)
+{
+    moegen_engine *engine = engine_of("", NULL);
+    for (int n = 0; n < 2 * LIMIT; n++) {
+        moegen_kernel *kernel = get_nth(engine, n % (LIMIT + 4));
+        CHECK(comes_from(kernel, "memory") == (n >= LIMIT + 4));
+        moegen_kernel_release(kernel);
+    }
+    CHECK(moegen_engine_trim(engine, 0) == LIMIT + 4);
+    moegen_engine_release(engine);
+}
+
 /* ---- threads that ask, forget and run at once ---- */
 
 static void *serve(void *at)
@@ -168,6 +181,7 @@ static void test_threads(void)
 int main(void)
 {
     test_bound();
+    test_default();
     test_threads();
     return failures != 0;
 }
