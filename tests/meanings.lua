@@ -106,7 +106,7 @@ local function list_ops(isa, own)
 end
 
 for _, isa in ipairs(target.all()) do
-    local list = list_ops(isa, require("isa." .. isa.name).rows)
+    local list = list_ops(isa, target.own(isa.name).rows)
     for spelling, how in pairs(spellings) do
         local text, used, seen, table_text = {}, {}, {}, {}
         for i, one in ipairs(list) do

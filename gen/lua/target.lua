@@ -1,13 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- target.lua - the instruction sets: isa/<name>.lua, each merged over the one that it extends.
 --
+-- A long table has a part of its rows in another file, isa/<more>.lua: a Lua function has room for some 200 constants.
 -- A table that extends another has all of its rows, registers and properties; its own add to them or replace them. Features
 -- and compiler flags add up. What says which table this is (the names below) is never inherited.
 local source = require "source"
 
 local target = {}
 
-local own = {name = true, summary = true, rank = true, extends = true, partial = true}
+local own = {name = true, summary = true, rank = true, extends = true, partial = true, more = true}
 local loaded = {}
 
 local function merge(base, top)
@@ -26,12 +27,18 @@ local function merge(base, top)
     return both
 end
 
+-- The table called name, not that which it extends: its rows are in one file or two.
+function target.own(name)
+    local isa = require("isa." .. name)
+    return isa.more and merge(isa, {rows = merge(isa.rows, require("isa." .. isa.more).rows)}) or isa
+end
+
 -- The instruction set called name.
 function target.load(name)
     if loaded[name] then
         return loaded[name]
     end
-    local isa = require("isa." .. name)
+    local isa = target.own(name)
     if isa.extends then
         local base, all = target.load(isa.extends), {}
         for key, value in next, base do
