@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- encoders.lua ROOT DIR - walks the tables of gen/lua/isa: each row with many operands, as bytes and as the text that the
 -- generator prints beside them. GNU as assembles the text; its bytes must be ours. Where as prefers another encoding,
--- objdump must read both as the same instruction. DIR takes temporary files.
+-- objdump must read both as the same instruction. EVEX rows of 512 bits are tried with 256 bits, too, where as would
+-- prefer VEX. DIR takes temporary files.
 local root, dir = arg[1], arg[2]
 dofile(root .. "/tests/generator.lua")(root)
 local print_bytes = require "print_bytes"
@@ -79,8 +80,10 @@ end
 
 local cases = {}
 
-local function case(place, code, text)
-    cases[#cases + 1] = {place = place, code = code, text = text}
+-- notation: the row's, whose prefix as shall take, also where it prefers the other.
+local function case(place, notation, code, text)
+    local prefix = notation:match("^E?VEX")
+    cases[#cases + 1] = {place = place, code = code, text = text, prefix = prefix and ("{%s} "):format(prefix:lower()) or ""}
 end
 
 -- Tiles of one instruction must differ.
@@ -110,7 +113,7 @@ local function vector_row(isa, table_name, name, row)
             end
         until distinct(code)
         for _, rip in ipairs(ops[name].immediate == "bits" and {0, 4, 0x1000, -8} or {false}) do
-            case(table_name .. "." .. name, print_bytes.instruction({isa = isa}, code, rip or nil))
+            case(table_name .. "." .. name, row[3], print_bytes.instruction({isa = isa}, code, rip or nil))
         end
     end
     if not lists[1] then
@@ -140,7 +143,7 @@ local function frame_row(table_name, name, row)
                 list[#list + 1] = letter == "R" and gpr[reg] or letter ~= "I" and rm_text
                     or (places == "I" and ".+6%+d" or "%d"):format(imm)
             end
-            case(table_name .. "." .. name, print_bytes.frame_op(name, reg, rm, imm or nil), mnemonic .. " " .. table.concat(list, ","))
+            case(table_name .. "." .. name, notation, print_bytes.frame_op(name, reg, rm, imm or nil), mnemonic .. " " .. table.concat(list, ","))
         end
     end
     for i = 0, not register and 0 or places:find("T", 1, true) and -1 or 15 do
@@ -154,14 +157,32 @@ local function frame_row(table_name, name, row)
     end
 end
 
+-- A target's EVEX rows of 512 bits as a table of 256 bits would have them: a shorter vector, and what covers it in memory.
+local function shorter(isa, own)
+    local half = setmetatable({rows = {}, prefix = {v = "ymm", k = "k"}, lanes = (isa.lanes or 0) // 2}, {__index = isa})
+    for name, row in pairs(own) do
+        if row[3]:find("^EVEX%.512") then
+            local copy = {table.unpack(row)}
+            copy[3], copy[5] = row[3]:gsub("512", "256"), row[5] and (row[5] == 4 and 4 or row[5] // 2)
+            copy.fixed, copy.half = row.fixed, row.half
+            half.rows[name] = copy
+        end
+    end
+    return half
+end
+
 local function walk()
     for _, table_name in ipairs(source.isas()) do
-        local own = require("isa." .. table_name)
-        if type(own.rows) == "table" then
+        local own = target.own(table_name)
+        if type(own.rows) == "table" and (own.rank or own.frame) then   -- else a part of another table
             local isa = own.rank and target.load(table_name) or {rows = {}, classes = {}, prefix = {}, registers = {r = 16}}
             for name, row in pairs(own.rows) do
                 assert(ops[name], table_name .. "." .. name .. " is no op of isa/scalar.lua")
                 vector_row(isa, table_name, name, row)
+            end
+            local half = shorter(isa, own.rank and own.rows or {})
+            for name, row in pairs(half.rows) do
+                vector_row(half, table_name .. " at 256 bits", name, row)
             end
             for name, row in pairs(own.frame or {}) do
                 frame_row(table_name, name, row)
@@ -215,7 +236,7 @@ local function assemble(name, line_of)
 end
 
 walk()
-local theirs = assemble("theirs", function(c) return "{load} " .. c.text end)   -- not the store form of register moves
+local theirs = assemble("theirs", function(c) return "{load} " .. c.prefix .. c.text end)   -- not the store form of register moves
 local ours = assemble("ours", function(c) return ".byte " .. hex(c.code):gsub("(%x%x) ", ",0x%1"):sub(2) end)
 local failed, other = 0, 0
 for i, c in ipairs(cases) do

@@ -17,6 +17,7 @@ local function hex_disp(disp)
 end
 
 local vector_of = {["256"] = "ymm", ["512"] = "zmm"}   -- by the length of an encoding
+local half_of = {["256"] = "xmm", ["512"] = "ymm"}
 
 local function register(p, v)
     local class = p.isa.classes[v.class] or v.class
@@ -67,7 +68,7 @@ local function operand_text(p, code, row)
             text = register(p, x)
             local length = row[3]:match("^E?VEX%.(%w+)")
             if length then
-                text = text:gsub("^[yz]mm", row.half == place and "ymm" or vector_of[length] or "xmm")
+                text = text:gsub("^[yz]mm", (row.half == place and half_of or vector_of)[length] or "xmm")
             end
         end
         if not (place == "S" and row[4]:find("T")) then
