@@ -4,7 +4,7 @@
 # the scalar spelling where the CPU has AMX.
 #   amx.sh MOEGEN SOURCE [BUILD | --static FILE]     --static: only build FILE, a program for another machine (FILE --time)
 set -u
-source=$2 failed=0
+source=$(realpath -- "$2") parts=$(realpath -- "$(dirname -- "$1")") failed=0
 for tool in lua5.4 gcc; do
   command -v $tool >/dev/null || { echo "no $tool"; exit 77; }
 done
@@ -12,7 +12,7 @@ tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 [ "${3:-}" != --static ] || out=$(realpath -m "$4")
 cd "$tmp" || exit 1
-flags=$(LUA_CPATH="$(dirname "$1")/tests/?.so" lua5.4 "$source/tests/amx.lua" "$source") || exit 1
+flags=$(LUA_CPATH="$parts/tests/?.so" lua5.4 "$source/tests/amx.lua" "$source") || exit 1
 warn="-std=c11 -Wall -Wextra -Wpedantic -Wconversion -Werror -I$source/tests/amx -I$source/runtime"
 
 # build COMPILER: objects of all spellings

@@ -3,7 +3,7 @@
 # The command line: exit statuses, options anywhere, help everywhere, files whole or not at all.
 #   cli.sh MOEGEN SOURCE
 set -u
-moegen=$1 root=$2 failed=0
+moegen=$(realpath -- "$1") root=$(realpath -- "$2") failed=0
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 1

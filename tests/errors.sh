@@ -4,7 +4,7 @@
 # line, is refused with exit status 2, nothing on stdout, no file, and exactly the text of NAME.err.
 #   errors.sh MOEGEN SOURCE [BUILD | --accept]
 set -u
-moegen=$1 accept=${3:-} failed=0
+moegen=$(realpath -- "$1") accept=${3:-} failed=0
 cd "$2/tests/errors" || exit 1
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT

@@ -4,7 +4,7 @@
 # scalar one through gcc and through tcc. Targets that this CPU lacks are skipped.
 #   meanings.sh MOEGEN SOURCE BUILD
 set -u
-source=$2 build=$3 failed=0
+source=$(realpath -- "$2") build=$(realpath -- "$3") failed=0
 for tool in lua5.4 gcc; do
   command -v $tool >/dev/null || { echo "no $tool"; exit 77; }
 done
@@ -12,7 +12,7 @@ tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 1
 warn="-std=c11 -Wall -Wextra -Wpedantic -Wconversion -Werror -Wno-unused-parameter -fno-strict-aliasing -I$source/runtime"
-LUA_CPATH="$(dirname "$1")/tests/?.so" lua5.4 "$source/tests/meanings.lua" "$source" >targets || exit 1
+LUA_CPATH="$build/tests/?.so" lua5.4 "$source/tests/meanings.lua" "$source" >targets || exit 1
 # shellcheck disable=SC2086
 gcc $warn -O2 -c "$source/tests/meanings/driver.c" -o driver.o || exit 1
 while read -r target flags; do

@@ -4,7 +4,7 @@
 # without warnings and without any part of moegen but moegen_rt.h.
 #   stale.sh MOEGEN SOURCE [BUILD | --accept]
 set -u
-moegen=$1 accept=${3:-} failed=0
+moegen=$(realpath -- "$1") accept=${3:-} failed=0
 cd "$2" || exit 1
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT

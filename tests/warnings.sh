@@ -3,7 +3,7 @@
 # The C of every other case of tests/kernels gives no warning; compilers (gcc, clang), targets, spellings and dtypes in turns.
 #   warnings.sh MOEGEN SOURCE
 set -u
-moegen=$1
+moegen=$(realpath -- "$1")
 cd "$2" || exit 1
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
