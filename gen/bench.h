@@ -5,7 +5,7 @@
 
 #include "cli.h"
 
-enum { MAX_CONTENDERS = 64, MAX_SAMPLES = 4096, MAX_PROBES = 8 };
+enum { MAX_CONTENDERS = 64, MAX_SAMPLES = 4096, MAX_PROBES = 16 };
 
 struct samples {
     double *at; /* seconds of one run each */
@@ -17,20 +17,27 @@ void samples_free(struct samples *s);
 
 /* ---- cli_probe.c: the machine's limits, from kernels made for the same target ---- */
 
+/* `threads` threads at once, each on its own data, with a common start. */
 struct probe {
     char target[64], op[32]; /* op: what registers are put through, "fma" */
-    moegen_kernel *kernel;
-    moegen_call *fma, *read; /* the op from registers; streaming reads; one thread each */
-    moegen_rt_problem *own;
-    double flops, bytes; /* of one run */
-    struct samples fma_seconds, read_seconds;
+    int threads;
+    bool ready;           /* all that follows was made */
+    struct probe *lender; /* of team, buffers and bandwidth, which are the same for all targets */
+    moegen_kernel *kernel, *reader;
+    moegen_rt_team *team;
+    struct lane *lane; /* of each thread */
+    size_t lane_bytes;
+    double flops, bytes;               /* of one run of all threads */
+    double loop_seconds, read_seconds; /* of the fastest run: a limit is what was ever reached */
 };
-/* A probe that could not be made measures nothing and says NAN. */
-void probe_open(struct probe *p, moegen_engine *engine, const char *target, const char *op);
+/* A probe that could not be made measures nothing and says NAN. lender: a probe of as many threads
+ * that outlives this one and borrows nothing itself, or NULL. */
+void probe_open(struct probe *p, moegen_engine *engine, const char *target, const char *op,
+                int threads, struct probe *lender);
 void probe_measure(struct probe *p, bool reads); /* one short sample; reads: also of bandwidth */
 void probe_evict(struct probe *p);               /* read until no cache holds anything else */
-double probe_gflops(const struct probe *p);      /* of one core */
-double probe_gbps(const struct probe *p);        /* of one core */
+double probe_gflops(const struct probe *p);      /* of all its threads together */
+double probe_gbps(const struct probe *p);        /* of all its threads together */
 void probe_close(struct probe *p);
 
 /* ---- cmd_bench.c ---- */
@@ -41,16 +48,24 @@ struct contender {
     struct text variant; /* "tile.rows=12 threads=2", or empty */
     moegen_kernel *kernel;
     struct stand stand;
-    struct probe *probe;
-    int threads, batch; /* batch: runs per sample */
+    struct probe *core, *all; /* of one thread; of as many as it has */
+    int threads, batch;       /* batch: runs per sample */
     int64_t tokens;
     double rows, experts; /* pairs that are computed; experts with a row */
     double error;         /* worst relative L2 of all outputs; NAN: not verified */
     struct samples seconds;
 };
+
+/* ---- cli_rates.c ---- */
+
+/* Fills rows and experts, from the blocks or sizes of the inputs, else as many as can be. */
+void contender_count(struct contender *c, const moegen_rt_problem *in);
 double contender_gflops(const struct contender *c);
 double contender_gbps(const struct contender *c);  /* of weights */
-double contender_share(const struct contender *c); /* of peak * threads */
+double contender_share(const struct contender *c); /* of one core's peak * threads */
+/* Of the roof: max(flop / peak, bytes of weights / bandwidth), both of all its threads at once.
+ * More than 1 means that weights came from caches. */
+double contender_roof_share(const struct contender *c);
 
 /* ---- cli_latency.c: spec text to callable kernel ---- */
 
@@ -59,6 +74,20 @@ struct latency {
     double cold, disk, memory; /* seconds, medians */
 };
 moegen_status latency_measure(const struct job *j, int k, struct latency *out, moegen_error **err);
+
+/* ---- cli_plot.c: bars under their roofs, as SVG ---- */
+
+/* One contender, in GFLOP/s. */
+struct bar {
+    struct text label, detail;
+    double median, low, high; /* low, high: of the 80th and 20th percentile of time */
+    double peak, roof;        /* of as many threads at once; roof: for its flop per byte; or NAN */
+};
+struct plot {
+    struct bar *bar;
+    int count;
+    bool lost; /* out of memory */
+};
 
 /* ---- cli_report.c: how a bench is shown ---- */
 
@@ -73,12 +102,14 @@ struct bench {
     int latencies;
     bool wrong;          /* an output was not right */
     struct text results; /* JSON objects */
-    struct text bars;    /* for --plot */
-    int bar_count;
-    double bar_most;
+    struct plot plot;
 };
 void report_group(
     struct bench *b); /* table of the contenders at hand, and their JSON into b->results */
 int report_end(struct bench *b); /* context, latencies, files; an exit code */
+
+void plot_add(struct plot *p, const struct contender *c); /* nothing, if it has no operations */
+int plot_write(const struct bench *b, const char *cpu);   /* to the file of --plot; an exit code */
+void plot_free(struct plot *p);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cli_probe.c - measures what one core can do: peak of FMA or a like op and streaming reads, by
- * kernels of family `probe`. */
+/* cli_probe.c - measures what threads can do at once: peak of FMA or a like op and streaming reads,
+ * by kernels of family `probe`, each thread with a call and data of its own. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,49 +47,36 @@ void samples_free(struct samples *s)
     *s = (struct samples){0};
 }
 
-/* Larger than any cache, within reason. */
-static int64_t read_bytes(void)
+/* ---- making ---- */
+
+/* One thread's part: what it runs and reads, and when it last did. */
+struct lane {
+    moegen_call *loop, *read; /* the op from registers; a stream */
+    unsigned char *buffer;
+    float result[16];
+    double from, to;
+    bool failed;
+};
+
+/* What each thread reads: all together more than any cache, within reason. */
+static size_t lane_bytes(int threads)
 {
-    const int64_t least = 256 << 20, most = 1024 << 20;
-    int64_t bytes = 2 * (int64_t)moegen_rt_cpu_cache(3);
-    return bytes < least ? least : bytes > most ? most : bytes;
+    const size_t least = 256 << 20, most = 1024 << 20, own = 32 << 20;
+    size_t bytes = 2 * moegen_rt_cpu_cache(3);
+    bytes = (bytes < least ? least : bytes > most ? most : bytes) / (size_t)threads;
+    return (bytes < own ? own : bytes) / 4096 * 4096;
 }
 
-static moegen_call *make_call(struct probe *p, int64_t bytes, int64_t iterations)
+/* Memory belongs to the node of the thread that writes it first. */
+static void touch(void *ctx, const moegen_worker *worker)
 {
-    moegen_call *call = NULL;
-    moegen_rt_tensor *buffer = NULL, *result = moegen_rt_problem_tensor(p->own, "result");
-    char name[32];
-    int64_t sixteen = 16;
-    snprintf(name, sizeof name, "buffer %s", iterations ? "loop" : "read");
-    if (!result)
-        moegen_rt_problem_add(p->own, "result", MOEGEN_RT_F32, 1, &sixteen, &result, NULL);
-    if (!result || moegen_rt_problem_add(p->own, name, MOEGEN_RT_U8, 1, &bytes, &buffer, NULL) ||
-        moegen_call_create(p->kernel, &call, NULL))
-        return NULL;
-    memset(buffer->data, 1, buffer->bytes);
-    if (moegen_call_bind(call, "buffer", buffer->data, MOEGEN_U8, 1, &bytes, NULL) ||
-        moegen_call_bind(call, "result", result->data, MOEGEN_F32, 1, &sixteen, NULL) ||
-        moegen_call_set_size(call, "ITERATIONS", iterations, NULL) ||
-        moegen_call_set_threads(call, 1, NULL) || moegen_call_run(call, NULL)) {
-        moegen_call_release(call);
-        return NULL;
-    }
-    return call;
+    struct probe *p = ctx;
+    memset(p->lane[worker->rank].buffer, 1, p->lane_bytes);
 }
 
-static double timed(moegen_call *call)
+static moegen_status make_kernel(moegen_engine *engine, const char *target, const char *op,
+                                 moegen_kernel **kernel, moegen_error **err)
 {
-    double start = seconds_now();
-    moegen_status status = moegen_call_run(call, NULL);
-    return status ? NAN : seconds_now() - start;
-}
-
-void probe_open(struct probe *p, moegen_engine *engine, const char *target, const char *op)
-{
-    *p = (struct probe){0};
-    snprintf(p->target, sizeof p->target, "%s", target);
-    snprintf(p->op, sizeof p->op, "%s", op);
     static const char text[] = "kernel: probe\n";
     moegen_override set[] = {{"target", target}, {"op", op}};
     moegen_spec spec = {.struct_size = sizeof spec,
@@ -98,56 +85,181 @@ void probe_open(struct probe *p, moegen_engine *engine, const char *target, cons
                         .label = "probe",
                         .overrides = set,
                         .override_count = 2};
-    moegen_error *err = NULL;
-    p->own = moegen_rt_problem_create();
-    if (moegen_kernel_get(engine, &spec, &p->kernel, &err) || !p->own) {
-        note("note: the peak of target %s cannot be measured: %s", target,
-             err && err->count ? err->diag[0].message : "out of memory");
-        moegen_error_release(err);
-        return;
+    return moegen_kernel_get(engine, &spec, kernel, err);
+}
+
+/* A call of one thread that has not run. */
+static moegen_call *make_call(moegen_kernel *kernel, struct lane *l, int64_t bytes,
+                              int64_t iterations)
+{
+    moegen_call *call = NULL;
+    int64_t sixteen = 16;
+    if (moegen_call_create(kernel, &call, NULL))
+        return NULL;
+    if (moegen_call_bind_const(call, "buffer", l->buffer, MOEGEN_U8, 1, &bytes, NULL) ||
+        moegen_call_bind(call, "result", l->result, MOEGEN_F32, 1, &sixteen, NULL) ||
+        moegen_call_set_size(call, "ITERATIONS", iterations, NULL) ||
+        moegen_call_set_threads(call, 1, NULL)) {
+        moegen_call_release(call);
+        return NULL;
     }
+    return call;
+}
+
+/* A team, a buffer for each of its ranks, and the reading of it: by the best target that this CPU
+ * has, since memory is as fast for all. */
+static moegen_status make_readers(struct probe *p, moegen_engine *engine, moegen_error **err)
+{
+    p->lane_bytes = lane_bytes(p->threads);
+    p->bytes = (double)p->lane_bytes * p->threads;
+    moegen_status status = make_kernel(engine, "auto", "fma", &p->reader, err);
+    if (status)
+        return status;
+    for (int i = 0; i < p->threads; i++) {
+        struct lane *l = &p->lane[i];
+        l->buffer = aligned_alloc(4096, p->lane_bytes);
+        l->read = l->buffer ? make_call(p->reader, l, (int64_t)p->lane_bytes, 0) : NULL;
+        if (!l->read)
+            return MOEGEN_NO_MEMORY;
+    }
+    return moegen_rt_team_create(p->threads, &p->team, NULL) ||
+                   moegen_rt_team_run(p->team, touch, p)
+               ? MOEGEN_NO_MEMORY
+               : MOEGEN_OK;
+}
+
+/* As many iterations as take a thread 2 ms. 0: it cannot run. */
+static int64_t calibrate(struct probe *p)
+{
+    int64_t iterations = 1000;
+    moegen_call *call = make_call(p->kernel, &p->lane[0], 4096, iterations);
+    for (double took = 0; call && took < 2e-3 && iterations < (int64_t)1 << 40;) {
+        double start = seconds_now();
+        if (moegen_call_run(call, NULL))
+            iterations = 0;
+        if (!iterations || (took = seconds_now() - start) >= 2e-3)
+            break;
+        moegen_call_set_size(call, "ITERATIONS", iterations *= 2, NULL);
+    }
+    moegen_call_release(call);
+    return call ? iterations : 0;
+}
+
+static moegen_status make_loops(struct probe *p, moegen_engine *engine, moegen_error **err)
+{
+    moegen_status status = make_kernel(engine, p->target, p->op, &p->kernel, err);
+    if (status)
+        return status;
     const char *flops = moegen_kernel_param(p->kernel, "probe.flops_per_iteration");
-    int64_t iterations = 10000;
-    p->fma = make_call(p, 4096, iterations);
-    while (p->fma && timed(p->fma) < 2e-3 && iterations < (int64_t)1 << 40) {
-        iterations *= 2;
-        moegen_call_set_size(p->fma, "ITERATIONS", iterations, NULL);
+    int64_t iterations = calibrate(p);
+    p->flops = flops ? strtod(flops, NULL) * (double)iterations * p->threads : NAN;
+    for (int i = 0; i < p->threads && iterations; i++)
+        if (!(p->lane[i].loop = make_call(p->kernel, &p->lane[i], 4096, iterations)))
+            return MOEGEN_NO_MEMORY;
+    return iterations ? MOEGEN_OK : MOEGEN_NO_MEMORY;
+}
+
+void probe_open(struct probe *p, moegen_engine *engine, const char *target, const char *op,
+                int threads, struct probe *lender)
+{
+    moegen_error *err = NULL;
+    moegen_status status = MOEGEN_OK;
+    *p = (struct probe){.threads = threads, .loop_seconds = NAN, .read_seconds = NAN};
+    snprintf(p->target, sizeof p->target, "%s", target);
+    snprintf(p->op, sizeof p->op, "%s", op);
+    p->lane = calloc((size_t)threads, sizeof *p->lane);
+    if (!p->lane)
+        status = MOEGEN_NO_MEMORY;
+    else if (!lender || !lender->team)
+        status = make_readers(p, engine, &err);
+    else
+        p->lender = lender;
+    for (int i = 0; i < threads && p->lender; i++)
+        p->lane[i].buffer = p->lender->lane[i].buffer;
+    if (!status)
+        status = make_loops(p, engine, &err);
+    p->ready = !status;
+    if (status)
+        note("note: the limits of target %s with %d thread%s cannot be measured: %s", target,
+             threads, threads == 1 ? "" : "s",
+             err && err->count ? err->diag[0].message : moegen_status_name(status));
+    moegen_error_release(err);
+}
+
+/* ---- measuring ---- */
+
+static void go(struct lane *l, const moegen_worker *worker, moegen_call *call)
+{
+    if (worker->size > 1)
+        worker->barrier(worker->team);
+    l->from = seconds_now();
+    l->failed = moegen_call_run(call, NULL) != MOEGEN_OK;
+    l->to = seconds_now();
+}
+
+static void run_loop(void *ctx, const moegen_worker *worker)
+{
+    struct lane *l = &((struct probe *)ctx)->lane[worker->rank];
+    go(l, worker, l->loop);
+}
+
+static void run_read(void *ctx, const moegen_worker *worker)
+{
+    struct lane *l = &((struct probe *)ctx)->lane[worker->rank];
+    go(l, worker, l->read);
+}
+
+/* Seconds from the first thread's start to the last one's end; NAN when one failed. */
+static double timed(struct probe *p, moegen_rt_entry run)
+{
+    if (moegen_rt_team_run(p->lender ? p->lender->team : p->team, run, p))
+        return NAN;
+    double from = p->lane[0].from, to = p->lane[0].to;
+    for (int i = 0; i < p->threads; i++) {
+        if (p->lane[i].failed)
+            return NAN;
+        from = fmin(from, p->lane[i].from);
+        to = fmax(to, p->lane[i].to);
     }
-    p->flops = flops ? strtod(flops, NULL) * (double)iterations : NAN;
-    p->bytes = (double)read_bytes();
-    p->read = make_call(p, (int64_t)p->bytes, 0);
+    return to - from;
 }
 
 void probe_measure(struct probe *p, bool reads)
 {
-    if (p->fma)
-        samples_add(&p->fma_seconds, timed(p->fma));
-    if (p->read && reads)
-        samples_add(&p->read_seconds, timed(p->read));
+    if (p->ready)
+        p->loop_seconds = fmin(p->loop_seconds, timed(p, run_loop));
+    if (p->ready && reads && !p->lender)
+        p->read_seconds = fmin(p->read_seconds, timed(p, run_read));
 }
 
 void probe_evict(struct probe *p)
 {
-    if (p->read)
-        moegen_call_run(p->read, NULL);
+    p = p->lender ? p->lender : p;
+    if (p->ready)
+        timed(p, run_read);
 }
 
 double probe_gflops(const struct probe *p)
 {
-    return 1e-9 * p->flops / samples_at(&p->fma_seconds, 0.5);
+    return 1e-9 * p->flops / p->loop_seconds;
 }
 
 double probe_gbps(const struct probe *p)
 {
-    return 1e-9 * p->bytes / samples_at(&p->read_seconds, 0.5);
+    p = p->lender ? p->lender : p;
+    return 1e-9 * p->bytes / p->read_seconds;
 }
 
 void probe_close(struct probe *p)
 {
-    moegen_call_release(p->fma);
-    moegen_call_release(p->read);
+    for (int i = 0; i < p->threads && p->lane; i++) {
+        moegen_call_release(p->lane[i].loop);
+        moegen_call_release(p->lane[i].read);
+        if (!p->lender)
+            free(p->lane[i].buffer);
+    }
+    moegen_rt_team_destroy(p->team);
+    free(p->lane);
     moegen_kernel_release(p->kernel);
-    moegen_rt_problem_destroy(p->own);
-    samples_free(&p->fma_seconds);
-    samples_free(&p->read_seconds);
+    moegen_kernel_release(p->reader);
 }

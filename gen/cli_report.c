@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cli_report.c - what `moegen bench` found: tables, JSON, bars. */
+/* cli_report.c - what `moegen bench` found: tables and JSON. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +37,7 @@ static void add_rows(struct bench *b, struct table *t)
                   show_seconds(high, samples_at(&c->seconds, 0.8)));
         cell(t, "%.4g", contender_gflops(c));
         cell(t, "%.1f %%", 100 * contender_share(c));
+        cell(t, "%.1f %%", 100 * contender_roof_share(c));
         cell(t, "%.2f", contender_gbps(c));
         table_add(t, "%s", show_seconds(jit, f->jit_seconds));
         cell(t, "%.1e", c->error);
@@ -75,6 +76,7 @@ static void add_result(struct bench *b, const struct contender *c)
     json_pair(t, "p80_s", samples_at(&c->seconds, 0.8));
     json_pair(t, "gflops", contender_gflops(c));
     json_pair(t, "share_of_peak", contender_share(c));
+    json_pair(t, "share_of_roof", contender_roof_share(c));
     json_pair(t, "gbps", contender_gbps(c));
     json_pair(t, "jit_ms", 1e3 * f->jit_seconds);
     json_pair(t, "code_bytes", (double)f->code_bytes);
@@ -86,26 +88,25 @@ void report_group(struct bench *b)
 {
     static const char *const head[] = {"kernel",  "variant", "target", "spelling", "dtype",
                                        "T",       "threads", "median", "p20..p80", "GFLOP/s",
-                                       "of peak", "GB/s",    "jit",    "rel error"};
+                                       "of peak", "of roof", "GB/s",   "jit",      "rel error"};
     struct table t = {.columns = sizeof head / sizeof *head};
     for (int i = 0; i < t.columns; i++)
         table_add(&t, "%s", head[i]);
     add_rows(b, &t);
     for (int i = 0; i < b->contenders; i++) {
-        const struct contender *c = &b->contender[i];
-        double gflops = contender_gflops(c);
-        add_result(b, c);
-        if (isfinite(gflops)) {
-            text_fmt(&b->bars, "%.4g\t%s %s %s\n", gflops, c->name, c->kernel->unit->facts.target,
-                     c->variant.at ? c->variant.at : "");
-            b->bar_most = fmax(b->bar_most, gflops);
-            b->bar_count++;
-        }
+        add_result(b, &b->contender[i]);
+        plot_add(&b->plot, &b->contender[i]);
     }
-    if (b->o->json && strcmp(b->o->json, "-") == 0)
+    if (b->o->json && strcmp(b->o->json, "-") == 0) {
         table_free(&t);
-    else
-        table_print(&t, stdout);
+        return;
+    }
+    table_print(&t, stdout);
+    for (int i = 0; i < b->contenders; i++)
+        if (contender_roof_share(&b->contender[i]) > 1) {
+            note("note: above the roof, weights came from caches; --cold reads them from memory");
+            break;
+        }
 }
 
 /* ---- the end ---- */
@@ -126,12 +127,13 @@ static void cpu_model(char *out, size_t room)
         fclose(f);
 }
 
-/* The best of all probes: NAN without one. */
+/* The best of all probes of one thread: NAN without one. */
 static double best(const struct bench *b, double (*measure)(const struct probe *p))
 {
     double most = NAN;
     for (int i = 0; i < b->probes; i++)
-        most = fmax(most, measure(&b->probe[i]));
+        if (b->probe[i].threads == 1)
+            most = fmax(most, measure(&b->probe[i]));
     return most;
 }
 
@@ -158,14 +160,18 @@ static void add_context(const struct bench *b, struct text *t)
     text_fmt(t, ", \"cold\": %s", b->o->cold ? "true" : "false");
     json_pair(t, "peak_gflops", best(b, probe_gflops));
     json_pair(t, "read_gbps", best(b, probe_gbps));
-    text_fmt(t, ", \"peaks\": {");
+    text_fmt(t, ", \"limits\": [");
     for (int i = 0; i < b->probes; i++) {
-        char name[100];
-        json_pair_text(t, probe_name(&b->probe[i], name, sizeof name), "", i == 0);
-        t->len -= 2; /* the number takes the place of the empty text */
-        json_number(t, probe_gflops(&b->probe[i]));
+        const struct probe *p = &b->probe[i];
+        text_fmt(t, "%s{", i ? ", " : "");
+        json_pair_text(t, "target", p->target, true);
+        json_pair_text(t, "op", p->op, false);
+        json_pair(t, "threads", p->threads);
+        json_pair(t, "peak_gflops", probe_gflops(p));
+        json_pair(t, "read_gbps", probe_gbps(p));
+        text_add(t, "}", 1);
     }
-    text_fmt(t, "}, \"latency\": [");
+    text_fmt(t, "], \"latency\": [");
     for (int i = 0; i < b->latencies; i++) {
         text_fmt(t, "%s{", i ? ", " : "");
         json_pair_text(t, "kernel", b->latency[i].name, true);
@@ -192,58 +198,33 @@ static int write_json(const struct bench *b)
     return result;
 }
 
-static void add_markup(struct text *t, const char *s, size_t len)
+/* What the machine can do, a line for each number of threads and op. */
+static void print_limits(const struct bench *b)
 {
-    for (size_t i = 0; i < len; i++)
-        if (strchr("<>&", s[i]))
-            text_fmt(t, "&#%d;", s[i]);
-        else
-            text_add(t, &s[i], 1);
-}
-
-static int write_plot(const struct bench *b)
-{
-    enum { ROW = 26, LEFT = 360, WIDTH = 480 };
-    struct text t = {0};
-    text_fmt(&t,
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-             "font-family=\"sans-serif\" font-size=\"13\">\n",
-             LEFT + WIDTH + 130, ROW * (b->bar_count + 1));
-    const char *at = b->bars.at ? b->bars.at : "";
-    for (int i = 0; *at; i++) {
-        double value = strtod(at, NULL);
-        const char *label = strchr(at, '\t') + 1;
-        size_t len = strcspn(label, "\n");
-        int bar = (int)(WIDTH * value / b->bar_most), y = ROW * i + 8;
-        text_fmt(&t, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">", LEFT - 8, y + 14);
-        add_markup(&t, label, len);
-        text_fmt(&t,
-                 "</text><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"18\" fill=\"#4878a8\"/>"
-                 "<text x=\"%d\" y=\"%d\">%.4g GFLOP/s</text>\n",
-                 LEFT, y, bar, LEFT + bar + 6, y + 14, value);
-        at = label + len + 1;
+    char name[100], who[40];
+    for (int i = 0; i < b->probes; i++) {
+        const struct probe *p = &b->probe[i];
+        if (!isfinite(probe_gflops(p)))
+            continue;
+        snprintf(who, sizeof who, "%d threads at once", p->threads);
+        printf("%s, %s: peak %.4g GFLOP/s, reads %.3g GB/s\n", p->threads == 1 ? "one core" : who,
+               probe_name(p, name, sizeof name), probe_gflops(p), probe_gbps(p));
     }
-    text_fmt(&t, "</svg>\n");
-    int result = write_file(b->o->plot, t.at, t.len, NULL);
-    text_free(&t);
-    return result;
 }
 
 int report_end(struct bench *b)
 {
     bool stdout_json = b->o->json && strcmp(b->o->json, "-") == 0;
-    char a[32], c[32], d[32], name[100];
-    for (int i = 0; i < b->probes && !stdout_json && !b->o->latency; i++)
-        if (isfinite(probe_gflops(&b->probe[i])))
-            printf("one core, %s: peak %.4g GFLOP/s, reads %.3g GB/s\n",
-                   probe_name(&b->probe[i], name, sizeof name), probe_gflops(&b->probe[i]),
-                   probe_gbps(&b->probe[i]));
+    char a[32], c[32], d[32], model[128];
+    if (!stdout_json && !b->o->latency)
+        print_limits(b);
     for (int i = 0; i < b->latencies && !stdout_json; i++)
         printf("spec to callable, %s: cold %s, from disk %s, from memory %s\n", b->latency[i].name,
                show_seconds(a, b->latency[i].cold), show_seconds(c, b->latency[i].disk),
                show_seconds(d, b->latency[i].memory));
     int result = b->o->json ? write_json(b) : EXIT_OK;
+    cpu_model(model, sizeof model);
     if (!result && b->o->plot)
-        result = write_plot(b);
+        result = plot_write(b, model);
     return result;
 }

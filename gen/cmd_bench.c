@@ -25,12 +25,6 @@ struct group {
     int count, shares;
 };
 
-static int64_t param_int(const moegen_kernel *kernel, const char *key, int64_t otherwise)
-{
-    const char *value = moegen_kernel_param(kernel, key);
-    return value ? strtoll(value, NULL, 10) : otherwise;
-}
-
 /* ---- contenders ---- */
 
 /* Values of one --vary KEY=A,B. */
@@ -61,16 +55,24 @@ static bool next_combination(struct axis *axes, int count)
 }
 
 /* The probe for a kernel's target and op, made at first use; NULL when there are too many. */
-static struct probe *probe_for(struct bench *b, const moegen_kernel *kernel)
+static struct probe *probe_for(struct bench *b, const moegen_kernel *kernel, int threads)
 {
+    struct probe *lender = NULL;
     const char *target = kernel->unit->facts.target,
                *op = moegen_kernel_param(kernel, "product.op");
-    for (int i = 0; i < b->probes; i++)
-        if (strcmp(b->probe[i].target, target) == 0 && strcmp(b->probe[i].op, op ? op : "fma") == 0)
-            return &b->probe[i];
+    op = op ? op : "fma";
+    for (int i = 0; i < b->probes; i++) {
+        struct probe *p = &b->probe[i];
+        if (p->threads != threads)
+            continue;
+        if (strcmp(p->target, target) == 0 && strcmp(p->op, op) == 0)
+            return p;
+        if (!p->lender)
+            lender = p;
+    }
     if (b->probes == MAX_PROBES)
         return NULL;
-    probe_open(&b->probe[b->probes], b->job.engine, target, op ? op : "fma");
+    probe_open(&b->probe[b->probes], b->job.engine, target, op, threads, lender);
     return &b->probe[b->probes++];
 }
 
@@ -98,7 +100,8 @@ static int add_contender(struct group *g, const struct axis *axes, int count)
     c->name = c->kernel->unit->facts.name;
     if (!c->threads)
         c->threads = c->kernel->unit->facts.threads;
-    c->probe = probe_for(b, c->kernel);
+    c->core = probe_for(b, c->kernel, 1);
+    c->all = probe_for(b, c->kernel, c->threads);
     c->tokens = kernel_tokens(c->kernel, b->o->tokens ? b->o->tokens : TOKENS);
     return EXIT_OK;
 }
@@ -177,46 +180,6 @@ static moegen_status open_view(struct group *g, int i, moegen_error **err)
     return ok ? MOEGEN_OK : error_set(err, MOEGEN_NO_MEMORY, "out of memory");
 }
 
-/* Rows and experts that have one, from the sizes of the experts. */
-static void count_sizes(struct contender *c, const moegen_rt_tensor *sizes)
-{
-    c->rows = c->experts = 0;
-    for (int64_t e = 0; e < moegen_rt_tensor_count(sizes); e++) {
-        int64_t m = sizes->dtype == MOEGEN_RT_I64 ? ((const int64_t *)sizes->data)[e]
-                                                  : ((const int32_t *)sizes->data)[e];
-        c->rows += (double)m;
-        c->experts += m > 0;
-    }
-}
-
-/* Pairs that the kernel computes and experts that have one: from the blocks or sizes, else as many
- * as can be. */
-static void count_work(struct contender *c, const moegen_rt_problem *in)
-{
-    const moegen_rt_tensor *ids = moegen_rt_problem_tensor(in, "token_position_to_id");
-    const moegen_rt_tensor *blocks = moegen_rt_problem_tensor(in, "block_to_expert");
-    int64_t experts = param_int(c->kernel, "E", 1), size = param_int(c->kernel, "block_size", 0);
-    c->rows = (double)c->tokens * (double)param_int(c->kernel, "top_k", 1);
-    c->experts = fmin((double)experts, c->rows);
-    const moegen_rt_tensor *sizes = moegen_rt_problem_tensor(in, "m_sizes");
-    if (sizes)
-        count_sizes(c, sizes);
-    char *hit = ids && blocks && size ? calloc((size_t)experts, 1) : NULL;
-    if (!hit)
-        return;
-    c->rows = c->experts = 0;
-    for (int64_t slot = 0; slot < moegen_rt_tensor_count(ids); slot++) {
-        int32_t id = ((const int32_t *)ids->data)[slot];
-        int32_t e = ((const int32_t *)blocks->data)[slot / size];
-        if (id < 0 || id >= c->tokens || e < 0 || e >= experts)
-            continue;
-        c->rows++;
-        c->experts += !hit[e];
-        hit[e] = 1;
-    }
-    free(hit);
-}
-
 /* ---- verifying and timing ---- */
 
 static moegen_status verify(struct group *g, int i, moegen_error **err)
@@ -261,7 +224,7 @@ static int prepare(struct group *g)
             (status = stand_open(&c->stand, c->kernel, g->view[i], c->threads, c->name, &err)) ||
             (status = verify(g, i, &err)))
             break;
-        count_work(c, g->view[i]);
+        contender_count(c, g->view[i]);
         if (!c->batch)
             continue;
         double start = seconds_now();
@@ -275,8 +238,8 @@ static int prepare(struct group *g)
 
 static void sample(struct contender *c, bool cold)
 {
-    if (cold && c->probe)
-        probe_evict(c->probe);
+    if (cold && c->all)
+        probe_evict(c->all);
     double start = seconds_now();
     for (int i = 0; i < c->batch; i++)
         if (moegen_call_run(c->stand.call, NULL))
@@ -285,6 +248,19 @@ static void sample(struct contender *c, bool cold)
         samples_add(&c->seconds, (seconds_now() - start) / c->batch);
 }
 
+/* The seconds that it took to measure bandwidths. */
+static double measure_probes(struct bench *b, bool reads)
+{
+    double took = 0;
+    for (int i = 0; i < b->probes; i++) {
+        double start = seconds_now();
+        probe_measure(&b->probe[i], reads);
+        took += reads ? seconds_now() - start : 0;
+    }
+    return took;
+}
+
+/* Rounds of all contenders, with the machine's limits measured before, between and after them. */
 static void time_all(struct group *g)
 {
     const struct options *o = g->b->o;
@@ -296,36 +272,12 @@ static void time_all(struct group *g)
             break;
         progress("timing", o->runs ? round : (int)(spent * 100),
                  o->runs ? (int)o->runs : (int)(budget * 100) + 1);
-        bool bandwidth = round < LEAST_ROUNDS || reads < 0.1 * spent;
-        for (int i = 0; i < g->b->probes; i++) {
-            double start = seconds_now();
-            probe_measure(&g->b->probe[i], bandwidth);
-            reads += bandwidth ? seconds_now() - start : 0;
-        }
+        reads += measure_probes(g->b, round < LEAST_ROUNDS || reads < 0.1 * spent);
         for (int i = 0; i < g->count; i++)
             sample(&g->contender[round % 2 ? g->count - 1 - i : i], o->cold);
     }
+    measure_probes(g->b, true);
     progress("", 100, 100);
-}
-
-double contender_gflops(const struct contender *c)
-{
-    const moegen_kernel_facts *f = &c->kernel->unit->facts;
-    double flops =
-        (double)f->flops_per_row * c->rows + (double)f->flops_per_token * (double)c->tokens;
-    return flops > 0 ? 1e-9 * flops / samples_at(&c->seconds, 0.5) : NAN;
-}
-
-double contender_gbps(const struct contender *c)
-{
-    const moegen_kernel_facts *f = &c->kernel->unit->facts;
-    double bytes = (double)f->weight_bytes_per_expert * c->experts + (double)f->weight_bytes;
-    return bytes > 0 ? 1e-9 * bytes / samples_at(&c->seconds, 0.5) : NAN;
-}
-
-double contender_share(const struct contender *c)
-{
-    return c->probe ? contender_gflops(c) / (probe_gflops(c->probe) * c->threads) : NAN;
 }
 
 /* ---- the command ---- */
@@ -392,7 +344,7 @@ int cmd_bench(struct options *o)
         probe_close(&b.probe[i]);
     free(b.latency);
     text_free(&b.results);
-    text_free(&b.bars);
+    plot_free(&b.plot);
     job_close(&b.job);
     return result;
 }

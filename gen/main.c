@@ -19,7 +19,7 @@ const struct command commands[] = {
      "  moegen check specs/olmoe-1b-7b.yaml:forward --T 256\n"
      "  moegen check specs/olmoe-1b-7b.yaml --target all --spelling all --cc gcc,clang",
      CHECK, cmd_check},
-    {"bench", "SPEC", "time, GFLOP/s, share of the machine's measured peak, GB/s",
+    {"bench", "SPEC", "time, GFLOP/s, shares of the machine's measured peak and roof, GB/s",
      "  moegen bench specs/olmoe-1b-7b.yaml:forward --T 1024\n"
      "  moegen bench specs/olmoe-1b-7b.yaml:forward --vary target=avx2,avx512 --threads 1\n"
      "  moegen bench specs/olmoe-1b-7b.yaml --json result.json\n"

@@ -1,0 +1,92 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- bench.lua TABLE JSON PLOT EMPTY - checks what bench.sh made: 4 contenders, of 1 and 3 threads; a plot without bars.
+local failed = false
+
+local function check(holds, ...)
+    if not holds then
+        print("FAIL " .. string.format(...))
+        failed = true
+    end
+end
+
+local function read(path)
+    local file = assert(io.open(path))
+    local text = file:read("a")
+    file:close()
+    return text
+end
+
+-- Flat objects of an array, as tables.
+local function objects(text, key)
+    local list = {}
+    for body in text:match('"' .. key .. '": (%b[])'):gmatch("%b{}") do
+        local one = {}
+        for name, value in body:gmatch('"([%w_]+)": "?([^",}]*)') do
+            one[name] = tonumber(value) or value
+        end
+        list[#list + 1] = one
+    end
+    return list
+end
+
+local function close(a, b)
+    return math.abs(a - b) <= 1e-5 * math.abs(b)
+end
+
+local table_text, json, plot, empty = read(arg[1]), read(arg[2]), read(arg[3]), read(arg[4])
+local limits, results = objects(json, "limits"), objects(json, "results")
+
+-- Limits: of one thread and of three, positive, and shown.
+local limit_of = {}
+for _, l in ipairs(limits) do
+    check(l.op == "fma" and l.peak_gflops > 0 and l.read_gbps > 0, "a limit of %s is not positive", l.target)
+    limit_of[l.target .. l.threads] = l
+end
+check(table_text:find("one core, [%w_]+: peak [%d.]+ GFLOP/s, reads [%d.]+ GB/s"), "one core's limits are not shown")
+check(table_text:find("3 threads at once, [%w_]+: peak"), "the limits of all threads are not shown")
+check(table_text:find("of roof", 1, true), "no share of the roof in the table")
+
+-- Shares: what the numbers say.
+check(#results == 4, "%d results", #results)
+for _, r in ipairs(results) do
+    local one, all = limit_of[r.target .. 1], limit_of[r.target .. r.threads]
+    if not one or not all then
+        check(false, "no limits of %s with 1 and %s threads", r.target, r.threads)
+    else
+        local roof = math.max(r.gflops / all.peak_gflops, r.gbps / all.read_gbps)
+        check(close(r.share_of_peak, r.gflops / one.peak_gflops / r.threads), "share of the peak: %s", r.share_of_peak)
+        check(close(r.share_of_roof, roof), "share of the roof: %s, not %s", r.share_of_roof, roof)
+    end
+end
+
+-- Pictures: every text and line inside, letters counted as 0.6 of their size.
+local function inside(svg, name)
+    local width, height = svg:match('<svg[^>]* width="(%d+)" height="(%d+)"')
+    width, height = tonumber(width), tonumber(height)
+    for x, y, anchor, size, text in svg:gmatch('<text x="([%d.]+)" y="([%d.]+)" text%-anchor="(%a+)" font%-size="(%d+)"[^>]*>(.-)</text>') do
+        local long = #text:gsub("&#%d+;", "x") * size * 0.6
+        local from = x - (anchor == "end" and long or anchor == "middle" and long / 2 or 0)
+        check(from >= 0 and from + long <= width and tonumber(y) <= height, "%s: '%s' is cut off", name, text)
+    end
+    for x1, y1, x2, y2 in svg:gmatch('<line x1="([%d.]+)" y1="([%d.]+)" x2="([%d.]+)" y2="([%d.]+)"') do
+        check(math.max(x1 + 0, x2 + 0) <= width and math.max(y1 + 0, y2 + 0) <= height, "%s: a line leaves the picture", name)
+    end
+    check(not svg:find('="[^"]*nan') and not svg:find('="[^"]*inf'), "%s: a place that is no number", name)
+    check(svg:find(">moegen bench: ", 1, true), "%s: no title", name)
+    check(svg:find("GFLOP/s</text>", 1, true), "%s: no unit", name)
+    local _, ticks = svg:gsub('text%-anchor="middle"[^>]*>[%d.e+-]+</text>', "")
+    check(ticks >= 3 and ticks <= 12, "%s: %d ticks", name, ticks)
+end
+
+local function count(svg, what)
+    return select(2, svg:gsub(what, ""))
+end
+
+inside(plot, "plot")
+check(count(plot, 'fill="#4a7fb0"') == 4 + 1, "not 4 bars and the legend's")
+check(count(plot, 'stroke="#c0392b"') == 4 + 1, "not 4 roofs and the legend's")
+check(count(plot, "stroke%-dasharray") == 4 + 1, "not 4 peaks and the legend's")
+check(plot:find("threads=3 spelling=scalar", 1, true), "a variant is not named")
+inside(empty, "empty plot")
+check(empty:find("no kernel here has floating-point operations", 1, true), "nothing says why no bar is there")
+os.exit(not failed)
