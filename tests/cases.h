@@ -19,14 +19,11 @@ static void complain(const char *what, const char *detail)
     failures++;
 }
 
-/* The kernel of a case; dtype NULL: the case's own. A target that was asked for by name is tried in
- * plain C, which runs on any CPU. NULL after a complaint. */
-static inline moegen_kernel *get(moegen_engine *engine, const char *path, const char *name,
-                                 const char *dtype, const char *target)
+/* The kernel of a case with overrides. NULL after a complaint. */
+static inline moegen_kernel *get_set(moegen_engine *engine, const char *path, const char *name,
+                                     const moegen_override *set, size_t count)
 {
     static char text[65536];
-    const char *spelling = strcmp(target, "auto") == 0 ? "auto" : "scalar";
-    moegen_override set[] = {{"target", target}, {"spelling", spelling}, {"dtype", dtype}};
     moegen_kernel *kernel = NULL;
     moegen_error *err = NULL;
     FILE *f = fopen(path, "rb");
@@ -36,13 +33,23 @@ static inline moegen_kernel *get(moegen_engine *engine, const char *path, const 
                         .label = path,
                         .kernel = name,
                         .overrides = set,
-                        .override_count = dtype ? 3 : 2};
+                        .override_count = count};
     if (f)
         fclose(f);
     if (moegen_kernel_get(engine, &spec, &kernel, &err))
         complain("cannot be made", moegen_error_text(err));
     moegen_error_release(err);
     return kernel;
+}
+
+/* The kernel of a case; dtype NULL: the case's own. A target that was asked for by name is tried in
+ * plain C, which runs on any CPU. NULL after a complaint. */
+static inline moegen_kernel *get(moegen_engine *engine, const char *path, const char *name,
+                                 const char *dtype, const char *target)
+{
+    const char *spelling = strcmp(target, "auto") == 0 ? "auto" : "scalar";
+    moegen_override set[] = {{"target", target}, {"spelling", spelling}, {"dtype", dtype}};
+    return get_set(engine, path, name, set, dtype ? 3 : 2);
 }
 
 /* Inputs of a kernel for T tokens, or as many as its spec fixes; the kernel's parameters with them.

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* same_test.c - pairs of cases of a family that are the same function (FAMILY.same: names of two
- * cases of FAMILY.yaml on each line) give the same values, in every 16-bit and 32-bit float, on
- * this CPU's best target and on the scalar one.
+/* same_test.c - pairs of cases of a family that are the same function (each line of FAMILY.same:
+ * names of two cases of FAMILY.yaml, and KEY=VALUE overrides of the second) give the same values,
+ * in every 16-bit and 32-bit float, on this CPU's best target and on the scalar one. Every family
+ * has such a list.
  *
  *     same_test DIRECTORY */
 #include "cases.h"
 
-enum { TOKENS = 37 };
+enum { TOKENS = 37, MAX_KEYS = 4 };
 
 static int pairs;
 
@@ -51,30 +52,90 @@ static void compare(const moegen_rt_problem *a, const moegen_rt_problem *b)
     }
 }
 
-static void run_pair(moegen_engine *engine, const char *path, const char *one, const char *two)
+/* One line of a list. */
+struct twins {
+    const char *path;
+    char one[100], two[100], key[MAX_KEYS][64];
+    moegen_override set[MAX_KEYS + 3]; /* of the second; three are free */
+    size_t sets;
+};
+
+/* Are there two cases in this line? */
+static bool parse(struct twins *p, const char *line)
 {
-    static const char *const targets[] = {"auto", "scalar"};
-    for (int d = 0; moegen_rt_dtype_of((moegen_rt_dtype)d); d++)
-        for (int i = 0; i < 2; i++) {
-            const moegen_rt_dtype_facts *dtype = moegen_rt_dtype_of((moegen_rt_dtype)d);
-            if (dtype->digits == 0 || dtype->bytes < 2 || dtype->bytes > 4)
-                continue;
-            snprintf(where, sizeof where, "%s and %s (%s, target %s)", one, two, dtype->name,
-                     targets[i]);
-            moegen_kernel *a = get(engine, path, one, dtype->name, targets[i]);
-            moegen_kernel *b = get(engine, path, two, dtype->name, targets[i]);
-            for (int r = 0; a && b && moegen_rt_routing(r); r++) {
-                moegen_rt_problem *in = inputs(a, TOKENS, moegen_rt_routing(r));
-                moegen_rt_problem *x = run(a, in), *y = run(b, in);
-                compare(x, y);
-                pairs++;
-                moegen_rt_problem_destroy(in);
-                moegen_rt_problem_destroy(x);
-                moegen_rt_problem_destroy(y);
-            }
-            moegen_kernel_release(a);
-            moegen_kernel_release(b);
-        }
+    int used = 0, more = 0;
+    if (*line == '#' || sscanf(line, "%99s %99s%n", p->one, p->two, &used) < 2)
+        return false;
+    for (p->sets = 0; p->sets < MAX_KEYS; p->sets++, used += more) {
+        char *key = p->key[p->sets];
+        if (sscanf(line + used, " %63s%n", key, &more) != 1 || !strchr(key, '='))
+            break;
+        char *value = strchr(key, '=');
+        *value = '\0';
+        p->set[p->sets] = (moegen_override){key, value + 1};
+    }
+    return true;
+}
+
+/* With every routing; dtype NULL: a kernel that has none. */
+static void run_pair(moegen_engine *engine, struct twins *p, const char *dtype, const char *target)
+{
+    size_t n = p->sets;
+    snprintf(where, sizeof where, "%s: %s and %s%s%s (%s, target %s)", strrchr(p->path, '/') + 1,
+             p->one, p->two, n ? " with other " : "", n ? p->set[0].key : "", dtype ? dtype : "-",
+             target);
+    p->set[n++] = (moegen_override){"target", target};
+    p->set[n++] = (moegen_override){"spelling", strcmp(target, "auto") == 0 ? "auto" : "scalar"};
+    p->set[n++] = (moegen_override){"dtype", dtype};
+    moegen_kernel *a = get(engine, p->path, p->one, dtype, target);
+    moegen_kernel *b = get_set(engine, p->path, p->two, p->set, dtype ? n : n - 1);
+    for (int r = 0; a && b && moegen_rt_routing(r); r++) {
+        moegen_rt_problem *in = inputs(a, TOKENS, moegen_rt_routing(r));
+        moegen_rt_problem *x = run(a, in), *y = run(b, in);
+        compare(x, y);
+        pairs++;
+        moegen_rt_problem_destroy(in);
+        moegen_rt_problem_destroy(x);
+        moegen_rt_problem_destroy(y);
+    }
+    moegen_kernel_release(a);
+    moegen_kernel_release(b);
+}
+
+/* In every float of 16 or 32 bits, if the family has dtypes; in plain C in the cases' own. */
+static void run_dtypes(moegen_engine *engine, struct twins *p)
+{
+    snprintf(where, sizeof where, "%s: %s", p->path, p->one);
+    moegen_kernel *kernel = get_set(engine, p->path, p->one, NULL, 0);
+    bool typed = kernel && moegen_kernel_param(kernel, "dtype");
+    for (int d = 0; kernel && typed && moegen_rt_dtype_of((moegen_rt_dtype)d); d++) {
+        const moegen_rt_dtype_facts *dtype = moegen_rt_dtype_of((moegen_rt_dtype)d);
+        if (dtype->digits > 0 && (dtype->bytes == 2 || dtype->bytes == 4))
+            run_pair(engine, p, dtype->name, "auto");
+    }
+    if (kernel && !typed)
+        run_pair(engine, p, NULL, "auto");
+    if (kernel)
+        run_pair(engine, p, NULL, "scalar");
+    moegen_kernel_release(kernel);
+}
+
+/* The list beside a family's cases. */
+static void run_list(moegen_engine *engine, const char *yaml)
+{
+    char path[600], line[400];
+    struct twins p = {.path = yaml};
+    int before = pairs;
+    snprintf(path, sizeof path, "%.*s.same", (int)(strlen(yaml) - 5), yaml);
+    snprintf(where, sizeof where, "%s", path);
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f))
+        if (parse(&p, line))
+            run_dtypes(engine, &p);
+    if (f)
+        fclose(f);
+    if (pairs == before)
+        complain("no pairs", "every family has cases that are the same function");
 }
 
 int main(int argc, char **argv)
@@ -87,18 +148,12 @@ int main(int argc, char **argv)
         return 2;
     }
     for (struct dirent *entry; (entry = readdir(dir));) {
-        char path[600], line[200], one[100], two[100];
+        char path[600];
         size_t len = strlen(entry->d_name);
-        if (len < 5 || strcmp(entry->d_name + len - 5, ".same") != 0)
+        if (len < 5 || strcmp(entry->d_name + len - 5, ".yaml") != 0)
             continue;
         snprintf(path, sizeof path, "%s/%s", argv[1], entry->d_name);
-        FILE *f = fopen(path, "r");
-        snprintf(path + strlen(path) - 5, 6, ".yaml");
-        while (f && fgets(line, sizeof line, f))
-            if (line[0] != '#' && sscanf(line, "%99s %99s", one, two) == 2)
-                run_pair(engine, path, one, two);
-        if (f)
-            fclose(f);
+        run_list(engine, path);
     }
     closedir(dir);
     moegen_engine_release(engine);
