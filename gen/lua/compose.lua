@@ -15,6 +15,7 @@ local emit = require "emit"
 local planner = require "planner"
 local schema = require "schema"
 local template = require "template"
+local tile_text = require "tile_text"
 
 local compose = {}
 
@@ -167,7 +168,7 @@ local MARK <const> = "// tiles\n"
 -- The C of one part; nil and a sentence when a tile does not fit.
 local function part_text(job, shared)
     local names = job.family.names(job.spec, job.plan, job)
-    local tiles, why = emit.tiles(job, names, shared)
+    local tiles, why = tile_text.tiles(job, names, shared)
     if not tiles then
         return nil, job.part .. ": " .. why
     end

@@ -11,6 +11,7 @@ local schema = require "schema"
 local source = require "source"
 local template = require "template"
 local tensors = require "tensors"
+local tile_text = require "tile_text"
 
 local moegen = {}
 
@@ -67,9 +68,9 @@ function moegen.build(req)
     if not job then
         return {errors = errors, measure = measure}
     end
-    local shared = emit.shared()
+    local shared = tile_text.shared()
     local names = job.family.names(job.spec, job.plan, job)           -- what the template's holes refer to
-    local tiles, why = emit.tiles(job, names, shared)                 -- vector programs, allocated and printed
+    local tiles, why = tile_text.tiles(job, names, shared)                 -- vector programs, allocated and printed
     if tiles then
         names.parts, why = compose.render(job, shared)                -- C of the parts
     end
@@ -77,7 +78,7 @@ function moegen.build(req)
         schema.complain(job.info, "plan", why, "take fewer rows: plan.tile_rows, plan.direct_rows")
         return {errors = errors}
     end
-    compose.fill(job, names, emit.preamble(job, shared), tiles)
+    compose.fill(job, names, tile_text.preamble(job, shared), tiles)
     names.banner, names.includes = emit.banner(job), emit.includes(job)
     local text = template.render(job.family.family, names, job.bare)  -- C
     local file = not job.bare and require "fit"                       -- lines that a reader's window holds

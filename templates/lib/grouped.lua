@@ -3,6 +3,7 @@
 local dtype = require "dtype"
 local types = require("schema").types
 local gemm = require "lib.gemm"
+local heights = require "lib.heights"
 local matrix = require "lib.matrix"
 local panel_rows = require "lib.panel_rows"
 local panels = require "lib.panels"
@@ -198,10 +199,10 @@ function grouped.names(spec, plan, job)
         edges = edges, copies_edges = edges,
         -- a flat index names a row of the output
         once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
-        product_rows = forward and matrix.heights(plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
+        product_rows = forward and heights.blocks(plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
         packed_rows = all_heights(plan.tile_rows), float_rows = reduces(spec) or not out.narrow,
         strip = c.STRIP, dots = false, whole = function(x) return x end,
-        narrow_rows = forward and matrix.heights(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
+        narrow_rows = forward and heights.blocks(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
         widen_io = convert(io, "widen"), narrow_o = convert(out, "narrow"),
         widen_factor = factor and convert(factor, "widen"),
         constants = constants(spec, plan),

@@ -2,6 +2,7 @@
 -- panels.lua - what families with products in panels of tokens share: the plan, and the constants, names and tiles that the
 -- fragments matrix.c.in and matrix_gradient.c.in refer to. The layout of a panel: see matrix.lua.
 local dtype = require "dtype"
+local heights = require "lib.heights"
 local matrix = require "lib.matrix"
 local panel_rows = require "lib.panel_rows"
 local quantise = require "lib.quantise"
@@ -100,7 +101,7 @@ local function gradient_constants(plan, size)
     return {
         {"T_STEPS", width // plan.t_unroll, "loops of a weight gradient over a full panel of tokens"},
         {"PART_ROWS", math.max(1, plan.slab // plan.tile_rows) * plan.tile_rows, "rows of a gradient whose sums pass through memory"},
-        {"GROUP", matrix.group(plan.tile_rows, plan.isa.lanes), "rows of whole tiles and whole vectors"},
+        {"GROUP", heights.group(plan.tile_rows, plan.isa.lanes), "rows of whole tiles and whole vectors"},
         {"T_PANELS", math.max(1, plan.t_block // width), "panels of tokens that are summed in a register"},
         {"BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads"},
         {"ROW_FLOATS", plan.row_bytes // 4, "floats of B that groups of a weight gradient's rows pass over"},
@@ -155,7 +156,7 @@ function panels.few(names, cfg, plan)
     names.token_rows = {}
     -- a block of weights and the sums have to fit into the room of a slab
     if math.max(panels.block(plan), panels.few_panels(plan)) * width <= panels.block(plan) * plan.slab then
-        names.token_rows = matrix.token_heights(plan.tile_rows, lanes, width, panels.few_panels(plan), plan.idle)
+        names.token_rows = heights.tokens(plan.tile_rows, lanes, width, panels.few_panels(plan), plan.idle)
     end
     names.few, names.turn_sums = #names.token_rows > 0, "turn_sums"
 end
@@ -169,8 +170,8 @@ function panels.products(names, cfg, plan, totals)
         names.copies_edges = names.copies_edges or total > 1 and total % (plan.vectors * lanes) ~= 0
         cfg.unaligned = cfg.unaligned or total > 1 and total * cfg.dtype.size % 64 ~= 0
     end
-    names.product_rows = matrix.heights(plan.tile_rows, lanes, plan.slab, totals)
-    names.narrow_rows = matrix.heights(2 * plan.tile_rows, lanes, plan.slab, totals)
+    names.product_rows = heights.blocks(plan.tile_rows, lanes, plan.slab, totals)
+    names.narrow_rows = heights.blocks(2 * plan.tile_rows, lanes, plan.slab, totals)
     panels.few(names, cfg, plan)
 end
 

@@ -1,0 +1,59 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- tile_text.lua - the tiles of a kernel as C text, in the plan's spelling, and what they share.
+local tile_text = {}
+
+local print_tile = {
+    bytes = function(p, job) return require("print_bytes").print(p, job) end,
+    intrinsics = function(p) return require("print_c").intrinsics(p) end,
+    scalar = function(p) return require("print_c").scalar(p) end,
+}
+
+-- What tiles of one file share: C functions on single elements, and the ops that the scalar spelling defines; each once.
+function tile_text.shared()
+    return {functions = {}, ops = {}, seen = {}}
+end
+
+local function once(shared, list, key, value)
+    if not shared.seen[key] then
+        shared.seen[key] = true
+        list[#list + 1] = value
+    end
+end
+
+-- All tiles of a kernel as text; nil and a sentence when one does not fit the register file. Adds to `shared` what they need.
+function tile_text.tiles(job, names, shared)
+    local printed, count = {}, 0
+    local print = print_tile[job.plan.spelling]
+    job.peak = 0
+    for _, want in ipairs(names.scalars or {}) do   -- conversions: {row of dtype.lua, "widen" or "narrow"}
+        local name = want and want[1][want[2]]
+        if name then
+            once(shared, shared.functions, name, want[1].scalar[name])
+        end
+    end
+    for _, p in ipairs(names.tiles()) do
+        for _, op in ipairs(p.used_list) do
+            once(shared, shared.ops, "op " .. op, op)
+        end
+        local text, why = print(p, {jit = job.bare})
+        if not text then
+            return nil, why
+        end
+        count = count + (job.bare and 0 or select(2, p:items()))
+        job.peak = math.max(job.peak, p.peak)
+        printed[#printed + 1] = (job.bare and "" or "// " .. p.note[1] .. "\n") .. text
+    end
+    job.operations = count
+    return table.concat(printed, "\n")
+end
+
+-- What stands before the tiles of a file.
+function tile_text.preamble(job, shared)
+    local out = table.move(shared.functions, 1, #shared.functions, 1, {})
+    if job.plan.spelling == "scalar" then
+        out[#out + 1] = require("print_c").scalar_preamble(shared.ops)
+    end
+    return table.concat(out, "\n")
+end
+
+return tile_text

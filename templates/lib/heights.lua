@@ -1,0 +1,60 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- heights.lua - of which heights the tiles of matrix.lua are needed.
+local heights = {}
+
+-- Rows of both whole tiles and whole vectors: blocks of rows that start at multiples of it need tiles of few heights.
+function heights.group(tile_rows, lanes)
+    local group = tile_rows
+    while group % lanes ~= 0 do
+        group = group + tile_rows
+    end
+    return group
+end
+
+-- The heights of tiles that cut n rows, at most `most`, as evenly as possible.
+local function cut(n, most, into)
+    local tiles = (n + most - 1) // most
+    if n > 0 then
+        into[n // tiles], into[(n + tiles - 1) // tiles] = true, true
+    end
+end
+
+-- Heights, ascending, of the tiles for so few tokens, at most `panels` panels of them.
+function heights.tokens(most, lanes, width, panels, idle)
+    local set, list = {}, {}
+    for tokens = 1, panels * width do
+        if tokens > lanes and -tokens % lanes >= idle then   -- see few_tokens in matrix_few.c.in
+            cut((tokens - 1) % width + 1, most, set)
+            cut(tokens > width and width or 0, most, set)
+        end
+    end
+    for r = 1, most do
+        list[#list + 1] = set[r] and r or nil
+    end
+    return list
+end
+
+-- Heights, ascending, of the tiles that blocks of rows need: multiples of `lanes` up to `slab`, and what is left of each of
+-- the totals.
+function heights.blocks(most, lanes, slab, totals)
+    local set, list = {}, {}
+    for n = lanes, slab, lanes do
+        for _, total in ipairs(totals) do
+            if n <= total then
+                cut(n, most, set)
+            end
+            local rest = total % lanes
+            if rest > 0 and n - lanes + rest <= total and n - lanes + rest > 0 then
+                cut(n - lanes + rest, most, set)
+            end
+        end
+    end
+    for r = 1, most do
+        if set[r] then
+            list[#list + 1] = r
+        end
+    end
+    return list
+end
+
+return heights
