@@ -251,6 +251,21 @@ static void grouped(moegen_engine *engine)
     munmap(got_w, (size_t)all * 4);
 }
 
+/* One token of the backward pass below: its rows of a p and of du; gives the affinity's gradient.
+ */
+static double through(const float *x, const float *dy, const float *up, const float *down, float a,
+                      float *ap, float *du)
+{
+    double of_affinity = 0;
+    for (int i = 0; i < MANY; i++) {
+        double u = dot(x, 1, up + i, MANY, FEW), dp = dot(dy, 1, down + i * FEW, 1, FEW);
+        ap[i] = (float)(u > 0 ? u : 0) * a;
+        du[i] = (float)(u > 0 ? a * dp : 0);
+        of_affinity += u > 0 ? u * dp : 0;
+    }
+    return of_affinity;
+}
+
 /* Both weights have 2^31 elements and more; not gated, with relu:
  * u = x Wu, p = relu(u), dWd = (a p)^T dy, dp = a dy Wd^T, du = dp [u > 0], dWu = x^T du,
  * dX = du Wu^T. */
@@ -291,20 +306,11 @@ static void backward(moegen_engine *engine)
     bind(call, "gate_up_proj_weight_grad", d_up, MOEGEN_F32, 4, up_shape);
     bind(call, "down_proj_weight_grad", d_down, MOEGEN_F32, 3, down_shape);
     finish(call, "moe_backward");
-    for (int t = 0; t < T; t++) {
-        double of_affinity = 0;
-        for (int i = 0; i < MANY; i++) {
-            double u = dot(x + t * FEW, 1, up + last + i, MANY, FEW);
-            double dp = dot(dy + t * FEW, 1, down + last + i * FEW, 1, FEW);
-            p[t * MANY + i] = (float)(u > 0 ? u : 0);
-            du[t * MANY + i] = (float)(u > 0 ? a[t * EXPERTS + LAST] * dp : 0);
-            of_affinity += u > 0 ? u * dp : 0;
-        }
-        count(&of_a, of_affinity, da[t * EXPERTS + LAST]);
-    }
     for (int t = 0; t < T; t++)
-        for (int i = 0; i < MANY; i++)
-            p[t * MANY + i] *= a[t * EXPERTS + LAST];
+        count(&of_a,
+              through(x + t * FEW, dy + t * FEW, up + last, down + last, a[t * EXPERTS + LAST],
+                      p + t * MANY, du + t * MANY),
+              da[t * EXPERTS + LAST]);
     for (int h = 0; h < FEW; h++) {
         for (int t = 0; t < T; t++)
             count(&of_x, dot(du + t * MANY, 1, up + last + h * MANY, 1, MANY), dx[t * FEW + h]);

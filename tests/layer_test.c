@@ -193,6 +193,43 @@ static void test_specs(void)
     moegen_layer_state_release(NULL);
 }
 
+/* Every mistake in a tensor of a forward pass; at last the tensor is as it was. */
+static void spoil(moegen_layer_state *state, struct tensors *in)
+{
+    moegen_error *err = NULL;
+    moegen_status status;
+    moegen_tensor *x = find(in, "hidden_states");
+    x->shape[1] = 23;
+    status = moegen_layer_forward(state, in->t, in->count, &err);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err,
+               "forward: error: tensor 'hidden_states' is f32 [9, 23], expected f32 [T, 24]"));
+    x->shape[1] = 24;
+    x->dtype = MOEGEN_BF16;
+    status = moegen_layer_forward(state, in->t, in->count, &err);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "is bf16 [9, 24], expected f32"));
+    x->dtype = MOEGEN_F32;
+    x->name = "hidden";
+    status = moegen_layer_forward(state, in->t, in->count, &err);
+    CHECK(moegen_error_count(err) == 2); /* one is unknown, one is missing */
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "has no tensor 'hidden'"));
+    x->name = "logits";
+    status = moegen_layer_forward(state, in->t, in->count, &err);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "tensor 'logits' belongs to the state"));
+    x->name = "hidden_states";
+    x->shape[0] = 8; /* the output has 9 */
+    status = moegen_layer_forward(state, in->t, in->count, &err);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "tensor 'output' is f32 [9, 24], expected"));
+    x->shape[0] = 9;
+    void *data = x->data;
+    x->data = find(in, "output")->data;
+    status = moegen_layer_forward(state, in->t, in->count, &err);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "'output' overlaps tensor 'hidden_states'"));
+    x->data = NULL;
+    status = moegen_layer_forward(state, in->t, in->count, &err);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "tensor 'hidden_states' has no data"));
+    x->data = data;
+}
+
 /* Every mistake is told, and the state before it stays good. */
 static void test_errors(void)
 {
@@ -215,36 +252,7 @@ static void test_errors(void)
 
     run(state, FORWARD, &in);
     run(state, BACKWARD, &grads);
-    moegen_tensor *x = find(&in, "hidden_states");
-    x->shape[1] = 23;
-    status = moegen_layer_forward(state, in.t, in.count, &err);
-    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err,
-               "forward: error: tensor 'hidden_states' is f32 [9, 23], expected f32 [T, 24]"));
-    x->shape[1] = 24;
-    x->dtype = MOEGEN_BF16;
-    status = moegen_layer_forward(state, in.t, in.count, &err);
-    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "is bf16 [9, 24], expected f32"));
-    x->dtype = MOEGEN_F32;
-    x->name = "hidden";
-    status = moegen_layer_forward(state, in.t, in.count, &err);
-    CHECK(moegen_error_count(err) == 2); /* one is unknown, one is missing */
-    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "has no tensor 'hidden'"));
-    x->name = "logits";
-    status = moegen_layer_forward(state, in.t, in.count, &err);
-    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "tensor 'logits' belongs to the state"));
-    x->name = "hidden_states";
-    x->shape[0] = 8; /* the output has 9 */
-    status = moegen_layer_forward(state, in.t, in.count, &err);
-    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "tensor 'output' is f32 [9, 24], expected"));
-    x->shape[0] = 9;
-    void *data = x->data;
-    x->data = find(&in, "output")->data;
-    status = moegen_layer_forward(state, in.t, in.count, &err);
-    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "'output' overlaps tensor 'hidden_states'"));
-    x->data = NULL;
-    status = moegen_layer_forward(state, in.t, in.count, &err);
-    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "tensor 'hidden_states' has no data"));
-    x->data = data;
+    spoil(state, &in);
     status = moegen_layer_backward(state, other.t, other.count, &err);
     CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err,
                "has 5 for T: the forward pass in the state had T = 9"));
