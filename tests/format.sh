@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Every C file is as clang-format writes it, every Lua file passes luacheck, every file names its licence, and none is too long
-# to read.
+# Every C file is as clang-format writes it, every Lua file passes luacheck, every file names its licence, and no file and no
+# function is too long to read.
 #   format.sh MOEGEN SOURCE
 set -u
 cd "$2" || exit 1
@@ -18,7 +18,7 @@ if ! clang-format --dry-run -Werror $c 2>"$tmp"; then
 fi
 rm -f "$tmp"
 luacheck -q gen/lua templates/lib || failed=1
-for file in $c $(find gen templates tests -name '*.lua' -o -name '*.c.in' -o -name '*.cmake' -o -name '*.sh'); do
+for file in $c $(find gen templates tests -name '*.lua' -o -name '*.c.in' -o -name '*.cmake' -o -name '*.sh' -o -name '*.awk'); do
   head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || { echo "$file: no SPDX line"; failed=1; }
 done
 # longest LINES FILE...
@@ -32,5 +32,9 @@ longest() {
 # shellcheck disable=SC2046
 longest 400 $(find gen runtime tests -name '*.c' -o -name '*.cpp')
 # shellcheck disable=SC2046
+longest 300 $(find gen templates tests -name '*.lua')
+# shellcheck disable=SC2046
 longest 250 $(find templates -name '*.c.in')
+# shellcheck disable=SC2046
+awk -v most=60 -f tests/sizes.awk $c $(find gen templates tests -name '*.lua') || failed=1
 exit $failed
