@@ -8,19 +8,43 @@
 
 #include "cli.h"
 
+/* A word of a command as a shell reads it. */
+static void add_word(struct text *t, const char *word)
+{
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+@%";
+    if (*word && word[strspn(word, plain)] == '\0') {
+        text_fmt(t, " %s", word);
+        return;
+    }
+    text_add(t, " '", 2);
+    for (; *word; word++)
+        text_add(t, *word == '\'' ? "'\\''" : word, *word == '\'' ? 4 : 1);
+    text_add(t, "'", 1);
+}
+
+static void add_option(struct text *t, const char *option, const char *value)
+{
+    if (value) {
+        text_fmt(t, " %s", option);
+        add_word(t, value);
+    }
+}
+
 /* The command that the banner of the output names: what makes these bytes again, from the source's
  * directory. */
 static void add_command(struct text *t, const struct options *o, const struct job *j, int k)
 {
-    text_fmt(t, "moegen gen %s%s%s", j->path, *j->kernel[k] ? ":" : "", j->kernel[k]);
-    if (o->target)
-        text_fmt(t, " --target %s", o->target);
-    if (o->spelling)
-        text_fmt(t, " --spelling %s", o->spelling);
+    struct text spec = {0};
+    text_fmt(&spec, "%s%s%s", j->path, *j->kernel[k] ? ":" : "", j->kernel[k]);
+    text_fmt(t, "moegen gen");
+    add_word(t, spec.at ? spec.at : "");
+    text_free(&spec);
+    add_option(t, "--target", o->target);
+    add_option(t, "--spelling", o->spelling);
     for (int i = 0; i < o->set.count; i++)
-        text_fmt(t, " --set %s", o->set.at[i]);
-    if (o->stem)
-        text_fmt(t, " --stem %s", o->stem);
+        add_option(t, "--set", o->set.at[i]);
+    add_option(t, "--stem", o->stem);
 }
 
 static int make_directory(const char *path)

@@ -42,7 +42,6 @@ moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_
         .set = a->set,
         .set_count = spec->override_count,
         .purpose = purpose,
-        .command = spec->command,
     };
     engine_features(engine, &a->request.feature, &a->request.feature_count);
     return MOEGEN_OK;
@@ -114,6 +113,7 @@ moegen_status moegen_generate(moegen_engine *engine, const moegen_spec *spec,
     moegen_status status = ask_open(&a, engine, spec, "file", err);
     if (status)
         goto out;
+    a.request.command = spec->command;
     made = calloc(1, sizeof *made);
     if (!made) {
         status = error_set(err, MOEGEN_NO_MEMORY, "out of memory");

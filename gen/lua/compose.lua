@@ -14,6 +14,7 @@
 local emit = require "emit"
 local planner = require "planner"
 local schema = require "schema"
+local symbols = require "symbols"
 local template = require "template"
 local tile_text = require "tile_text"
 
@@ -32,7 +33,8 @@ function compose.job(family, spec, plan, info)
     for word in plan.isa.gcc:gmatch("%S+") do
         flags[#flags + 1] = word
     end
-    return {family = family, spec = spec, plan = plan, info = info, name = spec.name, args = family.args(spec), parts = {},
+    return {family = family, spec = spec, plan = plan, info = info, title = spec.name, name = symbols.SELF,
+            args = family.args(spec), parts = {},
             dims = value_of(family.dims, spec), statuses = {table.unpack(value_of(family.statuses, spec) or {})},
             computes = value_of(family.computes, spec),
             isa = plan.isa, requires = {table.unpack(plan.requires)}, cflags = flags,
@@ -155,7 +157,7 @@ local function renamed(text, map)
     end))
 end
 
--- Sets the holes that every template has, but for banner and includes.
+-- Sets the holes that every template has, but for includes.
 function compose.fill(job, names, preamble, tiles)
     names.name = job.name
     names.tiles = preamble ~= "" and preamble .. "\n" .. tiles or tiles
@@ -174,7 +176,7 @@ local function part_text(job, shared)
     end
     local constants = names.constants
     compose.fill(job, names, "", MARK)
-    names.banner, names.includes = "", ""
+    names.includes = ""
     local text = template.render(job.family.family, names, job.bare)
     local map = definitions(text, {constants = constants})
     map[job.name .. "_args"] = nil

@@ -9,6 +9,7 @@ local emit = require "emit"
 local planner = require "planner"
 local schema = require "schema"
 local source = require "source"
+local symbols = require "symbols"
 local template = require "template"
 local tensors = require "tensors"
 local tile_text = require "tile_text"
@@ -79,10 +80,11 @@ function moegen.build(req)
         return {errors = errors}
     end
     compose.fill(job, names, tile_text.preamble(job, shared), tiles)
-    names.banner, names.includes = emit.banner(job), emit.includes(job)
+    names.includes = emit.includes(job)
     local text = template.render(job.family.family, names, job.bare)  -- C
+    text = emit.banner(job) .. symbols.settle(text, job.title, emit.members(job))
     local file = not job.bare and require "fit"                       -- lines that a reader's window holds
-    return {name = job.name, c = file and file.text(text) or text, h = file and file.text(emit.header(job)) or "",
+    return {name = job.title, c = file and file.text(text) or text, h = file and file.text(emit.header(job)) or "",
             meta = emit.meta(job), notes = job.info.notes or {}}
 end
 
@@ -92,7 +94,7 @@ function moegen.explain(req)
     if not job then
         return {errors = errors, measure = measure}
     end
-    local out = {("%s  (%s)\n"):format(job.name, job.family.family)}
+    local out = {("%s  (%s)\n"):format(job.title, job.family.family)}
     for _, text in ipairs(schema.flatten(job.spec)) do
         local key, value = text:match("^(%S+) (.*)$")
         out[#out + 1] = ("  %-24s %-10s %s\n"):format(key, value, tostring(job.info.origin[key] or "default"))

@@ -118,7 +118,7 @@ describe = {
     end,
 }
 
-local NAME <const> = object { { "type", "string" }, { "pattern", "^[A-Za-z_][A-Za-z0-9_]{0,63}$" } }
+local NAME <const> = object { { "type", "string" }, { "pattern", "^[A-Za-z][A-Za-z0-9_]{0,63}$" } }
 
 -- A spec of one family. part: as an entry of `kernels:`, where shared keys may supply what is required.
 local function family_object(family, part)

@@ -1,20 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- select: the keys of one kernel, out of a one-kernel spec or a model file, with the overrides applied.
 local diag = require "diag"
+local symbols = require "symbols"
 local types = require "types"
 
 local select = {}
 local quote, is_null = diag.quote, types.is_null
-
--- Kernels become C identifiers in headers that C++ may read.
-local KEYWORDS <const> = [[
- auto break case char const continue default do double else enum extern float for goto if inline int long register
- restrict return short signed sizeof static struct switch typedef union unsigned void volatile while asm bool catch
- class constexpr const_cast delete dynamic_cast explicit export false friend main mutable namespace new noexcept
- nullptr operator private protected public reinterpret_cast static_assert static_cast template this thread_local throw
- true try typeid typename typeof using virtual wchar_t alignas alignof and or not xor bitand bitor compl and_eq or_eq
- not_eq xor_eq char8_t char16_t char32_t decltype concept requires linux unix
-]]
 
 local function find(map, name)
     for _, entry in ipairs(map.entries) do
@@ -160,10 +151,10 @@ local function sound_name(node, name, file, errors)
         fault = quote(name) .. " is not a C name: letters, digits and '_', not beginning with a digit"
     elseif #name > 64 then
         fault = ("%s has %d characters; at most 64 are allowed"):format(quote(name), #name)
-    elseif KEYWORDS:find("%s" .. name .. "%s") then
-        fault = quote(name) .. " is a reserved word of C or C++"
     else
-        return name
+        local why = symbols.fault(name)
+        if not why then return name end
+        fault = quote(name) .. " " .. why
     end
     diag.add(errors, file, node, "name: " .. fault)
     return nil
@@ -173,8 +164,8 @@ end
 local function stem(file, family)
     local base = (file or ""):match "([^/]+)%.ya?ml$"
     if not base then return family end
-    base = base:gsub("[^%w_]", "_"):sub(1, 64)
-    return base:find "^%d" and "k_" .. base:sub(1, 62) or base
+    base = base:gsub("[^%w_]", "_"):sub(1, 62)
+    return (base:find "^%d" or symbols.fault(base)) and "k_" .. base or base
 end
 
 -- The family: value of `kernel`, one of `families` (a list; nil: anything).
