@@ -27,7 +27,8 @@ local function value_of(x, ...)
     return x
 end
 
--- A kernel on its way: what is known before its C is made. Parts and what depends on the request are added later.
+-- A kernel on its way: what is known before its C is made. title: its name;
+-- name: what stands for that in C, see symbols.lua. Parts and what depends on the request are added later.
 function compose.job(family, spec, plan, info)
     local flags = {}
     for word in plan.isa.gcc:gmatch("%S+") do
@@ -78,7 +79,7 @@ local function part_job(whole, row, req)
     assert(plan.isa.lanes == whole.plan.isa.lanes, "parts share functions on vectors of one length")
     plan.rejected = {}   -- the whole has said it
     local job = compose.job(family, spec, plan, info)
-    job.part, job.bare, job.base = name, whole.bare, #whole.statuses
+    job.name, job.part, job.bare, job.base = raw.name, name, whole.bare, #whole.statuses
     return job
 end
 

@@ -96,19 +96,16 @@ local function renamed(text, map)
             out[#out + 1] = text:sub(at)
             return table.concat(out)
         end
-        local first, stop, word = text:sub(from, from), nil, nil
-        if skip[first] then
-            stop = skip[first](text, from)
-        else
-            word = text:match("^[%w_]+", from)
-            stop = from + #word - 1
-            if word == "__attribute__" then
-                stop = select(2, text:find("^%s*%b()", stop + 1))
-                word = nil
-            end
+        local passes = skip[text:sub(from, from)]
+        local _, stop = text:find("^[%w_]+", from)
+        if passes then
+            stop = passes(text, from)
+        elseif text:find("^__attribute__%s*%(", from) then
+            _, stop = text:find("^__attribute__%s*%b()", from)
         end
+        local piece = text:sub(from, stop)
         out[#out + 1] = text:sub(at, from - 1)
-        out[#out + 1] = word and map[word] or text:sub(from, stop)
+        out[#out + 1] = map[piece] or piece
         at = stop + 1
     end
 end
