@@ -45,7 +45,7 @@ void probe_close(struct probe *p);
 /* One variant of one kernel, ready to run. */
 struct contender {
     const char *name;
-    struct text variant; /* "tile.rows=12 threads=2", or empty */
+    struct text variant; /* "plan.tile_rows=6 threads=2", or empty */
     moegen_kernel *kernel;
     struct stand stand;
     struct probe *core, *all; /* of one thread; of as many as it has */

@@ -20,7 +20,7 @@ static const struct option {
 } table[] = {
     /* name, short, value, commands, kind, field, help */
     {"--set", NULL, "KEY=VALUE", ANY, LIST_OF, AT(set),
-     "override a key of the spec (repeatable): --set tile.rows=12"},
+     "override a key of the spec (repeatable): --set plan.tile_rows=6"},
     {"--target", NULL, "T", SPEC, TEXT, AT(target),
      "instruction set (see `moegen list targets`); check: a list, or all"},
     {"--spelling", NULL, "S", SPEC, TEXT, AT(spelling),

@@ -65,16 +65,15 @@ static void print_items(const struct listing *l)
 
 int cmd_list(struct options *o)
 {
-    static const char *const kinds[] = {"kernels", "activations", "dtypes", "targets", "keys"};
-    const char *what = o->operands.count == 1 ? o->operands.at[0] : "";
-    size_t i = 0;
-    while (i < 5 && strcmp(kinds[i], what) != 0)
-        i++;
-    if (i == 5)
-        return bad("list takes one of kernels, activations, dtypes, targets, keys");
     struct listing l = {0};
+    struct text what = {0};
     moegen_error *err = NULL;
-    moegen_status status = host_list(what, &l, &err);
+    if (o->operands.count < 1 || o->operands.count > 2)
+        return bad("list takes one of kernels, activations, dtypes, targets, keys [FAMILY]");
+    for (int i = 0; i < o->operands.count; i++)
+        text_fmt(&what, "%s%s", i ? " " : "", o->operands.at[i]);
+    moegen_status status = host_list(what.at ? what.at : "", &l, &err);
+    text_free(&what);
     if (status)
         return fail(status, err);
     if (o->json)

@@ -29,9 +29,9 @@ const struct command commands[] = {
      "  moegen explain specs/olmoe-1b-7b.yaml:forward\n"
      "  moegen explain specs/olmoe-1b-7b.yaml:forward --target avx2",
      EXPLAIN, cmd_explain},
-    {"list", "WHAT", "kernels, activations, dtypes, targets or keys",
+    {"list", "WHAT", "kernels, activations, dtypes, targets or keys [FAMILY]",
      "  moegen list kernels\n"
-     "  moegen list keys",
+     "  moegen list keys moe_layer",
      LIST, cmd_list},
     {"cache", "WHAT", "the disk cache: path, list, verify, prune --max SIZE, clear",
      "  moegen cache path\n"

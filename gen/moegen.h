@@ -152,7 +152,8 @@ MOEGEN_API const char *moegen_engine_cache_dir(const moegen_engine *engine);
  * ---------------------------------------------------------------------------------------------------
  */
 
-/* A key of the spec and the YAML text of its value, e.g. {"tile.rows", "12"}, {"target", "avx512"}.
+/* A key of the spec and the YAML text of its value, e.g. {"plan.tile_rows", "6"}, {"target",
+ * "avx512"}.
  */
 typedef struct moegen_override {
     const char *key;
@@ -168,8 +169,8 @@ typedef struct moegen_spec {
     const char *kernel; /* name of a kernel of a model file; NULL for a one-kernel spec */
     const moegen_override *overrides; /* applied in order after the spec */
     size_t override_count;
-    const char
-        *command; /* moegen_generate only: the command that the banner names; NULL: a usual one */
+    const char *command; /* any text, which moegen_generate shows in the banner as the command that
+                          * made the C; NULL: "moegen". moegen_kernel_get ignores it */
 } moegen_spec;
 
 /* From spec to callable code: memory, else disk cache, else generate and compile. Asking again for

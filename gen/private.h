@@ -51,7 +51,7 @@ moegen_status error_add(moegen_error **err, moegen_status status, const char *fi
 moegen_status error_set(moegen_error **err, moegen_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* ---- spec.c, host.c (A) ---- */
+/* ---- spec.c, host.c ---- */
 
 /* Reads YAML and pushes one node tree on L's stack:
  *     node = {kind="map"|"list"|"scalar", line=, col=, len=}         1-based, code points
@@ -178,7 +178,7 @@ extern const struct embedded embedded_modules[], embedded_templates[];
 extern const size_t embedded_module_count, embedded_template_count;
 extern const char embedded_digest[65];
 
-/* ---- digest.c jit.c code.c cc.c cache.c cache_list.c registry.c (C) ---- */
+/* ---- digest.c jit.c code.c cc.c cache.c cache_list.c registry.c ---- */
 
 /* digest.c. SHA-256 names things on disk; the fast hash (about 8 bytes per cycle, any alignment,
  * same value on every machine) finds things in memory and detects damage, but resists no attacker.
@@ -298,7 +298,7 @@ void *registry_add(struct registry *r, const void *key, size_t len, void *value)
 size_t registry_trim(struct registry *r, size_t keep);
 void registry_destroy(struct registry *r);
 
-/* ---- engine.c kernel.c call.c generate.c (D) ---- */
+/* ---- engine.c kernel.c call.c generate.c ---- */
 
 /* diagnostic.c: escape sequences around parts of a rendered complaint; all "" for plain text. */
 struct paint {

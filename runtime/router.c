@@ -41,6 +41,8 @@ moegen_rt_status rt_router_read(const moegen_rt_problem *p, struct rt_router *r,
     r->scale = moegen_rt_problem_number(p, "routing_scale", 1);
     r->balance = moegen_rt_problem_text(p, "aux_loss.load_balance", NULL) != NULL;
     r->balance_c = moegen_rt_problem_number(p, "aux_loss.load_balance", 0);
+    const char *per = moegen_rt_problem_text(p, "aux_loss.per", "tokens_and_choices");
+    r->per_token = strcmp(per, "tokens") == 0;
     r->z = moegen_rt_problem_text(p, "aux_loss.z", NULL) != NULL;
     r->z_c = moegen_rt_problem_number(p, "aux_loss.z", 0);
     return MOEGEN_RT_OK;
@@ -211,7 +213,8 @@ static void shares(const struct rt_router *r, const double *logits, struct rt_ro
 
 static double balance_factor(const struct rt_router *r, int64_t T)
 {
-    return r->balance_c * (double)r->E / ((double)T * (double)r->k) / (double)T;
+    double counted = (double)T * (r->per_token ? 1 : (double)r->k);
+    return r->balance_c * (double)r->E / counted / (double)T;
 }
 
 /* Adds one token's part of both losses; `count` tokens chose each expert. */

@@ -241,8 +241,9 @@ struct rt_router {
     int64_t H, E, k;
     const struct rt_router_method *how;
     bool backward, bias, correction;
-    double scale;          /* of the affinities */
-    bool balance, z;       /* auxiliary losses */
+    double scale;    /* of the affinities */
+    bool balance, z; /* auxiliary losses */
+    bool per_token;  /* shares of experts in the balance are of T tokens, not of T k choices */
     double balance_c, z_c; /* their coefficients */
 };
 moegen_rt_status rt_router_read(const moegen_rt_problem *p, struct rt_router *r,

@@ -6,14 +6,17 @@
 -- that keeps constants in registers leaves fewer to the tiles: plan.tile_rows, plan.direct_rows.
 --
 -- size     bytes an element      c        C type an element is passed as      digits   bits of the significand
+-- also     what others call it: for hints
 -- widen    name of the widening in quantise.lua, narrow likewise; both also name the C functions of `scalar`
 -- dot      op that adds the products of pairs of this type to f32 lanes, on targets that have it
 -- round    op that rounds f32 lanes to this type, on targets that have it; pair: op that does so with two vectors
 -- scalar   C functions float <widen>(c) and c <narrow>(float) for single elements; round to nearest even, NaN stays NaN
 return {
-    f32 = {name = "f32", size = 4, digits = 24, c = "float", widen = nil, narrow = nil},
+    f32 = {name = "f32", also = {"float32", "fp32", "float", "single"},
+        size = 4, digits = 24, c = "float", widen = nil, narrow = nil},
 
-    bf16 = {name = "bf16", size = 2, digits = 8, c = "uint16_t", widen = "bf16_to_f32", narrow = "f32_to_bf16", dot = "dot_bf16",
+    bf16 = {name = "bf16", also = {"bfloat16"},
+        size = 2, digits = 8, c = "uint16_t", widen = "bf16_to_f32", narrow = "f32_to_bf16", dot = "dot_bf16",
         round = "round_bf16", pair = "pair_bf16", scalar = {
         bf16_to_f32 = [[
 static float bf16_to_f32(uint16_t x)
@@ -34,7 +37,8 @@ static uint16_t f32_to_bf16(float x)
 }
 ]]}},
 
-    f16 = {name = "f16", size = 2, digits = 11, c = "uint16_t", widen = "f16_to_f32", narrow = "f32_to_f16", scalar = {
+    f16 = {name = "f16", also = {"float16", "fp16", "half"},
+        size = 2, digits = 11, c = "uint16_t", widen = "f16_to_f32", narrow = "f32_to_f16", scalar = {
         f16_to_f32 = [[
 static float f16_to_f32(uint16_t x)
 {

@@ -5,6 +5,7 @@
 -- file), sets (overrides), features (of the CPU), props (measured properties of it), measures (may more be asked for?), purpose
 -- ("jit" or "file"), command, digest, generator.
 local compose = require "compose"
+local diag = require "diag"
 local emit = require "emit"
 local planner = require "planner"
 local schema = require "schema"
@@ -138,30 +139,44 @@ local listings = {
     targets = function(add)
         add("scalar", "any CPU: plain C99")
         for _, isa in ipairs(planner.targets()) do
-            add(isa.name, isa.summary .. "; needs " .. table.concat(isa.requires, " "))
+            if not isa.partial then   -- no family has a plan for those
+                add(isa.name, isa.summary .. "; needs " .. table.concat(isa.requires, " "))
+            end
         end
     end,
-    keys = function(add)
-        for _, family in ipairs(all_families()) do
+    keys = function(add, only)
+        for _, family in ipairs(only and {template.family(only)} or all_families()) do
             for _, key in ipairs(schema.keys(family)) do
-                add(family.family .. ": " .. key.key, ("%s%s  %s"):format(key.type,
+                add(only and key.key or family.family .. ": " .. key.key, ("%s%s  %s"):format(key.type,
                     key.default and " [" .. tostring(key.default) .. "]" or "", key.doc or ""))
             end
         end
     end,
 }
 
+-- what: a listing, or "keys FAMILY"
 function moegen.list(what)
-    local items, text = {}, {}
-    local listing = listings[what]
-    if not listing then
-        local message = "nothing is called '%s' to list: kernels, activations, dtypes, targets, keys"
-        return {errors = {{message = message:format(tostring(what))}}}
+    local items, text, errors, families = {}, {}, {}, source.families()
+    local name, family = what:match("^(%S*)%s*(.*)$")
+    local listing, known = listings[name], false
+    for _, one in ipairs(families) do
+        known = known or one == family
     end
-    listing(function(name, says)
-        items[#items + 1] = {name = name, text = says}
-        text[#text + 1] = ("%-28s %s\n"):format(name, says)
-    end)
+    if not listing then
+        diag.add(errors, nil, nil, ("there is no list of %s"):format(diag.quote(name)),
+            diag.hint(name, {"kernels", "activations", "dtypes", "targets", "keys"}))
+    elseif family ~= "" and name ~= "keys" then
+        diag.add(errors, nil, nil, ("a list of %s takes no %s"):format(name, diag.quote(family)), "`moegen list keys FAMILY`")
+    elseif family ~= "" and not known then
+        diag.add(errors, nil, nil, ("there is no kernel family %s"):format(diag.quote(family)), diag.hint(family, families))
+    end
+    if #errors > 0 then
+        return {errors = errors}
+    end
+    listing(function(item, says)
+        items[#items + 1] = {name = item, text = says}
+        text[#text + 1] = ("%-28s %s\n"):format(item, says)
+    end, known and family or nil)
     return {text = table.concat(text), items = items}
 end
 

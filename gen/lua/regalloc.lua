@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- regalloc.lua - linear scan over a complete program: every value gets a register of its class for its whole life.
--- Refuses to spill: allocate() returns nil and a sentence, and the planner takes a smaller tile.
+-- Refuses to spill: allocate() returns nil and a sentence, which becomes a complaint about the plan.
 local regalloc = {}
 
 -- System V: integer arguments in order; then the registers that may be clobbered; then those that must be saved.

@@ -4,7 +4,7 @@
 --   return {
 --     family  = "moe_forward",
 --     summary = "experts' feed-forward over blocks of tokens",
---     keys = {                  -- rows in reading order: { name, type, default=|default_of=|optional=, into=, doc= }
+--     keys = {                  -- rows in reading order: { name, type, default=|default_of=|optional=, into=, later=, doc= }
 --       { "dtype",          enum { "f32", "bf16", "f16" },  doc = "of hidden states and weights" },   -- required
 --       { "H",              int(1, 1 << 20),                doc = "hidden size" },
 --       { "I_TP",           int(1, 1 << 20),                doc = "intermediate size / tensor-parallel degree" },
@@ -28,8 +28,7 @@
 --       { "checkpoint",     enum { "none", "save" }, default = "none" },
 --       { "loop",           either(enum { "dynamic" }, map { { "static_blocks", int(0) } }), default = "dynamic" },
 --       { "dropping",       bool(), default = false },
---       { "weights",        map { { "dtype", enum(dtype.weights), default_of = "dtype" },  -- value of a top key
---                                 { "layout", enum { "plain", "packed" }, default = "plain" } } },
+--       { "scale_rule",     enum { "ocp", "wide" }, default = "ocp", later = true },   -- not listed: rules refuse all but the default
 --       { "output_dtype",   enum { "f32", "bf16", "f16" }, default_of = "dtype" },
 --       { "affinity_dtype", enum { "f32", "bf16", "f16" }, default_of = "dtype" },
 --       { "bias_dtype",     enum { "f32", "bf16", "f16" }, default_of = "dtype" },

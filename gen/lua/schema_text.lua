@@ -19,9 +19,11 @@ function schema_text.keys(family)
     local function walk(rows, prefix)
         for _, row in ipairs(rows) do
             local key, type = prefix .. row[1], row[2]
-            out[#out + 1] = { key = key, type = type.text, default = default_text(row), doc = row.doc or "" }
-            if type.kind == "map" then walk(type.rows, key .. ".") end
-            for _, one in ipairs(type.types or {}) do
+            local parts = row.later and {} or { type, table.unpack(type.types or {}) }
+            if not row.later then
+                out[#out + 1] = { key = key, type = type.text, default = default_text(row), doc = row.doc or "" }
+            end
+            for _, one in ipairs(parts) do
                 if one.kind == "map" then walk(one.rows, key .. ".") end
             end
         end
@@ -94,7 +96,7 @@ describe = {
     num = function(type) return bounded("number", type) end,
     bool = function() return object { { "type", "boolean" } } end,
     str = function() return object { { "type", "string" } } end,
-    enum = function(type) return object { { "enum", type.names } } end,
+    enum = function(type) return object { { "enum", type.shown } } end,
     range = function()
         return object { { "type", "array" }, { "items", object { { "type", { "number", "null" } } } },
             { "minItems", 2 }, { "maxItems", 2 } }

@@ -17,13 +17,13 @@ end
 types.is_null = is_null
 
 -- What a node is, in words.
-local function shown(node)
+local function words(node)
     return node.kind == "scalar" and quote(node.value) or "a " .. node.kind
 end
 
 local function expected(self, node, at, hint)
     if is_null(node) then return at:fail(node, "no value; expected " .. self.text) end
-    at:fail(node, ("%s is not %s"):format(shown(node), self.text), hint)
+    at:fail(node, ("%s is not %s"):format(words(node), self.text), hint)
 end
 
 local SCALAR <const> = { scalar = true }
@@ -122,15 +122,21 @@ local function check_enum(self, node, at)
     for _, name in ipairs(self.names) do
         if node.value == name then return name end
     end
-    return expected(self, node, at, diag.near(node.value, self.names))
+    local meant = self.names.also and self.names.also[node.value:lower()]
+    return expected(self, node, at, meant and "write " .. meant or diag.near(node.value, self.shown))
 end
 
--- One of the given names. options.what: the `moegen list` topic that shows them, for long lists.
+-- One of the given names. options.what: the `moegen list` topic that shows them, for long lists. Of the list `names`: also[word]
+-- is the name that is meant by a word that others use; hidden[name]: a later step refuses it as yet, so nobody is told of it.
 function types.enum(names, options)
-    local text = #names <= 12 and "one of " .. table.concat(names, ", ")
+    local shown = {}
+    for _, name in ipairs(names) do
+        if not (names.hidden and names.hidden[name]) then shown[#shown + 1] = name end
+    end
+    local text = #shown <= 12 and "one of " .. table.concat(shown, ", ")
         or "a known name; see `moegen list " .. (options and options.what or "keys") .. "`"
-    if #names == 1 then text = names[1] end
-    return { kind = "enum", kinds = SCALAR, check = check_enum, names = names, text = text }
+    if #shown == 1 then text = shown[1] end
+    return { kind = "enum", kinds = SCALAR, check = check_enum, names = names, shown = shown, text = text }
 end
 
 local function check_str(self, node, at)

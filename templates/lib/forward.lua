@@ -186,7 +186,7 @@ local function convert(dt, how)
     end
 end
 
--- What the template sees. job.tile(program) prints a tile and remembers what it needs.
+-- What the template sees.
 function forward.names(spec, plan, job)
     local isa, io = plan.isa, dtype[spec.dtype]
     local out = dtype[spec.output_dtype]

@@ -9,18 +9,22 @@ local int, num, bool, enum, map, range, either = t.int, t.num, t.bool, t.enum, t
 
 local keys = {}
 
-keys.dtypes = {}
-for name in pairs(dtype) do
+keys.dtypes = {also = {}}
+for name, row in pairs(dtype) do
     keys.dtypes[#keys.dtypes + 1] = name
+    for _, other in ipairs(row.also) do
+        keys.dtypes.also[other] = name
+    end
 end
 table.sort(keys.dtypes, function(a, b)
     return dtype[a].size > dtype[b].size or dtype[a].size == dtype[b].size and a < b
 end)
 
 local function target_names()
-    local names = {"auto", "scalar"}
+    local names = {"auto", "scalar", hidden = {}}
     for _, isa in ipairs(planner.targets()) do
         names[#names + 1] = isa.name
+        names.hidden[isa.name] = isa.partial
     end
     return names
 end
@@ -55,9 +59,18 @@ local row = {
         {"strategy", enum{"ping_pong", "hi_lo"}, default = "ping_pong", doc = "how blocks are dealt out"},
         {"cores", either(enum{"auto"}, int(1, 1024)), default = "auto",
             doc = "threads of a call that asks for none; with on: intermediate also parts, which the result depends on"}}},
+    aux_loss = {"aux_loss", map{
+        {"load_balance", num(), optional = true, doc = "coefficient of the load balancing loss"},
+        {"z", num(), optional = true, doc = "coefficient of the z-loss"},
+        {"per", enum{"tokens_and_choices", "tokens"}, default = "tokens_and_choices",
+            doc = "what load_balance divides an expert's tokens by: T * top_k (Switch, GShard), or T (Hugging Face: top_k times larger)"}},
+        doc = "auxiliary losses"},
     target = {"target", enum(target_names()), default = "auto", doc = "instruction set"},
     spelling = {"spelling", enum{"auto", "bytes", "intrinsics", "scalar"}, default = "auto", doc = "what a tile is printed as"},
 }
+
+keys.aux_rule = {"aux_loss.per", function(s) return s.aux_loss.load_balance or s.aux_loss.per == "tokens_and_choices" end,
+    "{aux_loss.per} is about load_balance, which is not there"}
 
 -- What a spec with `norm: layer` may not have beside it.
 keys.norm_rules = {

@@ -28,10 +28,11 @@ function mlp.keys(own)
             {"shared", types.bool(), default = false, doc = "one scale for all experts"},
             {"layout", types.enum{"plain", "contiguous", "nki", "packed"}, default = "plain", doc = "of the matrices"},
             {"gate_up_order", types.enum{"split", "interleaved"}, default = "split", doc = "of the rows of gate and up"}},
-            doc = "how the matrices are stored"},
-        {"quantize", types.enum{"none", table.unpack(formats)}, default = "none", doc = "of the operands of every product"},
-        {"block_order", types.enum{"contiguous", "wrapx"}, default = "contiguous", doc = "which elements share a scale"},
-        {"scale_rule", types.enum{"ocp", "wide"}, default = "ocp", doc = "of quantised operands"},
+            later = true, doc = "how the matrices are stored"},
+        {"quantize", types.enum{"none", table.unpack(formats)}, default = "none", later = true,
+            doc = "of the operands of every product"},
+        {"block_order", types.enum{"contiguous", "wrapx"}, default = "contiguous", later = true, doc = "which elements share a scale"},
+        {"scale_rule", types.enum{"ocp", "wide"}, default = "ocp", later = true, doc = "of quantised operands"},
         "shard", "target", "spelling",
         {"plan", types.map(panels.plan_keys), doc = "overrides of the planner, see moegen explain"}} do
         list[#list + 1] = row

@@ -208,6 +208,7 @@ function router.names(spec, plan, job)
         spec = spec, plan = plan, isa = plan.isa, has = has, shape = s, p = cfg.prefix, number = number,
         io = io.c, io_type = io, grad = grad.c, grad_type = grad, dx = dx.c, dx_type = dx,
         affinity = affinity.c, bias_c = dtype[spec.bias_dtype].c,
+        counted = spec.aux_loss.per == "tokens" and "T" or "(T * K)",   -- what shares of experts are of
         narrow_weights = affinity.narrow ~= nil,
         edge_e = spec.E % (has.backward and plan.isa.lanes or s.width) ~= 0, edge_h = spec.H % s.width ~= 0,
         tile_rows = all_heights(has.backward and s.out_rows or plan.tile_rows),
