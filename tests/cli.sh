@@ -33,7 +33,22 @@ for command in gen run check bench explain list cache schema completion; do
 done
 for what in kernels activations dtypes targets keys; do expect 0 . list $what; done
 expect 0 '"name"' list targets --json
-expect 2 'list takes' list frogs
+expect 2 'there is no list of .frogs.' list frogs
+expect 2 'list takes' list
+expect 0 '^aux_loss.per  *one of tokens_and_choices, tokens' list keys moe_layer
+expect 2 "did you mean 'moe_layer'" list keys moe_laier
+expect 2 'takes no .router.' list targets router
+check sh -c '! "$1" list keys | grep -e amx -e mxfp4 -e wrapx' sh "$moegen"   # nothing that every spec is refused for
+
+# A path and an override that try to be code.
+evil='end */*/int evil; ??/
+/*.yaml'
+mkdir -p 'end */*/int evil; ??/
+'
+cp "$spec" "$evil"
+expect 0 wrote gen "$evil:forward" --target scalar --set 'name=ok # */ int evil(void) { return 1; } /*' -o evil
+check tcc -Wall -Werror -I"$root/runtime" -c evil/ok.c -o evil/ok.o
+check sh -c '! nm evil/ok.o | grep evil'
 expect 0 '"\$schema"' schema
 expect 0 'complete -F' completion bash
 
