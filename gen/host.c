@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* host.c - from C to the generator in Lua and back: request in, texts or complaints out. */
+#include <fenv.h>
 #include <locale.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -249,15 +250,20 @@ static void make_locale(void)
     c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
-/* Numbers must read and print the same under every locale of the host program. */
+/* Numbers must read and print the same under every locale and floating-point mode of the host
+ * program. */
 static moegen_status run(struct job *job)
 {
+    fenv_t mode;
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, make_locale);
     if (!c_locale)
         return error_set(job->err, MOEGEN_NO_MEMORY, "out of memory");
     locale_t before = uselocale(c_locale);
+    fegetenv(&mode);
+    fesetenv(FE_DFL_ENV);
     moegen_status status = protected_call(job);
+    fesetenv(&mode);
     uselocale(before);
     return status;
 }

@@ -7,6 +7,7 @@
  * nested expressions and blocks: 256 KiB of stack hold 250 nested parentheses or 1,000 nested
  * blocks, far more than any template produces.
  */
+#include <fenv.h>
 #include <libtcc.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -105,8 +106,12 @@ static bool translate_or_escape(struct job *j)
 /* Returns NULL, or why it failed, where the log does not say it. */
 static const char *run(struct job *j, bool *ok)
 {
+    fenv_t mode;
     hold();
+    fegetenv(&mode);
+    fesetenv(FE_DFL_ENV); /* libtcc folds constants */
     *ok = translate_or_escape(j);
+    fesetenv(&mode);
     const char *reason = tcc_shim_reason;
     tcc_shim_reset();
     let_go();

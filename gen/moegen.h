@@ -14,7 +14,12 @@
  * parameters may be used by several threads at once, `T *` by one at a time, except moegen_engine,
  * which is always thread-safe. Releasing NULL is legal. The library never prints, never exits,
  * installs no signal handler and does not touch the locale. It may be used after fork() in the
- * child unless another thread was inside the library at the time of the fork.
+ * child unless another thread was inside the library at the time of the fork. The floating-point
+ * mode of the calling thread (flushing of subnormal numbers, rounding, traps, flags) changes
+ * neither generated code nor any result, and is the same after a call as before.
+ *
+ * Activations at the ends, forward: 0 or -0 at -infinity and the largest negative number, infinity
+ * at infinity; their derivatives: 0 and 1 (squared_relu: 0 and infinity). NaN stays NaN.
  */
 #ifndef MOEGEN_H
 #define MOEGEN_H

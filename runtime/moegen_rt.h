@@ -46,7 +46,10 @@ typedef struct moegen_worker {
 
 /* Entry of a kernel. Returns 0, or a positive status whose text the kernel's header lists; then no
  * output was written. Every rank returns the same value. Never writes outside the tensors and the
- * workspace. */
+ * workspace. On each rank it computes (and calls the barrier) in the default floating-point mode:
+ * round to nearest even, subnormal numbers kept, no traps. The caller's mode comes back before it
+ * returns, flags included: MXCSR on x86-64, FPCR on AArch64; on other CPUs the mode stays what it
+ * is, and a host calls in the default one. */
 typedef int32_t (*moegen_entry)(const void *args, const moegen_worker *worker);
 
 /* Bytes of workspace (alignment 64) that a call with these args needs with a team of `size` ranks.

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- meanings.lua ROOT - for each target, into the current directory: a program per op that it has (load inputs, the op, store)
 -- in the three spellings, and a table of them for meanings/driver.c. Prints the targets with their compiler flags.
--- Ops on tiles need a configuration first: tests/amx.sh.
+-- Ops on tiles need a configuration first: tests/amx.sh; those on the thread's mode: tests/mode_test.c.
 local root = arg[1]
 dofile(root .. "/tests/generator.lua")(root)
 local ir = require "ir"
@@ -95,7 +95,7 @@ local function list_ops(isa, own)
         for name in pairs(rows) do
             local op = ops[name]
             local i = contains(roles_of(name), "i")
-            for v, imm in ipairs(op.class ~= "t" and (i and immediates[op.immediate or false] or {0}) or {}) do
+            for v, imm in ipairs(op.class ~= "t" and not op.mode and (i and immediates[op.immediate or false] or {0}) or {}) do
                 list[#list + 1] = {name = name, imm = imm, symbol = ("%s_%s_%d"):format(isa.name, name, v),
                                    label = i and ("%s %s"):format(name, imm) or name,
                                    float = (op.meaning or ""):find("^d%->f") ~= nil, pointer = op.ctype ~= nil}

@@ -12,6 +12,7 @@
 -- `parts` is also the list of them. Code of the template fills the structures and calls the entries, with a barrier between
 -- two parts that share memory.
 local emit = require "emit"
+local entry = require "entry"
 local planner = require "planner"
 local schema = require "schema"
 local symbols = require "symbols"
@@ -163,6 +164,7 @@ function compose.fill(job, names, preamble, tiles)
     names.name = job.name
     names.tiles = preamble ~= "" and preamble .. "\n" .. tiles or tiles
     names.args_struct = emit.args_struct(job)
+    names.entry = job.part and "" or entry.text(job)
     names.constants = names.constants and emit.constants(names.constants, job) or ""
 end
 
@@ -191,7 +193,7 @@ local function part_text(job, shared)
         end
     end
     text = renamed(text, map):gsub("^%s+", "")
-    text = text:gsub("int32_t " .. job.name .. "%(", "static %0"):gsub("int64_t " .. job.name .. "_workspace%(", "static %0")
+    text = text:gsub("int64_t " .. job.name .. "_workspace%(", "static %0")
     local at, stop = text:find(MARK, 1, true)
     if at then
         text = text:sub(1, at - 1) .. tiles .. text:sub(stop + 1)
@@ -207,7 +209,7 @@ function compose.render(job, shared)
         if not text then
             return nil, why
         end
-        parts[i] = {name = part.part, text = text, args = part.name .. "_args", entry = part.name,
+        parts[i] = {name = part.part, text = text, args = part.name .. "_args", entry = part.part .. "_on_rank",
                     workspace = part.name .. "_workspace", status = part.base, job = part}
         parts[part.part] = parts[i]
         job.peak = math.max(job.peak, part.peak)

@@ -141,6 +141,44 @@ static float dot_pair(const uint16_t *a, const uint16_t *b, float sum)
     return s.f;
 }
 ]]},
+    {"mode_get", [[
+// The thread's floating-point control word. Where it is not known how to reach it, the kernel computes as its caller does.
+// The bytes are stmxcsr (%rax) and ldmxcsr (%rax), which not every assembler knows.
+#if defined(__x86_64__)
+enum { DEFAULT_MODE = 0x1f80 };
+static void mode_get(int32_t *m)
+{
+    __asm__ volatile(".byte 0x0f,0xae,0x18" : : "a"(m) : "memory");
+}
+#elif defined(__aarch64__) && !defined(__TINYC__)
+enum { DEFAULT_MODE = 0 };
+static void mode_get(int32_t *m)
+{
+    uint64_t word;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(word) : : "memory");
+    *m = (int32_t)word;
+}
+#else
+enum { DEFAULT_MODE = 0 };
+static void mode_get(int32_t *m)
+{
+    *m = 0;
+}
+#endif
+]]},
+    {"mode_set", [[
+static void mode_set(int32_t m)
+{
+#if defined(__x86_64__)
+    __asm__ volatile(".byte 0x0f,0xae,0x10" : : "a"(&m) : "memory");
+#elif defined(__aarch64__) && !defined(__TINYC__)
+    const uint64_t word = (uint32_t)m;
+    __asm__ volatile("msr fpcr, %0" : : "r"(word) : "memory");
+#else
+    (void)m;
+#endif
+}
+]]},
     {"dot_bf16", [[
 // d[r][n] += sum over k: a[r][2 k] * b[k][2 n] + a[r][2 k + 1] * b[k][2 n + 1]; d holds f32, a and b bf16. As the
 // instruction does it: sums of even and of odd terms, subnormal numbers taken and given as zeros.

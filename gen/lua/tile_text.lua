@@ -1,5 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- tile_text.lua - the tiles of a kernel as C text, in the plan's spelling, and what they share.
+local entry = require "entry"
+
 local tile_text = {}
 
 local print_tile = {
@@ -31,7 +33,9 @@ function tile_text.tiles(job, names, shared)
             once(shared, shared.functions, name, want[1].scalar[name])
         end
     end
-    for _, p in ipairs(names.tiles()) do
+    local tiles = {table.unpack(names.tiles())}
+    tiles[#tiles + 1] = not job.part and entry.tile(job) or nil
+    for _, p in ipairs(tiles) do
         for _, op in ipairs(p.used_list) do
             once(shared, shared.ops, "op " .. op, op)
         end

@@ -6,6 +6,7 @@
 -- meaning    statement for lane l of LANES; d, a, b, c point to vec (f float, i int32_t, u uint32_t lanes), m to memory
 -- whole      the same as a statement for all lanes, or for the rows of tiles (class t); helpers: see print_c.lua
 -- says       the same for the comment beside the bytes
+-- mode       the op is about the thread's state, not about its operands
 -- products   of a lane, where it is not one (ops D a b)
 --
 -- A NEW INSTRUCTION SET (EVEX or VEX) takes 2 files: gen/lua/isa/<name>.lua with a row per op it has (copy avx2.lua, which
@@ -91,6 +92,10 @@ return {
     load_pointer = {operands = "d m",       class = "r", ctype = "float *", whole = "$d = *$m;", says = "$d = $m"},
     prefetch_0   = {operands = "m",         whole = "(void)m;", says = "fetch $m"},
     prefetch_1   = {operands = "m",         whole = "(void)m;", says = "fetch $m to L2"},
+
+    -- the thread's floating-point mode: a control word of the CPU, see entry.lua
+    keep_mode    = {operands = "m",         mode = true, whole = "mode_get((int32_t *)m);", says = "$m = floating-point mode", writes = true},
+    set_mode     = {operands = "m",         mode = true, whole = "mode_set(*(const int32_t *)m);", says = "floating-point mode = $m"},
 
     -- tiles: 16 rows of 64 bytes, rows in memory s bytes apart; sums are f32, products of bf16 pairs
     tile_config  = {operands = "m",         class = "t", whole = "(void)m;", says = "tile shapes = $m"},

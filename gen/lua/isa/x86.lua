@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- x86.lua - what every x86-64 target shares: ops on addresses and caches, and the frame of a leaf function.
+-- x86.lua - what every x86-64 target shares: ops on addresses, caches and the floating-point mode, and the frame of a leaf
+-- function.
 -- Columns: see avx512.lua; place T: memory only. Encodings without a vector prefix are legacy ones, with REX computed from
 -- the operands.
 return {
@@ -8,7 +9,10 @@ return {
         load_pointer = {"*($m)",                                          "mov",         "REX.W 8B /r",    "RM"},
         prefetch_0   = {"_mm_prefetch((const char *)($m), _MM_HINT_T0)",  "prefetcht0",  "0F 18 /1",       "M"},
         prefetch_1   = {"_mm_prefetch((const char *)($m), _MM_HINT_T1)",  "prefetcht1",  "0F 18 /2",       "M"},
+        keep_mode    = {"*($m) = (int32_t)_mm_getcsr()",                  "stmxcsr",     "0F AE /3",       "M"},
+        set_mode     = {"_mm_setcsr((uint32_t)*($m))",                    "ldmxcsr",     "0F AE /2",       "M"},
     },
+    default_mode = "0x1f80",   -- of MXCSR: nearest even, subnormal numbers stay, exceptions are masked
     frame = {
         --  name       mnemonic       encoding            places
         move       = {"mov",         "REX.W 8B /r",      "RM"},
