@@ -17,25 +17,31 @@ static double sigmoid(double x)
     return e / (1 + e);
 }
 
+/* x times a factor that falls faster than x grows: 0 where it is 0, at infinity too. */
+static double fading(double x, double factor)
+{
+    return factor == 0 ? 0 : x * factor;
+}
+
 static double silu(double x)
 {
-    return x * sigmoid(x);
+    return fading(x, sigmoid(x));
 }
 
 static double silu_slope(double x)
 {
-    return sigmoid(x) * (1 + x * sigmoid(-x));
+    return sigmoid(x) + fading(x, sigmoid(x) * sigmoid(-x));
 }
 
 static double gelu(double x)
 {
-    return 0.5 * x * erfc(-x * M_SQRT1_2);
+    return fading(0.5 * x, erfc(-x * M_SQRT1_2));
 }
 
 static double gelu_slope(double x)
 {
     double density = exp(-0.5 * x * x) * (0.5 * M_2_SQRTPI * M_SQRT1_2);
-    return 0.5 * erfc(-x * M_SQRT1_2) + x * density;
+    return 0.5 * erfc(-x * M_SQRT1_2) + fading(x, density);
 }
 
 /* 0.5 (1 + tanh z) is sigmoid(2 z). */
@@ -46,44 +52,44 @@ static double gelu_tanh_argument(double x)
 
 static double gelu_tanh(double x)
 {
-    return x * sigmoid(2 * gelu_tanh_argument(x));
+    return fading(x, sigmoid(2 * gelu_tanh_argument(x)));
 }
 
 static double gelu_tanh_slope(double x)
 {
     double z = gelu_tanh_argument(x), s = sigmoid(2 * z);
     double inner = M_2_SQRTPI * M_SQRT1_2 * (1 + 3 * 0.044715 * x * x);
-    return s + x * 2 * s * sigmoid(-2 * z) * inner;
+    return s + fading(2 * x * inner, s * sigmoid(-2 * z));
 }
 
 static double swish(double x)
 {
-    return x * sigmoid(1.702 * x);
+    return fading(x, sigmoid(1.702 * x));
 }
 
 static double swish_slope(double x)
 {
-    return sigmoid(1.702 * x) * (1 + 1.702 * x * sigmoid(-1.702 * x));
+    return sigmoid(1.702 * x) + fading(1.702 * x, sigmoid(1.702 * x) * sigmoid(-1.702 * x));
 }
 
 static double relu(double x)
 {
-    return x > 0 ? x : 0;
+    return x < 0 ? 0 : x; /* NaN stays */
 }
 
 static double relu_slope(double x)
 {
-    return x > 0 ? 1 : 0;
+    return x > 0 ? 1 : relu(x);
 }
 
 static double squared_relu(double x)
 {
-    return x > 0 ? x * x : 0;
+    return relu(x) * relu(x);
 }
 
 static double squared_relu_slope(double x)
 {
-    return x > 0 ? 2 * x : 0;
+    return 2 * relu(x);
 }
 
 static const moegen_rt_activation activations[] = {

@@ -6,8 +6,7 @@ local root = arg[1]
 dofile(root .. "/tests/generator.lua")(root)
 local ir = require "ir"
 local ops = require "isa.scalar"
-local print_bytes = require "print_bytes"
-local print_c = require "print_c"
+local spellings = dofile(root .. "/tests/spellings.lua")
 local target = require "target"
 local x86 = require "isa.x86"
 
@@ -76,18 +75,6 @@ local function program(isa, name, symbol, imm)
     return p
 end
 
-local function write(file, ...)
-    local f = assert(io.open(file, "w"))
-    f:write("/* SPDX-License-Identifier: Apache-2.0 */\n", ...)
-    f:close()
-end
-
-local spellings = {
-    bytes = {head = "", print = function(p) return print_bytes.print(p, {}) end},
-    intrinsics = {head = "#include <immintrin.h>\n", print = print_c.intrinsics},
-    scalar = {head = "", print = print_c.scalar},
-}
-
 -- name, row-independent facts and programs of all ops of a target; those of x86 come with each target.
 local function list_ops(isa, own)
     local list = {}
@@ -106,33 +93,11 @@ local function list_ops(isa, own)
 end
 
 for _, isa in ipairs(target.all()) do
-    local list = list_ops(isa, target.own(isa.name).rows)
-    for spelling, how in pairs(spellings) do
-        local text, used, seen, table_text = {}, {}, {}, {}
-        for i, one in ipairs(list) do
-            local p = program(isa, one.name, spelling .. "_" .. one.symbol, one.imm)
-            text[i] = assert(how.print(p))
-            table_text[i] = ("    (void (*)(void))%s,\n"):format(p.name)
-            for _, name in ipairs(p.used_list) do
-                if not seen[name] then
-                    seen[name], used[#used + 1] = true, name
-                end
-            end
-        end
-        write(("%s.%s.c"):format(isa.name, spelling), "#include \"moegen_rt.h\"\n", how.head,
-            ("enum { LANES = %d };\n"):format(isa.lanes), spelling == "scalar" and print_c.scalar_preamble(used) or "", table.concat(text),
-            ("extern void (*const %s_table[])(void);\nvoid (*const %s_table[])(void) = {\n"):format(spelling, spelling),
-            table.concat(table_text), "    0};\n")
-    end
-    local facts, needs = {}, {}
+    local list, facts = list_ops(isa, target.own(isa.name).rows), {}
     for i, one in ipairs(list) do
-        facts[i] = ("    {\"%s\", %d, %d},\n"):format(one.label, one.float and 1 or 0, one.pointer and 1 or 0)
+        facts[i] = ("\"%s\", %d, %d"):format(one.label, one.float and 1 or 0, one.pointer and 1 or 0)
     end
-    for i, feature in ipairs(isa.requires) do
-        needs[i] = ("\"%s\", "):format(feature)
-    end
-    write(isa.name .. ".table.c", "struct op {\n    const char *name;\n    int is_float, pointer;\n};\nextern const struct op ops[];\n",
-        "const struct op ops[] = {\n", table.concat(facts), "    {0, 0, 0}};\n",
-        "extern const char *const needs[];\nconst char *const needs[] = {", table.concat(needs), "0};\n")
-    print(isa.name, isa.gcc)
+    spellings.write(isa, #list, function(i, prefix)
+        return program(isa, list[i].name, prefix .. list[i].symbol, list[i].imm)
+    end, "struct op {\n    const char *name;\n    int is_float, pointer;\n}", facts)
 end

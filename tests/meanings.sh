@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Every op of every target means what isa/scalar.lua says: bytes, intrinsics and scalar spelling give the same bits, the
-# scalar one through gcc and through tcc. Targets that this CPU lacks are skipped.
-#   meanings.sh MOEGEN SOURCE BUILD
+# scalar one through gcc and through tcc. Targets that this CPU lacks are skipped. With another NAME: the same for the programs of
+# tests/NAME.lua, which tests/NAME/driver.c runs.
+#   meanings.sh MOEGEN SOURCE BUILD [NAME]
 set -u
-source=$(realpath -- "$2") build=$(realpath -- "$3") failed=0
+source=$(realpath -- "$2") build=$(realpath -- "$3") name=${4:-meanings} failed=0
 for tool in lua5.4 gcc; do
   command -v $tool >/dev/null || { echo "no $tool"; exit 77; }
 done
@@ -12,9 +13,9 @@ tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 1
 warn="-std=c11 -Wall -Wextra -Wpedantic -Wconversion -Werror -Wno-unused-parameter -fno-strict-aliasing -I$source/runtime"
-LUA_CPATH="$build/tests/?.so" lua5.4 "$source/tests/meanings.lua" "$source" >targets || exit 1
+LUA_CPATH="$build/tests/?.so" lua5.4 "$source/tests/$name.lua" "$source" >targets || exit 1
 # shellcheck disable=SC2086
-gcc $warn -O2 -c "$source/tests/meanings/driver.c" -o driver.o || exit 1
+gcc $warn -O2 -c "$source/tests/$name/driver.c" -o driver.o || exit 1
 while read -r target flags; do
   # shellcheck disable=SC2086
   gcc $warn -O1 -c "$target.bytes.c" && gcc $warn -O1 $flags -c "$target.intrinsics.c" &&

@@ -4,26 +4,51 @@
 local math_lib = {}
 
 -- exp(x) = 2^n * e^r with n = round(x / ln 2), r = x - n ln 2 in two steps, |r| <= ln 2 / 2; e^r by its Taylor series to the
--- 7th power (error below 2^-27 there). Inputs are clamped to where the result neither overflows nor becomes subnormal.
+-- 7th power (error below 2^-27 there).
 local exp_terms = {1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0}
 
+-- e^r and n; down: of exp(-x), from -r.
+local function exp_parts(p, name, x, down)
+    local t = p:op("mul", name .. "_t", x, p:const(down and "minus_log2_e" or "log2_e", (down and -1 or 1) * 1.44269504088896341))
+    local n = p:op("round", name .. "_n", t)
+    local r = p:op("copy", name .. "_r", x)
+    p:op(down and "fma" or "fnma", r, n, p:const("ln2_high", 0.693359375))
+    p:op(down and "fma" or "fnma", r, n, p:const("ln2_low", -2.12194440e-4))
+    local function term(i)
+        local power = 8 - i
+        return (down and power % 2 == 1 and "exp_minus_" or "exp_") .. power, (down and power % 2 == 1 and -1 or 1) * exp_terms[i]
+    end
+    local e = p:const_copy(name .. "_e", term(1))
+    for i = 2, #exp_terms do
+        p:op("mul_add", e, r, p:const(term(i)))
+    end
+    return e, n
+end
+
+-- exp(x). Inputs are clamped to where the result neither overflows nor becomes subnormal.
 function math_lib.exp(p, name, x)
     local low, high = p:const("exp_low", -87.0), p:const("exp_high", 88.0)
     local safe = p:op("min", name .. "_capped", high, p:op("max", name .. "_floored", low, x))   -- NaN stays
-    local t = p:op("mul", name .. "_t", safe, p:const("log2_e", 1.44269504088896341))
-    local n = p:op("round", name .. "_n", t)
-    local r = p:op("copy", name .. "_r", safe)
-    p:op("fnma", r, n, p:const("ln2_high", 0.693359375))
-    p:op("fnma", r, n, p:const("ln2_low", -2.12194440e-4))
-    local e = p:const_copy(name .. "_e", "exp_7", exp_terms[1])
-    for i = 2, #exp_terms do
-        p:op("mul_add", e, r, p:const("exp_" .. 8 - i, exp_terms[i]))
-    end
+    local e, n = exp_parts(p, name, safe)
     if p:has("scalef") then
         return p:op("scalef", name, e, n)
     end
     local bits = p:op("shl", name .. "_shift", p:op("to_int", name .. "_i", n), 23)
     return p:op("int_add", name, e, bits)
+end
+
+-- exp(x), or exp(-x) when down, that ends exactly: 0 at -exp_end(p), infinity at 89. x must not be further out, or NaN.
+function math_lib.exp_whole(p, name, x, down)
+    local e, n = exp_parts(p, name, x, down)
+    if p:has("scalef") then
+        return p:op("scalef", name, e, n)
+    end
+    local bits = p:op("shl", name .. "_shift", p:op("to_int", name .. "_i", n), 23)
+    return p:op("mul", name, e, p:op("int_add", name .. "_power", bits, p:const("one_f", 1.0)))   -- 2^-127 is 0, 2^128 infinity
+end
+
+function math_lib.exp_end(p)
+    return p:has("scalef") and 105.0 or 88.0
 end
 
 -- exp(x), and 0 where it would be less than the least normal number.
@@ -64,10 +89,18 @@ function math_lib.sigmoid(p, name, x, c)
     return p:op("div", name, one, p:op("add", name .. "_sum", e, one)), e
 end
 
--- erf(x): Abramowitz and Stegun 7.1.26, absolute error below 1.5e-7: 1 - (a1 t + .. + a5 t^5) exp(-x^2), t = 1 / (1 + p |x|).
+-- s = 1 / (1 + e) and e = exp(-x), for x in -89 .. 87. At -89: 0 and infinity.
+function math_lib.sigmoid_whole(p, name, x)
+    local e = math_lib.exp_whole(p, name .. "e", x, true)
+    local one = p:const("one_f", 1.0)
+    return p:op("div", name, one, p:op("add", name .. "_sum", e, one)), e
+end
+
+-- erf(x), given e = exp(-x^2): Abramowitz and Stegun 7.1.26, absolute error below 1.5e-7: 1 - (a1 t + .. + a5 t^5) e with
+-- t = 1 / (1 + p |x|).
 local erf_terms = {1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592}
 
-function math_lib.erf(p, name, x)
+function math_lib.erf(p, name, x, e)
     local sign = p:op("bit_and", name .. "_sign", x, p:const("sign_bit", 0x80000000))
     local size = p:op("bit_xor", name .. "_size", x, sign)
     local one = p:const("one_f", 1.0)
@@ -79,9 +112,6 @@ function math_lib.erf(p, name, x)
         p:op("mul_add", poly, t, p:const("erf_" .. 6 - i, erf_terms[i]))
     end
     local scaled = p:op("mul", name .. "_scaled", poly, t)
-    local square = p:op("mul", name .. "_square", size, size)
-    local minus = p:op("bit_xor", name .. "_minus", square, p:const("sign_bit", 0x80000000))
-    local e = math_lib.exp(p, name .. "e", minus)
     local result = p:op("copy", name .. "_value", one)
     p:op("fnma", result, scaled, e)
     return p:op("bit_or", name, result, sign)
