@@ -60,8 +60,15 @@ static void differences(moegen_rt_problem *p, const struct scalar *f, const char
 
 /* ---- moe_backward ---- */
 
-static const char *const act_names[] = {"silu",  "gelu", "gelu_tanh",
-                                        "swish", "relu", "squared_relu"};
+/* Name of an activation; i counts on through the table. */
+static const char *act_name(int i)
+{
+    int n = 0;
+    while (moegen_rt_activation_at(n))
+        n++;
+    return moegen_rt_activation_at(i % n)->name;
+}
+
 static const char *const affinities[] = {
     "affinity.scale post affinity.on hidden", "affinity.scale post affinity.on intermediate",
     "affinity.scale pre affinity.on hidden", "affinity.scale none affinity.on hidden"};
@@ -98,7 +105,7 @@ static void norm_cases(void)
         char params[300];
         snprintf(params, sizeof params,
                  "norm layer gated false activation %s %s checkpoint %s bias %s norm_eps %s",
-                 act_names[i % 6], affinities[i % 4], i & 4 ? "recompute" : "saved",
+                 act_name(i), affinities[i % 4], i & 4 ? "recompute" : "saved",
                  i & 1 ? "true" : "false", i & 2 ? "1e-5" : "0.3");
         moe_case(params, 6, i & 8 ? "skewed" : "uniform");
     }
@@ -108,13 +115,13 @@ static void norm_cases(void)
 static void moe_cases(void)
 {
     unsigned turn = 0;
-    for (int act = 0; act < 6; act++)
+    for (int act = 0; moegen_rt_activation_at(act); act++)
         for (int a = 0; a < 4; a++)
             for (int again = 0; again < 2; again++, turn += 7) {
                 char params[400];
                 bool gated = turn % 5 != 0, bias = turn & 2 || turn % 3 == 0, clamp = turn & 4;
                 snprintf(params, sizeof params,
-                         "activation %s %s checkpoint %s gated %s bias %s%s%s%s", act_names[act],
+                         "activation %s %s checkpoint %s gated %s bias %s%s%s%s", act_name(act),
                          affinities[a], again ? "recompute" : "saved", gated ? "true" : "false",
                          bias ? "true" : "false", clamp ? " clamp.up.lo -0.4 clamp.up.hi 0.7" : "",
                          clamp && gated ? " clamp.gate.hi 0.5" : "",
@@ -198,7 +205,7 @@ static void mlp_cases(void)
 {
     for (int i = 0; i < 24; i++) {
         char params[200];
-        snprintf(params, sizeof params, "activation %s gated %s%s%s%s", act_names[i % 6],
+        snprintf(params, sizeof params, "activation %s gated %s%s%s%s", act_name(i),
                  i % 4 == 3 ? "false" : "true", i & 8 ? " clamp.up.lo -0.4 clamp.up.hi 0.7" : "",
                  i & 16 ? " clamp.gate.hi 0.5" : "", i & 2 ? " up_offset 1" : "");
         mlp_case(params);
@@ -323,7 +330,7 @@ static void layer_cases(void)
         snprintf(params, sizeof params,
                  "method %s activation %s %s checkpoint %s gated %s bias %s router_bias %s "
                  "dispatch %s%s%s",
-                 methods[turn % 6], act_names[turn * 5 % 6], affinities[turn / 2 % 4],
+                 methods[turn % 6], act_name(turn * 5), affinities[turn / 2 % 4],
                  turn % 5 < 2 ? "recompute" : "saved", turn % 7 ? "true" : "false",
                  turn & 2 ? "true" : "false", turn & 1 ? "true" : "false",
                  turn % 8 < 2 ? "dense" : "sparse",

@@ -25,7 +25,7 @@ end
 local function gated(low, high, z)
     return function(p, name, x)
         local floored, capped = clamped(p, name, x, low, high)
-        local s = sigmoid(p, name .. "_s", (z(p, name, capped)))
+        local s = sigmoid(p, name .. "_s", (z(p, name, capped)), p:const("one_f", 1.0))
         return p:op("mul", name, floored, s)
     end
 end
@@ -35,8 +35,9 @@ local function gated_both(low, high, z)
     return function(p, name, x)
         local floored, capped = clamped(p, name, x, low, high)
         local inner, rise = z(p, name, capped, true)
-        local s, e = sigmoid(p, name .. "_s", inner)
-        local rest = p:op("min", name .. "_rest", p:op("mul", name .. "_es", e, s), p:const("one_f", 1.0))   -- NaN: 1
+        local one = p:const("one_f", 1.0)
+        local s, e = sigmoid(p, name .. "_s", inner, one)
+        local rest = p:op("min", name .. "_rest", p:op("mul", name .. "_es", e, s), one)   -- NaN: 1
         local bend = p:op("mul", name .. "_bend", rest, rise)
         local slope = p:op("copy", name .. "_slope", s)
         return p:op("mul", name, floored, s), p:op("fma", slope, s, bend)
@@ -91,15 +92,17 @@ return {
         local most = math.sqrt(2 * 87.0)   -- erf is 1 from 6 on
         local floored, inner = clamped(p, name, x, -most, most)
         local z = p:op("mul", name .. "_z", inner, p:const("sqrt_half", 0.70710678118654752))
-        local e = exp_whole(p, name .. "_e", half_square(p, name, inner))
-        local plus = p:op("add", name .. "_plus", erf(p, name .. "_erf", z, e), p:const("one_f", 1.0))
+        local one = p:const("one_f", 1.0)
+        local e = exp_whole(p, name .. "_e", half_square(p, name, inner), one)
+        local plus = p:op("add", name .. "_plus", erf(p, name .. "_erf", z, e, one), one)
         return p:op("mul", name, p:op("mul", name .. "_half", floored, p:const("half_f", 0.5)), plus)
     end, both = function(p, name, x)   -- F + x exp(-x^2 / 2) / sqrt(2 pi) with F = (1 + erf(x / sqrt(2))) / 2
         local most = math.sqrt(2 * math_lib.exp_end(p))   -- the density is 0 there
         local floored, inner = clamped(p, name, x, -most, most)
         local z = p:op("mul", name .. "_z", inner, p:const("sqrt_half", 0.70710678118654752))
-        local e = exp_whole(p, name .. "_e", half_square(p, name, inner))
-        local plus = p:op("add", name .. "_plus", erf(p, name .. "_erf", z, e), p:const("one_f", 1.0))
+        local one = p:const("one_f", 1.0)
+        local e = exp_whole(p, name .. "_e", half_square(p, name, inner), one)
+        local plus = p:op("add", name .. "_plus", erf(p, name .. "_erf", z, e, one), one)
         local share = p:op("mul", name .. "_share", plus, p:const("half_f", 0.5))
         local bell = p:op("mul", name .. "_bell", e, p:const("bell", 0.39894228040143268))
         local slope = p:op("copy", name .. "_slope", share)

@@ -38,13 +38,14 @@ function math_lib.exp(p, name, x)
 end
 
 -- exp(x), or exp(-x) when down, that ends exactly: 0 at -exp_end(p), infinity at 89. x must not be further out, or NaN.
-function math_lib.exp_whole(p, name, x, down)
+-- one: a vector of ones.
+function math_lib.exp_whole(p, name, x, one, down)
     local e, n = exp_parts(p, name, x, down)
     if p:has("scalef") then
         return p:op("scalef", name, e, n)
     end
     local bits = p:op("shl", name .. "_shift", p:op("to_int", name .. "_i", n), 23)
-    return p:op("mul", name, e, p:op("int_add", name .. "_power", bits, p:const("one_f", 1.0)))   -- 2^-127 is 0, 2^128 infinity
+    return p:op("mul", name, e, p:op("int_add", name .. "_power", bits, one))   -- 2^-127 is 0, 2^128 infinity
 end
 
 function math_lib.exp_end(p)
@@ -90,20 +91,18 @@ function math_lib.sigmoid(p, name, x, c)
 end
 
 -- s = 1 / (1 + e) and e = exp(-x), for x in -89 .. 87. At -89: 0 and infinity.
-function math_lib.sigmoid_whole(p, name, x)
-    local e = math_lib.exp_whole(p, name .. "e", x, true)
-    local one = p:const("one_f", 1.0)
+function math_lib.sigmoid_whole(p, name, x, one)
+    local e = math_lib.exp_whole(p, name .. "e", x, one, true)
     return p:op("div", name, one, p:op("add", name .. "_sum", e, one)), e
 end
 
--- erf(x), given e = exp(-x^2): Abramowitz and Stegun 7.1.26, absolute error below 1.5e-7: 1 - (a1 t + .. + a5 t^5) e with
--- t = 1 / (1 + p |x|).
+-- erf(x), given e = exp(-x^2) and a vector of ones: Abramowitz and Stegun 7.1.26, absolute error below 1.5e-7:
+-- 1 - (a1 t + .. + a5 t^5) e with t = 1 / (1 + p |x|).
 local erf_terms = {1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592}
 
-function math_lib.erf(p, name, x, e)
+function math_lib.erf(p, name, x, e, one)
     local sign = p:op("bit_and", name .. "_sign", x, p:const("sign_bit", 0x80000000))
     local size = p:op("bit_xor", name .. "_size", x, sign)
-    local one = p:const("one_f", 1.0)
     local below = p:op("copy", name .. "_below", one)
     p:op("fma", below, size, p:const("erf_p", 0.3275911))
     local t = p:op("div", name .. "_t", one, below)
