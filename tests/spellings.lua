@@ -22,8 +22,8 @@ end
 -- TARGET.table.c with `ops`, what a driver wants to know of them, and `needs`, the features of the CPU. A line for the script.
 --   program(i, prefix)   the i-th of `count`, with a name that begins with prefix
 --   struct, facts        C of a structure `op` whose first member is a pointer, and for each program the values of its members
---   helpers              more C for the scalar spelling (nil: none)
-function spellings.write(isa, count, program, struct, facts, helpers)
+--   helpers, functions   more C for the scalar spelling, and a list of {symbol=} in it that end its table (nil: none)
+function spellings.write(isa, count, program, struct, facts, helpers, functions)
     for spelling, way in pairs(how) do
         local text, used, seen, names = {}, {}, {}, {}
         for i = 1, count do
@@ -37,6 +37,9 @@ function spellings.write(isa, count, program, struct, facts, helpers)
             end
         end
         local scalar = spelling == "scalar"
+        for _, f in ipairs(scalar and functions or {}) do
+            names[#names + 1] = ("    (void (*)(void))%s,\n"):format(f.symbol)
+        end
         write(("%s.%s.c"):format(isa.name, spelling), "#include \"moegen_rt.h\"\n", way.head,
             ("enum { LANES = %d };\n"):format(isa.lanes), scalar and print_c.scalar_preamble(used) or "", table.concat(text),
             scalar and helpers or "",

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * driver.c - the conversions of one target, in the three spellings (plain C alone where the CPU
+ * lacks the target), against those of runtime/tensor.c, bit by bit: widening of every code;
+ * narrowing of every number that has one, of the half-way points beside it and of their neighbours,
+ * subnormals, infinities and NaNs among them. Two NaNs are equal; a narrowed one is quiet. Made for
+ * tests/meanings.sh.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "moegen_runtime.h"
+
+struct op {
+    const char *kind, *from, *to, *order;
+    int flushes; /* it may take subnormal numbers as zeros */
+};
+extern const struct op ops[];
+extern const char *const needs[];
+extern const int lanes;
+extern void (*const bytes_table[])(void), (*const intrinsics_table[])(void),
+    (*const scalar_table[])(void);
+
+typedef void (*program)(void *out, const void *in, int64_t n);
+
+enum { CODES = 65536, POINTS = 9, COUNT = CODES * POINTS + 64 };
+
+static _Alignas(64) unsigned char in[4 * COUNT], out[4 * COUNT], want[4 * COUNT];
+static int wrong;
+
+/* Element i of floats or of codes, as bits. */
+static uint32_t get(const void *at, size_t bytes, int i)
+{
+    uint32_t word = 0;
+    memcpy(&word, (const char *)at + (size_t)i * bytes, bytes);
+    return word;
+}
+
+static void put(size_t bytes, int i, uint32_t word)
+{
+    memcpy(in + (size_t)i * bytes, &word, bytes);
+}
+
+static int is_nan(const moegen_rt_dtype_facts *dtype, uint32_t word)
+{
+    double x;
+    moegen_rt_dtype type;
+    return moegen_rt_dtype_find(dtype->name, &type) &&
+           (moegen_rt_decode(type, &word, 1, &x), x != x);
+}
+
+/* Every code; how many. */
+static int fill_codes(const moegen_rt_dtype_facts *from)
+{
+    int n = 1 << (8 * from->bytes);
+    for (int i = 0; i < n; i++)
+        put(from->bytes, i, (uint32_t)i);
+    return n;
+}
+
+/* The float of every code, the points half and a quarter of the way to the next one, all with their
+ * neighbours. Between f32 numbers of one exponent, the middle is that of their codes. */
+static int fill_points(moegen_rt_dtype to, const moegen_rt_dtype_facts *facts)
+{
+    int codes = 1 << (8 * facts->bytes), n = 0;
+    for (int i = 0; i < codes; i++) {
+        uint16_t pair[2] = {(uint16_t)i, (uint16_t)(i + 1)};
+        float x[2];
+        uint32_t a, b;
+        moegen_rt_convert(to, pair, MOEGEN_RT_F32, x, 2);
+        memcpy(&a, &x[0], 4);
+        memcpy(&b, &x[1], 4);
+        double middle = ((double)x[0] + (double)x[1]) / 2;
+        float half = (float)middle;
+        uint32_t h = a + 0x8000; /* for what has no neighbour: infinities, NaNs */
+        if (middle - middle == 0)
+            memcpy(&h, &half, 4);
+        for (uint32_t d = 0; d < 3; d++) {
+            put(4, n++, h - 1 + d);
+            put(4, n++, a - 1 + d);
+            put(4, n++, a + (h - a) / 2 - 1 + d);
+        }
+    }
+    return n;
+}
+
+/* Where the program puts the i-th of a pair of vectors' elements. */
+static int place(const struct op *op, int i)
+{
+    int at = i % (2 * lanes), first = i - at;
+    if (strcmp(op->order, "groups") == 0) /* 4 of one vector, 4 of the other */
+        return first + at % lanes / 4 * 8 + at / lanes * 4 + at % 4;
+    if (strcmp(op->order, "lanes") == 0) /* low and high halves of lanes */
+        return first + at % 2 * lanes + at / 2;
+    return i;
+}
+
+static uint32_t expected(const struct op *op, const moegen_rt_dtype_facts *from,
+                         const moegen_rt_dtype_facts *to, int i)
+{
+    uint32_t word = get(in, from->bytes, i);
+    if (op->flushes && (word & 0x7f800000u) == 0)
+        return word >> 31 << (8 * to->bytes - 1);
+    return get(want, to->bytes, i);
+}
+
+static void compare(const struct op *op, const char *spelling, int n)
+{
+    moegen_rt_dtype type[2];
+    moegen_rt_dtype_find(op->from, &type[0]);
+    moegen_rt_dtype_find(op->to, &type[1]);
+    const moegen_rt_dtype_facts *from = moegen_rt_dtype_of(type[0]);
+    const moegen_rt_dtype_facts *to = moegen_rt_dtype_of(type[1]);
+    uint32_t quiet = 1u << (to->digits - 2);
+    for (int i = 0; i < n; i++) {
+        uint32_t got = get(out, to->bytes, place(op, i)), need = expected(op, from, to, i);
+        int nan = is_nan(to, need), narrows = to->bytes < from->bytes;
+        if (nan ? is_nan(to, got) && (!narrows || (got & quiet)) : got == need)
+            continue;
+        if (wrong++ < 20)
+            printf("FAIL %s to %s, %s, %s: %08x gives %08x, expected %08x\n", op->from, op->to,
+                   op->kind, spelling, get(in, from->bytes, i), got, need);
+    }
+}
+
+static void run(const struct op *op, int i, int able)
+{
+    void (*const spelled[])(void) = {scalar_table[i], bytes_table[i], intrinsics_table[i]};
+    static const char *const spelling[] = {"plain C", "bytes", "intrinsics"};
+    moegen_rt_dtype from, to;
+    if (!moegen_rt_dtype_find(op->from, &from) || !moegen_rt_dtype_find(op->to, &to)) {
+        printf("FAIL the runtime lacks %s or %s\n", op->from, op->to);
+        wrong++;
+        return;
+    }
+    int n = from == MOEGEN_RT_F32 ? fill_points(to, moegen_rt_dtype_of(to))
+                                  : fill_codes(moegen_rt_dtype_of(from));
+    moegen_rt_convert(from, in, to, want, (size_t)n);
+    int vectors = n / lanes / (op->order[0] || strstr(op->kind, "bits") ? 2 : 1);
+    for (int s = 0; s < (able && strcmp(op->kind, "element") != 0 ? 3 : 1); s++) {
+        memset(out, 0xa5, sizeof out);
+        ((program)spelled[s])(out, in, vectors);
+        compare(op, spelling[s], n);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "target";
+    int able = 1, n = 0;
+    for (int i = 0; needs[i]; i++)
+        able = able && moegen_rt_cpu_has(needs[i]);
+    for (; ops[n].kind; n++)
+        run(&ops[n], n, able);
+    printf("%s%s: %d conversions, %d wrong\n", name, able ? "" : " (plain C only)", n, wrong);
+    return wrong != 0 || n == 0;
+}
