@@ -6,10 +6,14 @@
 
 #include "runtime_private.h"
 
-enum { CHUNK = 512, ROUNDINGS = 16 };
+enum { CHUNK = 512, ROUNDINGS = 16, ROWS = 32, ELEMENTS = 1000 };
+static const double BIAS = 0.2;
 
 struct sums {
     double difference, want; /* of squares */
+    double outward, spacing; /* differences away from 0; units in the last place */
+    int64_t rows, elements;  /* with such an element; such: not 0, and not one of `seen` */
+    double seen[64];
 };
 
 /* Where the rows of a tensor lie: `count` elements, `stride` apart. */
@@ -73,6 +77,46 @@ static double row_size(const moegen_rt_tensor *got, const double *want, int64_t 
     return size > 0 && size < least ? least : size;
 }
 
+/* Distance of neighbours about x in a type of fewer digits than f32; 0 in others. */
+static double spacing_at(const moegen_rt_dtype_facts *facts, double x)
+{
+    if (facts->digits == 0 || facts->digits >= 24)
+        return 0;
+    int exponent, least = 2 - (1 << (8 * (int)facts->bytes - facts->digits - 1));
+    frexp(x, &exponent);
+    return ldexp(1, (exponent - 1 < least ? least : exponent - 1) - facts->digits + 1);
+}
+
+/* Is it none of those that came lately? A limit that many numbers were clamped to, and that has one
+ * error, would otherwise count as often as it comes. */
+static bool is_new(struct sums *sums, double want)
+{
+    uint64_t bits;
+    memcpy(&bits, &want, sizeof bits);
+    double *seen = &sums->seen[bits * 0x9e3779b97f4a7c15u >> 58];
+    bool is = *seen != want;
+    *seen = want;
+    return is;
+}
+
+/* How a number that is not 0 was rounded to the type of `facts`; fine: a rounding of f32. */
+static void rounding(moegen_rt_comparison *c, struct sums *sums, double got, double want,
+                     const moegen_rt_dtype_facts *facts, double fine, bool once)
+{
+    double spacing = spacing_at(facts, want), error = got - want;
+    if (spacing == 0 || want == 0 || !isfinite(error))
+        return;
+    if (is_new(sums, want)) {
+        sums->elements++;
+        sums->outward += want > 0 ? error : -error;
+        sums->spacing += spacing;
+    }
+    /* Arithmetic may have moved it across a power of two. */
+    double half = spacing_at(facts, fabs(want) + ROUNDINGS * fine) / 2;
+    double beyond = once ? (fabs(error) - half) / fine : 0;
+    c->beyond = beyond > c->beyond ? beyond : c->beyond;
+}
+
 static void element(moegen_rt_comparison *c, struct sums *sums, double got, double want, int64_t at,
                     double unit)
 {
@@ -96,19 +140,24 @@ static void element(moegen_rt_comparison *c, struct sums *sums, double got, doub
 }
 
 static void compare_row(const moegen_rt_tensor *got, const double *want, int64_t first,
-                        struct row row, double typical, struct sums *sums, moegen_rt_comparison *c)
+                        struct row row, double typical, bool once, struct sums *sums,
+                        moegen_rt_comparison *c)
 {
     const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(got->dtype);
     double size = row_size(got, want, first, row, typical);
-    double unit = facts->digits ? ldexp(size, 1 - facts->digits) : 1;
+    double unit = facts->digits ? ldexp(size, 1 - facts->digits) : 1, fine = ldexp(size, -23);
+    int64_t before = sums->elements;
     double chunk[CHUNK];
     int64_t most = row.stride > 1 ? 1 : CHUNK; /* neighbours in memory */
     for (int64_t i = 0; i < row.count; i += most) {
         int64_t n = row.count - i < most ? row.count - i : most, at = first + i * row.stride;
         rt_elements(got, at, n, chunk);
-        for (int64_t j = 0; j < n; j++)
+        for (int64_t j = 0; j < n; j++) {
             element(c, sums, chunk[j], want[at + j], at + j, unit);
+            rounding(c, sums, chunk[j], want[at + j], facts, fine, once);
+        }
     }
+    sums->rows += sums->elements > before;
 }
 
 static void rows(const moegen_rt_tensor *got, const moegen_rt_tensor *want, struct sums *sums,
@@ -119,13 +168,15 @@ static void rows(const moegen_rt_tensor *got, const moegen_rt_tensor *want, stru
     double typical = typical_size(want->data, count);
     for (int64_t first = 0; first < count; first += span)
         for (int64_t i = 0; i < row.stride; i++)
-            compare_row(got, want->data, first + i, row, typical, sums, c);
+            compare_row(got, want->data, first + i, row, typical, want->once, sums, c);
 }
 
 static void verdict(moegen_rt_comparison *c)
 {
     bool l2_ok = c->l2 <= c->l2_limit, roundings_ok = c->roundings <= c->roundings_limit;
-    c->ok = c->nans == 0 && l2_ok && roundings_ok;
+    bool beyond_ok = c->beyond <= c->roundings_limit;
+    bool bias_ok = c->bias_limit == 0 || fabs(c->bias) <= c->bias_limit;
+    c->ok = c->nans == 0 && l2_ok && roundings_ok && beyond_ok && bias_ok;
     if (c->nans)
         snprintf(c->text, sizeof c->text,
                  "%lld elements are NaN, the first is element %lld (expected %.9g)",
@@ -140,6 +191,16 @@ static void verdict(moegen_rt_comparison *c)
                  "magnitude, over %.0f",
                  (long long)c->worst, c->worst_got, c->worst_want, c->roundings,
                  c->roundings_limit);
+    else if (!beyond_ok)
+        snprintf(c->text, sizeof c->text,
+                 "an element is off by half a unit in its last place and %.1f roundings of f32 of "
+                 "its row's largest magnitude, over %.0f: it is not rounded to nearest",
+                 c->beyond, c->roundings_limit);
+    else if (!bias_ok)
+        snprintf(c->text, sizeof c->text,
+                 "elements are %+.2f units in the last place away from 0 on average, over %.2f: "
+                 "they are not rounded to nearest",
+                 c->bias, c->bias_limit);
     else if (c->compared == 0)
         snprintf(c->text, sizeof c->text, "no element was compared");
     else
@@ -158,13 +219,15 @@ moegen_rt_status moegen_rt_compare(const moegen_rt_tensor *got, const moegen_rt_
                        got->name, rt_shape(&have, got->rank, got->shape),
                        rt_shape(&need, want->rank, want->shape));
     const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(got->dtype);
-    struct sums sums = {0, 0};
+    struct sums sums = {0};
     /* Noise of that size has single elements about 6 times as large. */
     double noise = 6 * want->noise / ldexp(1, 1 - facts->digits);
     *c = (moegen_rt_comparison){.l2_limit = facts->l2_limit + 2 * want->noise};
     if (facts->digits)
         c->roundings_limit = ROUNDINGS + noise;
     rows(got, want, &sums, c);
+    c->bias = sums.spacing > 0 ? sums.outward / sums.spacing : 0;
+    c->bias_limit = sums.rows >= ROWS && sums.elements >= ELEMENTS ? BIAS : 0;
     c->l2 = sums.want > 0 ? sqrt(sums.difference / sums.want) : sqrt(sums.difference);
     verdict(c);
     return MOEGEN_RT_OK;

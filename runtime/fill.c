@@ -286,6 +286,13 @@ moegen_rt_status rt_wanted(const moegen_rt_want *want, int64_t T, uint8_t **to,
     return MOEGEN_RT_OK;
 }
 
+void rt_rounded_once(moegen_rt_problem *out, const char *name)
+{
+    moegen_rt_tensor *t = moegen_rt_problem_tensor(out, name);
+    if (t)
+        t->once = 1;
+}
+
 moegen_rt_status rt_output(moegen_rt_problem *out, const char *name, int rank, const int64_t *shape,
                            double value, double **data, moegen_rt_error *err)
 {

@@ -142,6 +142,8 @@ typedef struct moegen_rt_tensor {
     size_t bytes; /* elements times the size of one */
     double noise; /* of a reference's output: relative L2 error that roundings of what the kernel
                      computes before it can cause, where that is much (sums that cancel); else 0 */
+    int once;     /* of a reference's output: 1 if a kernel rounds nothing to fewer digits than f32
+                     has on the way to it, and it once */
 } moegen_rt_tensor;
 
 /* Number of elements. */
@@ -272,6 +274,13 @@ typedef struct moegen_rt_comparison {
     double roundings; /* largest |got - want| in roundings: units in the last place, 2^(1 - digits),
                        * of the row's largest magnitude */
     double roundings_limit; /* 16; 0 for integers */
+    double beyond;          /* largest |got - want| beyond half a unit in the last place of want
+                             * itself, in roundings of f32 (2^-23) of the row's largest magnitude; 0
+                             * unless want->once and got has fewer digits than f32 */
+    double bias;            /* sum of got - want away from 0, over that of the units in the last
+                             * place: 0 when rounded to nearest, -0.5 when cut off; 0 unless got has
+                             * fewer digits than f32 */
+    double bias_limit;      /* 0.2; 0 where too little is compared to judge it */
     int64_t compared;       /* elements compared */
     int64_t skipped;        /* elements that are NaN in want */
     int64_t nans;           /* elements that are NaN in got and not in want: always a failure */
@@ -283,9 +292,10 @@ typedef struct moegen_rt_comparison {
 /* Compares an output with its reference (f64, NaN = not compared). Shapes must agree up to trailing
  * extents of 1; got may have more rows (first extent) than want. A row is a run of the last extent
  * that is not such a 1; of a tensor whose name ends in _T, of the last extent but one. Its largest
- * magnitude counts as at least the root mean square of all that is not 0. want->noise widens both
- * limits. Fails only on shapes that do not agree or want not f64; a wrong value is result->ok = 0.
- */
+ * magnitude counts as at least the root mean square of all that is not 0. want->noise widens the
+ * limits. `beyond` has the limit that roundings have. The bias is judged from 32 rows and 1000
+ * elements other than 0 on. Fails only on shapes that do not agree or want not f64; a wrong value
+ * is result->ok = 0. */
 MOEGEN_RT_API moegen_rt_status moegen_rt_compare(const moegen_rt_tensor *got,
                                                  const moegen_rt_tensor *want,
                                                  moegen_rt_comparison *result,

@@ -325,6 +325,7 @@ moegen_rt_status rt_compute_grouped_gemm(const moegen_rt_problem *p, const moege
         s.in = malloc((size_t)(ROWS * wide) * sizeof *s.in);
         s.out = malloc((size_t)(ROWS * wide) * sizeof *s.out);
         s.work = malloc((size_t)(4 * wide) * sizeof *s.work);
+        rt_rounded_once(out, s.g.op == DW ? "dW" : s.g.op == DX ? "dX" : "Y");
         if (s.in && s.out && s.work)
             compute(&s);
         else

@@ -220,8 +220,10 @@ static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_problem *p,
     if (!s->backward) {
         status = rt_output(out, "output", 2, x, rest, &s->y, err);
         for (int i = 0; i < RT_GIVEN && m->keep && status == MOEGEN_RT_OK; i++)
-            if (rt_mlp_has(m, i))
+            if (rt_mlp_has(m, i)) {
                 status = rt_output(out, rt_mlp_name[i], 2, kept, rest, &s->kept[i], err);
+                rt_rounded_once(out, rt_mlp_name[i]);
+            }
         return status;
     }
     status = rt_output(out, "hidden_states_grad", 2, x, rest, &s->dx, err);

@@ -185,6 +185,7 @@ static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_want *want,
                 s->output[t * m->H + h] = (double)NAN;
     if (m->save)
         status = rt_output(out, "gate_up_activations_T", 4, gate_up, padding, &s->gate_up, err);
+    rt_rounded_once(out, "gate_up_activations_T");
     if (m->save && status == MOEGEN_RT_OK && !m->post_intermediate)
         status = rt_output(out, "down_activations", 3, down, padding, &s->down, err);
     return status;

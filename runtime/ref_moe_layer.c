@@ -183,6 +183,8 @@ static moegen_rt_status give(moegen_rt_problem *out, const char *name, int rank,
     double *to;
     TRY(rt_output(out, name, rank ? rank : t->rank, rank ? shape : t->shape, 0, &to, err));
     rt_elements(t, 0, moegen_rt_tensor_count(t), to);
+    if (t->once)
+        rt_rounded_once(out, name);
     return MOEGEN_RT_OK;
 }
 

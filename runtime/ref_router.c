@@ -110,6 +110,8 @@ static moegen_rt_status make_outputs(const struct pass *s, struct outputs *o,
         status = rt_output(out, "expert_affinities", 2, all, 0, &o->affinities, err);
     if (status == MOEGEN_RT_OK)
         status = rt_output(out, "topk_weights", 2, few, 0, &o->weights, err);
+    rt_rounded_once(out, "expert_affinities");
+    rt_rounded_once(out, "topk_weights");
     if (status == MOEGEN_RT_OK && s->r.balance)
         status = rt_output(out, "load_balance_loss", 1, one, 0, &o->balance, err);
     if (status == MOEGEN_RT_OK && s->r.z)

@@ -159,6 +159,8 @@ void rt_product(const double *x, int64_t rows, int64_t k, const moegen_rt_tensor
 /* One byte per token 0..T-1: wanted or not. *to is NULL when all are; owned by the caller. */
 moegen_rt_status rt_wanted(const moegen_rt_want *want, int64_t T, uint8_t **to,
                            moegen_rt_error *err);
+/* Marks an output, if there is one of that name, as what kernels round once (`once`). */
+void rt_rounded_once(moegen_rt_problem *out, const char *name);
 /* Adds an f64 output filled with `value`. */
 moegen_rt_status rt_output(moegen_rt_problem *out, const char *name, int rank, const int64_t *shape,
                            double value, double **data, moegen_rt_error *err);

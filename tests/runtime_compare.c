@@ -11,8 +11,8 @@ static void comparison(void)
 {
     double want_data[8] = {1, -2, 0.5, NAN, 0, 0, 0, 0};
     float got_data[12] = {1, -2, 0.5f, NAN, 0, 0, 0, 0, NAN, NAN, NAN, NAN};
-    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {2, 4}, want_data, sizeof want_data, 0};
-    moegen_rt_tensor got = {"o", MOEGEN_RT_F32, 3, {3, 4, 1}, got_data, sizeof got_data, 0};
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {2, 4}, want_data, sizeof want_data, 0, 0};
+    moegen_rt_tensor got = {"o", MOEGEN_RT_F32, 3, {3, 4, 1}, got_data, sizeof got_data, 0, 0};
     moegen_rt_comparison c;
     moegen_rt_error err;
     CHECK(!moegen_rt_compare(&got, &want, &c, &err) && c.ok && c.l2 == 0 && c.compared == 7 &&
@@ -47,11 +47,56 @@ static void comparison(void)
     got.shape[0] = 1;
     CHECK(moegen_rt_compare(&got, &want, &c, &err) == MOEGEN_RT_BAD_ARGUMENT, "shape");
     int32_t whole[8] = {1, -2, 0, 0, 0, 0, 0, 0};
-    moegen_rt_tensor integer = {"o", MOEGEN_RT_I32, 2, {2, 4}, whole, sizeof whole, 0};
+    moegen_rt_tensor integer = {"o", MOEGEN_RT_I32, 2, {2, 4}, whole, sizeof whole, 0, 0};
     want_data[2] = 0;
     CHECK(!moegen_rt_compare(&integer, &want, &c, &err) && c.ok, "%s", c.text);
     whole[7] = 1;
     CHECK(!moegen_rt_compare(&integer, &want, &c, &err) && !c.ok && c.worst == 7, "%s", c.text);
+}
+
+/* Numbers in rows of 40, rounded to a 16-bit type in some way, moved before by `noise` times the
+ * largest: 1. once: as what is rounded once. */
+static moegen_rt_comparison round_trip(moegen_rt_dtype dtype, double (*round)(double), double noise,
+                                       int once)
+{
+    enum { N = 2000 };
+    static double x[N], y[N];
+    static uint16_t code[N];
+    const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(dtype);
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {N / 40, 40}, x, sizeof x, 0, once};
+    moegen_rt_tensor got = {"o", dtype, 2, {N / 40, 40}, code, sizeof code, 0, 0};
+    moegen_rt_comparison c = {0};
+    uint32_t state = 7;
+    for (int i = 0; i < N; i++) {
+        int exponent;
+        state = state * 1664525 + 1013904223;
+        x[i] = i % 40 ? (double)(int32_t)state * 0x1p-31 : 1;
+        double moved = x[i] + noise * (i % 2 ? 1 : -1);
+        frexp(moved, &exponent);
+        double unit = ldexp(1, exponent - facts->digits);
+        y[i] = round(moved / unit) * unit;
+    }
+    moegen_rt_encode(dtype, y, N, code);
+    CHECK(!moegen_rt_compare(&got, &want, &c, NULL), "round trip");
+    return c;
+}
+
+static void roundings(void)
+{
+    static const moegen_rt_dtype types[] = {MOEGEN_RT_BF16, MOEGEN_RT_F16};
+    for (int i = 0; i < 2; i++)
+        for (int once = 0; once < 2; once++) {
+            moegen_rt_comparison c = round_trip(types[i], nearbyint, 0, once);
+            CHECK(c.ok && fabs(c.bias) < 0.03 && c.beyond == 0, "nearest: %s", c.text);
+            c = round_trip(types[i], nearbyint, 0x1p-21, once); /* 4 roundings of f32 */
+            CHECK(c.ok && c.beyond <= 4, "nearest, arithmetic: %s", c.text);
+            c = round_trip(types[i], nearbyint, 0x1p-18, once); /* 32 */
+            CHECK(c.ok == !once, "nearest, bad arithmetic: %s", c.text);
+            c = round_trip(types[i], trunc, 0, once);
+            CHECK(!c.ok && fabs(c.bias + 0.5) < 0.03, "cut off: %s", c.text);
+            c = round_trip(types[i], floor, 0, once); /* without a bias away from 0 */
+            CHECK(c.ok == !once, "down: %s", c.text);
+        }
 }
 
 static void machine(void)
@@ -73,6 +118,7 @@ static void machine(void)
 int main(void)
 {
     comparison();
+    roundings();
     machine();
     return failures != 0;
 }
