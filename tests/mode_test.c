@@ -2,7 +2,7 @@
 /* mode_test.c - kernels and the generator in threads whose floating-point mode is not the default
  * one: flushing of subnormal numbers, other roundings, traps, flags that are set. Outputs have the
  * bits of the default mode, the C text too, and the mode is as it was. `plain` of every family, in
- * every float dtype, as bytes and in plain C; of one family also with intrinsics.
+ * every float dtype, as bytes and in plain C.
  *
  *     mode_test DIRECTORY [FAMILY[:CASE]] */
 #include "cases.h"
