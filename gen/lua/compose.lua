@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- compose.lua - jobs, and kernels that are made of others.
 --
--- A family may name parts in its header: parts = function(spec, plan) -> list of {name, family, spec}, where spec holds
--- values as a checked spec has them (nil: the default of the part's family). Every part goes through the pipeline like a
+-- A family may name parts in its header: parts = function(spec, plan) -> list of {name, family, spec, plan=}, where spec holds
+-- values as a checked spec has them (nil: the default of the part's family), and plan is the path of the key of the whole that
+-- holds the part's plan. Every part goes through the pipeline like a
 -- kernel of its own, in the spelling of the whole, and becomes static C in the same file:
 --
 --   $(parts.<name>.text)        its argument structure, constants, tiles and C, every name of file scope prefixed
@@ -11,6 +12,7 @@
 --
 -- `parts` is also the list of them. Code of the template fills the structures and calls the entries, with a barrier between
 -- two parts that share memory.
+local diag = require "diag"
 local emit = require "emit"
 local entry = require "entry"
 local planner = require "planner"
@@ -45,21 +47,47 @@ end
 
 -- Preparing the parts ----------------------------------------------------------------------------------------------
 
--- A map of values as a map node of a spec, see schema.fill.
-local function node_of(values)
+-- A map of values as a map node of a spec, see schema.fill. plan: such a node, or none
+local function node_of(values, plan)
     local node = {kind = "map", entries = {}}
     for name, value in pairs(values) do
         node.entries[#node.entries + 1] = {key = {kind = "scalar", value = name}, value = {kind = "value", value = value}}
     end
+    if plan then
+        node.entries[#node.entries + 1] = {key = {kind = "scalar", value = "plan"}, value = plan}
+    end
     return node
 end
 
--- Complaints about a part name it, and have no place: the user wrote none of its keys.
+-- Complaints about a part name it. They have the place of what the user wrote of it, its plan; the rest has none.
 local function complain(errors, own, name)
     for _, e in ipairs(own) do
-        errors[#errors + 1] = {file = e.file, line = 0, col = 0, len = 1, message = ("%s: %s"):format(name, e.message),
+        errors[#errors + 1] = {file = e.file, line = e.line, col = e.col, len = e.len, message = ("%s: %s"):format(name, e.message),
             hint = e.hint, source = e.source, status = e.status}
     end
+end
+
+-- The map of a part's plan as the user wrote it; keys that no plan of its family has are complained of and left out.
+local function plan_of(whole, row, family, own)
+    local node = row.plan and rawget(whole.info.place, row.plan)
+    if not node then
+        return nil
+    end
+    local type = schema.row(family, "plan")[2]
+    local names = schema.types.names(type.rows)
+    local known, entries = {}, {}
+    for _, name in ipairs(names) do
+        known[name] = true
+    end
+    for _, entry in ipairs(node.entries) do
+        if known[entry.key.value] then
+            entries[#entries + 1] = entry
+        else
+            diag.add(own, whole.info.file, entry.key, ("this kernel does not use %s"):format(entry.key.value),
+                "it may use " .. table.concat(names, ", "))
+        end
+    end
+    return setmetatable({entries = entries}, {__index = node})
 end
 
 local function part_job(whole, row, req)
@@ -69,7 +97,8 @@ local function part_job(whole, row, req)
         values[key] = value
     end
     values.target, values.spelling = whole.plan.emulated and "scalar" or whole.spec.target, whole.plan.spelling
-    local raw = {map = node_of(values), file = whole.info.file, family = row[2], name = whole.name .. "_" .. name,
+    local map = node_of(values, plan_of(whole, row, family, own))
+    local raw = {map = map, file = whole.info.file, family = row[2], name = whole.name .. "_" .. name,
                  origin = {name = "default", kernel = "default"}}
     local spec, info = schema.check(raw, family, own)
     local plan = spec and planner.choose(family, spec, req, info)

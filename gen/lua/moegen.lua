@@ -63,6 +63,19 @@ local function prepare(req, errors)
     return not measure and #errors == 0 and job or nil, measure
 end
 
+-- A tile does not fit: the plan asks for too many rows, of the whole or of a part.
+local function complain_of_tile(job, why, errors)
+    for _, one in ipairs{job, table.unpack(job.parts)} do
+        for _, key in ipairs{"plan.tile_rows", "plan.direct_rows"} do
+            local place = rawget(one.info.place, key)
+            if place then
+                return diag.add(errors, job.info.file, place, why, "take fewer rows")
+            end
+        end
+    end
+    schema.complain(job.info, "plan", why)
+end
+
 -- Errors, or the C text, header and metadata of one kernel.
 function moegen.build(req)
     local errors = {}
@@ -77,7 +90,7 @@ function moegen.build(req)
         names.parts, why = compose.render(job, shared)                -- C of the parts
     end
     if not tiles or not names.parts then
-        schema.complain(job.info, "plan", why, "take fewer rows: plan.tile_rows, plan.direct_rows")
+        complain_of_tile(job, why, errors)
         return {errors = errors}
     end
     compose.fill(job, names, tile_text.preamble(job, shared), tiles)

@@ -8,14 +8,38 @@ local target = require "target"
 
 local planner = {}
 
+local fixed = {target = true, spelling = true, shard = true, parts = true, threads = true}   -- choices that are no keys of `plan`
+
 local Plan = {}
 Plan.__index = Plan
 
--- Choose a value, unless the spec's `plan` map gives one.
-function Plan:choose(key, value, why)
+-- What a given value comes to, and why: see Plan:choose.
+local function settle(plan, key, given, value, limits)
+    local used, why = given, "given"
+    if limits.useful and given > math.max(limits.useful, value) then
+        used = math.max(limits.useful, value)
+        why = ("given %d; %s"):format(given, limits.of)
+    end
+    local whole = limits.step and math.max(used // limits.step, 1) * limits.step
+    if whole and whole ~= used then
+        used, why = whole, ("given %d; whole steps of %d"):format(given, limits.step)
+    end
+    if limits.most and used > limits.most then
+        schema.complain(plan.info, "plan." .. key, ("%s: %d is more than %d: %s"):format(key, given, limits.most, limits.because))
+        return value, "refused"
+    end
+    return used, why
+end
+
+-- Choose a value, unless the spec's `plan` map gives one. A key of that map that is never chosen is refused: the kernel does not
+-- use it. limits of a given value, in this order, each optional:
+--   useful   more counts as so much, or as what would be chosen if that is more; `of` says why
+--   step     it is rounded down to a multiple, but not to 0
+--   most     more is refused; `because` says why
+function Plan:choose(key, value, why, limits)
     local given = self.spec.plan and self.spec.plan[key]
     if given ~= nil and given ~= false then
-        value, why = given, "given"
+        value, why = settle(self, key, given, value, limits or {})
     end
     self[key] = value
     self.choices[#self.choices + 1] = {key = key, value = value, why = why}
@@ -134,10 +158,28 @@ local function choose_spelling(plan, spec, req, info)
     return plan:choose("spelling", "intrinsics", "readable, and any optimising compiler takes it")
 end
 
+-- Complains of given keys that the family's plan did not choose.
+local function refuse_unused(plan, spec, info)
+    local chosen, names, unused = {}, {}, {}
+    for _, c in ipairs(plan.choices) do
+        chosen[c.key] = true
+        names[#names + 1] = not fixed[c.key] and c.key or nil
+    end
+    for key, value in pairs(spec.plan or {}) do
+        if not chosen[key] and type(value) ~= "table" then   -- a table: of a part, which has a plan of its own
+            unused[#unused + 1] = key
+        end
+    end
+    table.sort(unused)
+    for _, key in ipairs(unused) do
+        schema.complain(info, "plan." .. key, ("this kernel does not use %s"):format(key), "it uses " .. table.concat(names, ", "))
+    end
+end
+
 -- Plan for a checked spec, or nil after complaints. family.plan adds the family's own choices. With `measure`, the plan is
 -- none yet: it depends on the property of the CPU of this name, which req.props lacks; 0 there: it cannot be measured.
 function planner.choose(family, spec, req, info)
-    local plan = setmetatable({spec = spec, choices = {}, rejected = {}}, Plan)
+    local plan = setmetatable({spec = spec, info = info, choices = {}, rejected = {}}, Plan)
     choose_target(plan, family, spec, req, info)
     if plan.measure then
         return plan
@@ -148,6 +190,7 @@ function planner.choose(family, spec, req, info)
     if family.plan then
         family.plan(plan, spec, req, info)
     end
+    refuse_unused(plan, spec, info)
     if spec.shard and spec.shard.cores ~= "auto" then
         plan:choose("threads", spec.shard.cores, "spec; a caller may ask for another number")
     end

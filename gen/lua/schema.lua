@@ -218,6 +218,13 @@ function schema.check(raw, family, errors, all)
     return #errors == before and spec or nil, info
 end
 
+-- The row of a family's key.
+function schema.row(family, name)
+    for _, row in ipairs(family.keys) do
+        if row[1] == name then return row end
+    end
+end
+
 -- A spec (or any part) as sorted lines "key value", nested keys joined by dots: the canonical form.
 function schema.flatten(spec)
     local lines = {}

@@ -5,6 +5,7 @@ local clamp = require "lib.clamp"
 local activation = require "lib.activation"
 local epilogue = require "lib.epilogue"
 local norm = require "lib.norm"
+local panel_plan = require "lib.panel_plan"
 local panels = require "lib.panels"
 local rows = require "lib.rows"
 
@@ -12,7 +13,7 @@ local backward = {}
 
 local bound, limits, convert, round_up = clamp.bound, clamp.limits, panels.convert, panels.round_up
 
-backward.plan_keys, backward.plan = panels.plan_keys, panels.plan
+backward.plan_keys, backward.plan = panel_plan.keys, panel_plan.both
 
 -- Which steps of the semantics this spec has.
 local function steps(spec)

@@ -6,6 +6,7 @@ local activation = require "lib.activation"
 local dot = require "lib.dot"
 local epilogue = require "lib.epilogue"
 local gemm = require "lib.gemm"
+local limits = require "lib.limits"
 local norm = require "lib.norm"
 local rows = require "lib.rows"
 
@@ -70,6 +71,34 @@ end
 
 forward.uses = dot.uses
 
+-- Rows of weights: how many are packed, and how many make a sum. step: rows that a tile takes at least
+local function choose_depth(plan, spec, step)
+    local deep = math.max(spec.H, spec.I_TP)
+    local whole = round_up(deep, step)
+    plan:choose("slab", 2048, "rows of weights packed at a time: what two strips take of the caches",
+        limits.useful(whole, ("matrices have %d rows"):format(deep)))
+    local narrow = dtype[spec.dtype].narrow
+    plan:choose("k_block", narrow and 4096 or 256, narrow and "products per partial sum: inputs are rounded more coarsely than sums"
+        or "products per partial sum: keeps f32 sums of long K accurate",
+        limits.useful(whole, ("sums are of %d products"):format(deep), step))
+end
+
+-- How weights are read where they lie.
+local function choose_direct(plan, spec, panels)
+    local isa, deep = plan.isa, math.max(spec.H, spec.I_TP)
+    local across = ("matrices have %d panels of columns"):format(panels)
+    plan:choose("direct_rows", 2 * isa.tile.rows, "up to so many accumulators fit beside one vector of weights",
+        {most = isa.registers.v - 2, because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)})
+    plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a strip's vectors pass",
+        limits.useful(deep, ("matrices have %d rows"):format(deep)))
+    plan:choose("direct_strip", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns",
+        limits.useful(panels, across))
+    local lines = math.max(1, 256 // (isa.lanes * dtype[spec.dtype].size))
+    plan:choose("run", math.min(lines, plan.direct_k), "vectors of a row fetched before the next row: 4 cache lines",
+        {useful = panels, of = across, most = plan.direct_k,
+         because = ("a direct tile passes over %d rows of weights at a time (direct_k)"):format(plan.direct_k)})
+end
+
 function forward.plan(plan, spec, _, info)
     local isa = plan.isa
     plan:choose("shard", spec.shard.on == "auto" and "hidden" or spec.shard.on,
@@ -77,30 +106,26 @@ function forward.plan(plan, spec, _, info)
     dot.choose(plan, spec, info)
     plan.vectors = 2
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
-        isa.tile.rows, isa.registers.v))
+        isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
     plan:choose("unroll", 4, "k steps per row of the next panel that is packed on the way")
-    plan:choose("strip", gemm.strip(isa, dtype[spec.dtype]), "panels packed side by side: full cache lines of weights")
-    plan:choose("slab", 2048, "rows of weights packed at a time: what two strips take of the caches")
-    if dtype[spec.dtype].narrow then
-        plan:choose("k_block", 4096, "products per partial sum: inputs are rounded more coarsely than sums")
-    else
-        plan:choose("k_block", 256, "products per partial sum: keeps f32 sums of long K accurate")
-    end
+    local columns = spec.gated and isa.lanes or 2 * isa.lanes
+    local panels = math.max(round_up(spec.I_TP, columns) // columns, round_up(spec.H, 2 * isa.lanes) // (2 * isa.lanes))
+    plan:choose("strip", gemm.strip(isa, dtype[spec.dtype]), "panels packed side by side: full cache lines of weights",
+        limits.useful(panels, ("matrices have %d panels of columns"):format(panels)))
+    local step = plan.group * plan.unroll
+    choose_depth(plan, spec, step)
     if spec.shard.on == "intermediate" then
         plan:choose("parts", spec.shard.cores == "auto" and 4 or spec.shard.cores, "of the intermediate columns, added in order")
     else
         plan.parts = 1
     end
-    plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed")
+    plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed",
+        limits.useful(plan.slab, ("a slab has %d rows"):format(plan.slab)))
     plan:choose("segment_rows", 512, "rows of an expert per pass over its weights")
-    plan:choose("batch_rows", 512, "rows between barriers")
-    plan:choose("direct_rows", 2 * isa.tile.rows, "up to so many accumulators fit beside one vector of weights")
-    plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a strip's vectors pass")
-    local columns = spec.gated and isa.lanes or 2 * isa.lanes
-    plan:choose("direct_strip", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns")
-    plan:choose("run", math.max(1, 256 // (isa.lanes * dtype[spec.dtype].size)),
-        "vectors of a row fetched before the next row: 4 cache lines")
-    local step = plan.group * plan.unroll
+    if plan.shard ~= "block" then   -- ranks with blocks of their own meet once
+        plan:choose("batch_rows", 512, "rows between barriers")
+    end
+    choose_direct(plan, spec, panels)
     if columns % step ~= 0 then   -- a step of K may end past I, but not past the columns of the last panel
         schema.complain(info, "plan.unroll", ("steps of %d do not divide the %d columns of a panel"):format(step, columns))
     end
@@ -162,16 +187,13 @@ local function constants(spec, plan)
         {"IDLE", ((plan.strip - 1) * panel + k // plan.k_block + 2) * width, "floats that tiles which pack nothing may store to"},
         {"STRIDE", plan.stride, "floats between rows of X and P: an odd number of cache lines"},
         {"SEGMENT_ROWS", plan.segment_rows, "rows that share packed weights"},
-        {"BATCH_ROWS", plan.batch_rows, "rows between barriers"},
-        {"SUMS", (plan.segment_rows + 2 * plan.tile_rows) * width, "floats of a panel's sums"},
+        {"BATCH_ROWS", plan.batch_rows or plan.segment_rows, "rows between barriers"},
         {"DIRECT_ROWS", plan.direct_rows, "up to so many rows read weights in place"},
         {"DIRECT_STRIP", plan.direct_strip, "panels of a strip whose weights are read in place"},
         {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
-        {"ALL_SUMS", math.max(plan.strip * (plan.segment_rows + 2 * plan.tile_rows) * width, plan.direct_strip * plan.direct_sums),
-            "floats of a strip's sums"},
         {"LOST", plan.direct_rows // 2, "row of a panel's sums from where what rounding lost of the first rows is kept"},
         {"PARTS", plan.parts, "of I, summed apart"},
-        {"HELD", math.max(plan.batch_rows, plan.segment_rows), "rows of a batch"},
+        {"HELD", math.max(plan.batch_rows or 0, plan.segment_rows), "most rows of a batch"},
         {"RUN", plan.run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
         {"DIRECT_K", plan.direct_k, "rows of weights per pass of direct tiles"},
         {"PREFETCH", plan.prefetch, "rows of weights fetched ahead"},

@@ -4,8 +4,10 @@ local dtype = require "dtype"
 local types = require("schema").types
 local gemm = require "lib.gemm"
 local heights = require "lib.heights"
+local limits = require "lib.limits"
 local matrix = require "lib.matrix"
 local panel_rows = require "lib.panel_rows"
+local panel_plan = require "lib.panel_plan"
 local panels = require "lib.panels"
 local rows = require "lib.rows"
 
@@ -25,35 +27,58 @@ grouped.plan_keys = {
     {"idle", int(1, 64), optional = true, doc = "lanes without a row from which on few rows have tiles of their own"},
     {"prefetch", int(1, 1024), optional = true, doc = "rows of weights fetched ahead of those that are packed (dX)"},
     {"pass_rows", int(16, 65536), optional = true, doc = "rows of an expert that are worked on together"},
-    {"stage_bytes", int(1, 1 << 30), optional = true, doc = "of rows of an unaligned gradient that are put together first (dW)"},
-    table.unpack(panels.gradient_keys),
+    {"stage_bytes", int(1, limits.BLOCK_BYTES), optional = true, doc = "of rows of an unaligned gradient that are put together first (dW)"},
+    table.unpack(panel_plan.gradient_keys),
 }
+
+local PASS <const> = "rows of an expert per pass: bounds the workspace"
+
+local choose = {}
+
+function choose.forward(plan, spec, info)
+    panel_plan.choose_block(plan, info, dtype[spec.dtype].narrow and 128 or 64, spec.N, spec.K)
+    panel_plan.choose_idle(plan, "lanes without a row: from here on turning the weights costs less, for few rows")
+    plan:choose("pass_rows", 1024, PASS)
+end
+
+function choose.dX(plan, spec, info)
+    plan:choose("k_block", dtype[spec.dtype].narrow and 4096 or 256, "products per partial sum: keeps f32 sums of long K accurate",
+        limits.useful(round_up(spec.N, plan.unroll), ("sums are of %d products"):format(spec.N), plan.unroll))
+    plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed",
+        limits.useful(spec.N, ("matrices have %d rows"):format(spec.N)))
+    plan:choose("pass_rows", 1024, PASS)
+    panel_plan.check(plan, info)
+end
+
+-- Bytes from a row of a gradient to the next one where rows are put together: an odd number of cache lines.
+local function staged_row(plan, spec)
+    return ((round_up(spec.K, plan.vectors * plan.isa.lanes) * dtype[spec.output_dtype].size + 63) // 64 | 1) * 64
+end
+
+function choose.dW(plan, spec, info)
+    local out = dtype[spec.output_dtype]
+    panel_plan.choose_slab(plan, spec.N, "rows of a gradient whose sums pass through memory together")
+    plan:choose("pass_rows", 1024, PASS)
+    panel_plan.check(plan, info)
+    panel_plan.choose_sums(plan, info)
+    plan.staged = panels.stages(plan.isa, plan.vectors * plan.isa.lanes, out, spec.accumulate_grads, spec.K)
+    if plan.staged then
+        plan:choose("stage_bytes", 1 << 17, "of rows of an unaligned gradient, put together while as many are stored",
+            limits.useful(staged_row(plan, spec) * round_up(spec.N, plan.tile_rows), ("an expert's gradient has %d rows"):format(spec.N)))
+    else
+        panel_plan.choose_cuts(plan, 1 << 18, spec.N, spec.K, out.size)
+    end
+end
 
 function grouped.plan(plan, spec, _, info)
     local isa = plan.isa
     plan.vectors = 2
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
-        isa.tile.rows, isa.registers.v))
-    plan:choose("unroll", 4, "k steps of a loop body")
-    local narrow = dtype[spec.dtype].narrow
-    plan:choose("k_block", spec.op == "dX" and (narrow and 4096 or 256) or narrow and 128 or 64,
-        "products per partial sum: keeps f32 sums of long K accurate, and a block of columns in L1")
-    if spec.op == "dX" then
-        plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed")
-    else
-        plan:choose("slab", round_up(8 * isa.tile.rows, isa.lanes), "rows that pass over the columns together")
-        plan:choose("few_rows", math.min(3 * isa.lanes, plan.slab), "rows of a slab for a single panel of tokens: two of them stay in L1")
-        plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted")
+        isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
+    if spec.op ~= "dW" then
+        plan:choose("unroll", 4, "k steps of a loop body")
     end
-    if spec.op == "forward" then
-        plan:choose("idle", isa.lanes // 4, "lanes without a row: from here on turning the weights costs less, for few rows")
-    end
-    plan:choose("pass_rows", 1024, "rows of an expert per pass: bounds the workspace")
-    matrix.check(plan, info)
-    if spec.op == "dW" then
-        panels.gradient_plan(plan, info, 1 << 18)
-        plan:choose("stage_bytes", 1 << 17, "of rows of an unaligned gradient, put together while as many are stored")
-    end
+    choose[spec.op](plan, spec, info)
 end
 
 -- Is dX summed over the rows of a token?
@@ -115,7 +140,7 @@ local function constants(spec, plan)
         {"N", spec.N, "rows of an expert's matrix"}, {"K", spec.K, "its columns"}, {"E", spec.E, "experts"},
         {"LANES", lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
         {"WIDTH", width, "columns of a panel"},
-        {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"}, {"UNROLL", plan.unroll, "k steps of a tile's loop"},
+        {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"},
         {"PASS_ROWS", plan.pass_rows, "rows of an expert that are worked on together"},
     }
     local function add(...)
@@ -126,10 +151,11 @@ local function constants(spec, plan)
     end
     if spec.op == "dX" then
         local steps = (spec.N + plan.unroll - 1) // plan.unroll
+        add("UNROLL", plan.unroll, "k steps of a tile's loop")
         add("STEPS", steps, "loops over all of N")
         add("PANEL", steps * plan.unroll * width, "floats of a packed panel")
         add("STRIDE", stride(spec, plan), "floats between rows of dY: an odd number of cache lines")
-        add("K_BLOCK", math.max(plan.unroll, plan.k_block // plan.unroll * plan.unroll), "products of a partial sum")
+        add("K_BLOCK", plan.k_block, "products of a partial sum")
         local strip = gemm.strip(plan.isa, dtype[spec.dtype])
         add("STRIP", strip, "panels packed side by side: full cache lines of weights")
         add("IDLE", ((strip - 1) * steps * plan.unroll + spec.N // plan.k_block + 2) * width,
@@ -137,12 +163,15 @@ local function constants(spec, plan)
         add("PREFETCH", plan.prefetch, "rows of weights fetched ahead")
         return list
     end
-    add("STEPS", width // plan.unroll, "loops over a full panel")
-    add("K_PANELS", panels.block(plan), "panels of k that a slab holds")
-    add("SLAB", plan.slab, "rows of such a slab")
-    add("FEW_ROWS", plan.few_rows, "of one for a single panel of rows")
-    add("MANY_SLABS", panels.many_slabs, "of a rank at least, where shares are whole slabs")
-    add("AHEAD", plan.fetch, "rows of weights fetched ahead")
+    if spec.op == "forward" then
+        add("UNROLL", plan.unroll, "k steps of a tile's loop")
+        add("STEPS", width // plan.unroll, "loops over a full panel")
+        add("K_PANELS", panels.block(plan), "panels of k that a slab holds")
+        add("SLAB", plan.slab, "rows of such a slab")
+        add("FEW_ROWS", plan.few_rows, "of one for a single panel of rows")
+        add("MANY_SLABS", panels.many_slabs, "of a rank at least, where shares are whole slabs")
+        add("AHEAD", plan.fetch, "rows of weights fetched ahead")
+    end
     local across = spec.op == "forward" and spec.K or spec.N
     add("ACROSS", across, "length of a row that is turned")
     add("ROWS", round_up(across, width), "rows of a panel, full panels of k")
@@ -157,7 +186,9 @@ local function constants(spec, plan)
     local size = spec.op == "dW" and dtype[spec.output_dtype].size
     if size then
         add("K_SLICES", round_up(spec.K, width) // width, "panels of columns")
-        local row = ((round_up(spec.K, width) * size + 63) // 64 | 1) * 64
+    end
+    if plan.staged then
+        local row = staged_row(plan, spec)
         add("APART_STAGED", row // size, "elements between rows that are put together: an odd number of cache lines")
         add("STAGED", math.max(1, plan.stage_bytes // (row * plan.tile_rows)) * plan.tile_rows,
             "rows of an unaligned gradient that are put together before they are stored")
@@ -211,7 +242,7 @@ function grouped.names(spec, plan, job)
     }
     if dw then
         panels.gradients(names, cfg, plan, out, {add = adds, rows = {spec.N}, columns = {spec.K}})
-        names.staged = not (adds or names.streams or names.bursts)
+        names.staged = plan.staged
     elseif forward then
         panels.few(names, cfg, plan)
     end

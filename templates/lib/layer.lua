@@ -140,14 +140,15 @@ end
 function layer.parts(s)
     local backward = s.op == "backward"
     local router = spec_of(s, {"dtype", "H", "E", "top_k", "T", "op", "method", "correction_bias", "routing_scale", "aux_loss",
-        "bias_dtype"}, {bias = s.router_bias, affinity_dtype = "f32", plan = s.plan.router})
+        "bias_dtype"}, {bias = s.router_bias, affinity_dtype = "f32"})
     local experts = spec_of(s, {"dtype", "H", "I_TP", "E", "block_size", "T", "activation", "gated", "affinity", "bias", "clamp",
         "up_offset", "norm", "norm_eps", "bias_dtype", "output_dtype", "shard"},
-        {top_k = s.dispatch == "dense" and s.E or s.top_k, skip_token = true, affinity_dtype = "f32", plan = s.plan.experts})
+        {top_k = s.dispatch == "dense" and s.E or s.top_k, skip_token = true, affinity_dtype = "f32"})
     if not backward then
         experts.checkpoint = activations(s) and "save" or "none"
         local index = spec_of(s, {"E", "top_k", "block_size", "T"}, {skip_token = true})
-        local list = {{"router", "router", router}, {"index", "moe_index", index}, {"experts", "moe_forward", experts}}
+        local list = {{"router", "router", router, plan = "plan.router"}, {"index", "moe_index", index},
+            {"experts", "moe_forward", experts, plan = "plan.experts"}}
         if s.dispatch == "dense" then
             table.remove(list, 2)
         end
@@ -157,7 +158,7 @@ function layer.parts(s)
     for _, part in ipairs{router, experts} do
         part.accumulate_grads, part.output_dtype, part.hidden_grad_dtype = s.accumulate_grads, s.output_dtype, "f32"
     end
-    return {{"experts", "moe_backward", experts}, {"router", "router", router}}
+    return {{"experts", "moe_backward", experts, plan = "plan.experts"}, {"router", "router", router, plan = "plan.router"}}
 end
 
 -- What a part calls otherwise than the layer, or shares with no user.

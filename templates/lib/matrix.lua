@@ -10,34 +10,8 @@
 local ir = require "ir"
 local quantise = require "lib.quantise"
 local row_tiles = require "lib.rows"
-local schema = require "schema"
 
 local matrix = {}
-
--- Complains of steps that do not divide a panel.
-function matrix.check_steps(plan, info, key)
-    local width = plan.vectors * plan.isa.lanes
-    if width % plan[key] ~= 0 then
-        schema.complain(info, "plan." .. key, ("steps of %d do not divide the %d columns of a panel"):format(plan[key], width))
-    end
-end
-
--- Complains of a plan whose blocks have no tiles.
-function matrix.check(plan, info)
-    local lanes = plan.isa.lanes
-    matrix.check_steps(plan, info, "unroll")
-    for _, key in ipairs{"slab", "few_rows"} do
-        if plan[key] and plan[key] % lanes ~= 0 then
-            schema.complain(info, "plan." .. key, ("%d rows are no multiple of the %d lanes of a vector"):format(plan[key], lanes))
-        end
-    end
-    if plan.slab and plan.slab < plan.tile_rows then
-        schema.complain(info, "plan.slab", ("%d rows are fewer than a tile has, %d"):format(plan.slab, plan.tile_rows))
-    end
-    if plan.few_rows and plan.few_rows > plan.slab then
-        schema.complain(info, "plan.few_rows", ("%d rows are more than a slab has, %d"):format(plan.few_rows, plan.slab))
-    end
-end
 
 -- acc += A * B for t.unroll k; A's rows are t.a_row floats apart, and its k t.a_k: those of a panel, unless they are given.
 local function step(p, cfg, t)

@@ -4,6 +4,7 @@ local dtype = require "dtype"
 local clamp = require "lib.clamp"
 local epilogue = require "lib.mlp_epilogue"
 local keys = require "lib.keys"
+local panel_plan = require "lib.panel_plan"
 local panels = require "lib.panels"
 local rows = require "lib.rows"
 
@@ -34,7 +35,7 @@ function mlp.keys(own)
         {"block_order", types.enum{"contiguous", "wrapx"}, default = "contiguous", later = true, doc = "which elements share a scale"},
         {"scale_rule", types.enum{"ocp", "wide"}, default = "ocp", later = true, doc = "of quantised operands"},
         "shard", "target", "spelling",
-        {"plan", types.map(panels.plan_keys), doc = "overrides of the planner, see moegen explain"}} do
+        {"plan", types.map(panel_plan.keys), doc = "overrides of the planner, see moegen explain"}} do
         list[#list + 1] = row
     end
     return keys.rows(list)

@@ -1,58 +1,17 @@
 -- SPDX-License-Identifier: Apache-2.0
--- panels.lua - what families with products in panels of tokens share: the plan, and the constants, names and tiles that the
--- fragments matrix.c.in and matrix_gradient.c.in refer to. The layout of a panel: see matrix.lua.
+-- panels.lua - what families with products in panels of tokens share: constants, names and tiles that the fragments
+-- matrix.c.in and matrix_gradient.c.in refer to. Their plan: panel_plan.lua; the layout of a panel: matrix.lua.
 local dtype = require "dtype"
 local heights = require "lib.heights"
 local matrix = require "lib.matrix"
 local panel_rows = require "lib.panel_rows"
 local quantise = require "lib.quantise"
 local rows = require "lib.rows"
-local types = require("schema").types
 
 local panels = {many_slabs = 8}
 
-local int = types.int
-
--- Of gradients of weights.
-panels.gradient_keys = {
-    {"t_block", int(16, 65536), optional = true, doc = "tokens whose products are summed in a register, in gradients of weights"},
-    {"block_bytes", int(1, 1 << 30), optional = true, doc = "of tokens' rows that a pass over a weight gradient's columns reads"},
-    {"t_unroll", int(1, 8), optional = true, doc = "tokens of a step of a weight gradient's loop"},
-    {"row_bytes", int(1, 1 << 30), optional = true, doc = "of the columns' rows that groups of a weight gradient's rows pass over"},
-    {"run_bytes", int(1, 65536), optional = true, doc = "of a weight gradient's row that are stored together, at least"},
-}
-
-panels.plan_keys = {
-    {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
-    {"unroll", int(1, 8), optional = true, doc = "k steps of a tile's loop body"},
-    {"k_block", int(16, 65536), optional = true, doc = "products summed in a register before they are added to the sum"},
-    {"slab", int(1, 4096), optional = true, doc = "rows of weights that a pass over the tokens uses"},
-    {"few_rows", int(1, 4096), optional = true, doc = "of a slab for a single panel of tokens"},
-    {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
-    {"idle", int(1, 64), optional = true, doc = "lanes without a token from which on few tokens have tiles of their own"},
-    {"pass_rows", int(16, 65536), optional = true, doc = "tokens (of an expert) that are worked on together"},
-    table.unpack(panels.gradient_keys),
-}
-
 function panels.round_up(x, n)
     return (x + n - 1) // n * n
-end
-
--- The plan of products.
-function panels.forward_plan(plan, _, _, info)
-    local isa = plan.isa
-    plan.vectors = 2
-    plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
-    plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
-        isa.tile.rows, isa.registers.v))
-    plan:choose("unroll", 4, "k steps of a loop body")
-    plan:choose("k_block", 64, "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1")
-    plan:choose("slab", panels.round_up(8 * isa.tile.rows, isa.lanes), "rows of weights that pass over the tokens together")
-    plan:choose("few_rows", math.min(3 * isa.lanes, plan.slab), "rows of a slab for a single panel of tokens: two of them stay in L1")
-    plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted")
-    plan:choose("idle", isa.lanes // 4, "lanes without a token: from here on turning the weights costs less, for few tokens")
-    plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace")
-    matrix.check(plan, info)
 end
 
 -- Are stores of a vector parts of cache lines, so that groups of rows of a gradient are put together before they are stored?
@@ -60,26 +19,9 @@ function panels.stores_bursts(isa)
     return isa.lanes * 4 < 64
 end
 
--- Of gradients of weights. block_bytes: of A
-function panels.gradient_plan(plan, info, block_bytes)
-    plan:choose("t_block", 512, "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate")
-    plan:choose("block_bytes", block_bytes, "of the tokens' rows stay in L2 while the columns of a weight gradient pass")
-    plan:choose("row_bytes", 1 << 14, "of the columns' rows stay in L1 while groups of a weight gradient's rows pass")
-    local bursts = panels.stores_bursts(plan.isa)
-    plan:choose("t_unroll", bursts and 2 or 4, "tokens of a step of a weight gradient's loop: the shorter a tile, the fewer may be wasted")
-    plan:choose("run_bytes", bursts and 256 or 128, "of a weight gradient's row at least are stored together: runs of lines are faster")
-    matrix.check_steps(plan, info, "t_unroll")
-end
-
--- Products and gradients.
-function panels.plan(plan, spec, shape, info)
-    panels.forward_plan(plan, spec, shape, info)
-    panels.gradient_plan(plan, info, 1 << 20)
-end
-
 -- Panels of a row of weights that are worked on together.
 function panels.block(plan)
-    return math.max(1, plan.k_block // (plan.vectors * plan.isa.lanes))
+    return math.max(1, (plan.k_block or 0) // (plan.vectors * plan.isa.lanes))
 end
 
 -- cfg of the tiles.
@@ -96,26 +38,31 @@ end
 -- Constants of gradients whose elements have `size` bytes.
 local function gradient_constants(plan, size)
     local width = plan.vectors * plan.isa.lanes
-    local line = math.max(1, 64 // (width * size))
-    local run = panels.round_up((plan.run_bytes + width * size - 1) // (width * size), line)
-    return {
+    local list = {
         {"T_STEPS", width // plan.t_unroll, "loops of a weight gradient over a full panel of tokens"},
         {"PART_ROWS", math.max(1, plan.slab // plan.tile_rows) * plan.tile_rows, "rows of a gradient whose sums pass through memory"},
         {"GROUP", heights.group(plan.tile_rows, plan.isa.lanes), "rows of whole tiles and whole vectors"},
         {"T_PANELS", math.max(1, plan.t_block // width), "panels of tokens that are summed in a register"},
+    }
+    if not plan.run_bytes then   -- put together otherwise
+        return list
+    end
+    local line = math.max(1, 64 // (width * size))
+    local run = panels.round_up((plan.run_bytes + width * size - 1) // (width * size), line)
+    local most = math.max(math.min(plan.row_bytes // 4 // plan.isa.lanes, plan.columns), run * width)   -- columns at a time
+    return table.move({
         {"BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads"},
         {"ROW_FLOATS", plan.row_bytes // 4, "floats of B that groups of a weight gradient's rows pass over"},
         {"ROW_PANELS", run, "panels of columns that they pass over at least"},
         {"LINE_PANELS", line, "panels of columns of a cache line"},
-        {"BURST", (plan.tile_rows * math.max(plan.row_bytes // 4 // plan.isa.lanes, run * width) * size + 3) // 4,
-            "floats for a group of rows that are put together, then stored"},
-    }
+        {"BURST", (plan.tile_rows * most * size + 3) // 4, "floats for a group of rows that are put together, then stored"},
+    }, 1, 5, #list + 1, list)
 end
 
 -- Adds constants of tokens as columns of panels and, if their elements have `size` bytes (none: no gradients), of gradients.
 function panels.token_constants(list, plan, size)
     list[#list + 1] = {"T_UNROLL", plan.t_unroll or 1, "tokens of a step of a loop over them"}
-    list[#list + 1] = {"EDGE", math.max(plan.isa.lanes, plan.unroll, plan.t_unroll or 1),
+    list[#list + 1] = {"EDGE", math.max(plan.isa.lanes, plan.unroll or 1, plan.t_unroll or 1),
         "columns of which all are written if one is in use"}
     local more = size and gradient_constants(plan, size) or {}
     return table.move(more, 1, #more, #list + 1, list)
@@ -190,6 +137,13 @@ local function ways(isa, width, out, adds, columns, paired)
         bursts = not whole and some and not adds,
         aligned = aligned, aligned_bytes = aligned * out.size,
     }
+end
+
+-- Are rows of gradients (accumulated or not), of so many columns, put together before they are stored, as groups of tiles' rows
+-- that neither pass the caches by nor burst are?
+function panels.stages(isa, width, out, adds, columns)
+    local how = ways(isa, width, out, adds, {columns}, (quantise.pairs(out, isa, adds)))
+    return not (adds or how.streams or how.bursts)
 end
 
 -- Adds the names of gradients, dtype `out`, and their scalars. how: add (to what is there), rows and columns: totals of both

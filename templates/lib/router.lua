@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- router.lua - the methods and the plan of the router, and the names that its template's holes refer to.
 local dtype = require "dtype"
+local limits = require "lib.limits"
 local tiles = require "lib.router_tiles"
 local types = require("schema").types
 
@@ -93,15 +94,21 @@ function router.plan(plan, spec)
     plan.vectors = (back or spec.E > isa.lanes) and 2 or 1
     plan:choose("tile_rows", isa.tile.rows * (plan.vectors == 1 and 2 or 1),
         ("%d x %d accumulators, %d of weights and a row value fill %d registers"):format(isa.tile.rows * (3 - plan.vectors),
-            plan.vectors, plan.vectors, isa.registers.v))
+            plan.vectors, plan.vectors, isa.registers.v), limits.tile(isa, plan.vectors))
     plan:choose("unroll", 4, "k steps per turn of a tile's loop")
-    plan:choose("k_block", back and 64 or 128, "products per partial sum: keeps f32 sums of long K accurate, and panels in L1")
-    plan:choose("block_rows", 96, "tokens per pass over the weights")
     if back then
-        plan:choose("strip", 8, "panels of H side by side: rows are read by whole cache lines")
+        local width = plan.vectors * isa.lanes
+        local panels = (spec.H + width - 1) // width
+        plan:choose("strip", 8, "panels of H side by side: rows are read by whole cache lines",
+            limits.useful(panels, ("hidden states have %d panels"):format(panels)))
+        plan:choose("k_block", 64, "tokens per partial sum: keeps f32 sums of many tokens accurate, and panels in L1",
+            {step = plan.unroll, most = (1 << 20) // (plan.strip * width * 4),
+             because = ("%d panels of more tokens do not stay in L2"):format(plan.strip)})
+    else
+        plan:choose("k_block", 128, "products per partial sum: keeps f32 sums of long K accurate, and panels in L1",
+            limits.useful(round_up(spec.H, plan.unroll), ("sums are of %d products"):format(spec.H), plan.unroll))
     end
-    plan.k_block = round_up(plan.k_block, plan.unroll)
-    plan.block_rows = round_up(plan.block_rows, isa.lanes)
+    plan:choose("block_rows", 96, "tokens per pass over the weights", {step = isa.lanes})
 end
 
 -- Which steps of the semantics this spec has.

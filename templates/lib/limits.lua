@@ -1,0 +1,19 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- limits.lua - what keys of a plan may be on a target and for the sizes of a problem: the limits of Plan:choose, see planner.lua.
+local limits = {}
+
+limits.BLOCK_BYTES = 1 << 24   -- at most, of weights or rows that a rank holds to work on
+
+-- Rows of a tile of so many vectors: sums, a vector of each column and a value of a row are in registers.
+function limits.tile(isa, vectors)
+    local registers = isa.registers.v
+    return {most = (registers - vectors - 1) // vectors,
+        because = ("sums of more rows do not fit into the %d registers of %s"):format(registers, isa.name)}
+end
+
+-- More than n is of no use; step: see Plan:choose.
+function limits.useful(n, of, step)
+    return {useful = n, of = of, step = step}
+end
+
+return limits
