@@ -4,7 +4,6 @@ local dtype = require "dtype"
 local clamp = require "lib.clamp"
 local epilogue = require "lib.mlp_epilogue"
 local keys = require "lib.keys"
-local panel_plan = require "lib.panel_plan"
 local panels = require "lib.panels"
 local rows = require "lib.rows"
 
@@ -15,8 +14,8 @@ local round_up = panels.round_up
 
 local formats = {"mxfp8_e4m3", "mxfp8_e5m2"}
 
--- Keys of both families, with the family's own between them.
-function mlp.keys(own)
+-- Keys of both families, with the family's own between them, and those of its plan.
+function mlp.keys(own, plan)
     local list = {"dtype", "H", "I_TP",
         {"S", types.int(1, 1 << 40), optional = true, doc = "tokens, when fixed at generation time"},
         "activation", "gated", "clamp", "up_offset"}
@@ -35,7 +34,7 @@ function mlp.keys(own)
         {"block_order", types.enum{"contiguous", "wrapx"}, default = "contiguous", later = true, doc = "which elements share a scale"},
         {"scale_rule", types.enum{"ocp", "wide"}, default = "ocp", later = true, doc = "of quantised operands"},
         "shard", "target", "spelling",
-        {"plan", types.map(panel_plan.keys), doc = "overrides of the planner, see moegen explain"}} do
+        {"plan", types.map(plan), doc = "overrides of the planner, see moegen explain"}} do
         list[#list + 1] = row
     end
     return keys.rows(list)

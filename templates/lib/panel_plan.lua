@@ -18,7 +18,7 @@ panel_plan.gradient_keys = {
     {"run_bytes", int(1, 65536), optional = true, doc = "of a weight gradient's row that are stored together, at least"},
 }
 
-panel_plan.keys = {
+panel_plan.forward_keys = {
     {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
     {"unroll", int(1, 8), optional = true, doc = "k steps of a tile's loop body"},
     {"k_block", int(16, 65536), optional = true, doc = "products summed in a register before they are added to the sum"},
@@ -27,8 +27,10 @@ panel_plan.keys = {
     {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
     {"idle", int(1, 64), optional = true, doc = "lanes without a token from which on few tokens have tiles of their own"},
     {"pass_rows", int(16, 65536), optional = true, doc = "tokens (of an expert) that are worked on together"},
-    table.unpack(panel_plan.gradient_keys),
 }
+
+panel_plan.keys = {table.unpack(panel_plan.forward_keys)}
+table.move(panel_plan.gradient_keys, 1, #panel_plan.gradient_keys, #panel_plan.keys + 1, panel_plan.keys)
 
 -- Complains of steps that do not divide a panel.
 local function check_steps(plan, info, key)
