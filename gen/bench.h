@@ -67,6 +67,19 @@ double contender_share(const struct contender *c); /* of one core's peak * threa
  * More than 1 means that weights came from caches. */
 double contender_roof_share(const struct contender *c);
 
+/* ---- cli_vary.c: variants ---- */
+
+/* Values of one --vary KEY=A,B. */
+struct axis {
+    char key[64], value[32][64];
+    int values, now;
+};
+int parse_axis(struct axis *a, const char *text); /* an exit code */
+bool next_combination(struct axis *axes, int count);
+/* Was a variant ("plan.slab=16 threads=2") refused for keys of the plan that it sets, and no other
+ * reason? A note says so. */
+bool variant_is_refused(const char *variant, const moegen_error *err);
+
 /* ---- cli_latency.c: spec text to callable kernel ---- */
 
 struct latency {

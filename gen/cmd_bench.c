@@ -27,33 +27,6 @@ struct group {
 
 /* ---- contenders ---- */
 
-/* Values of one --vary KEY=A,B. */
-struct axis {
-    char key[64], value[32][64];
-    int values, now;
-};
-
-static int parse_axis(struct axis *a, const char *text)
-{
-    const char *at = strchr(text, '=');
-    if (!at || at == text || (size_t)(at - text) >= sizeof a->key)
-        return bad("--vary takes KEY=VALUE,VALUE,..., not '%s'", text);
-    snprintf(a->key, sizeof a->key, "%.*s", (int)(at - text), text);
-    for (at++; a->values < 32 && next_item(&at, a->value[a->values]);)
-        a->values++;
-    return a->values ? EXIT_OK : bad("--vary %s: no values", text);
-}
-
-static bool next_combination(struct axis *axes, int count)
-{
-    for (int i = count - 1; i >= 0; i--) {
-        if (++axes[i].now < axes[i].values)
-            return true;
-        axes[i].now = 0;
-    }
-    return false;
-}
-
 /* The probe for a kernel's target and op, made at first use; NULL when there are too many. */
 static struct probe *probe_for(struct bench *b, const moegen_kernel *kernel, int threads)
 {
@@ -95,6 +68,12 @@ static int add_contender(struct group *g, const struct axis *axes, int count)
     }
     moegen_error *err = NULL;
     moegen_status status = job_kernel(&b->job, g->k, extra, b->o->tokens, NULL, &c->kernel, &err);
+    if (status && variant_is_refused(c->variant.at, err)) {
+        moegen_error_release(err);
+        text_free(&c->variant);
+        g->count--;
+        return EXIT_OK;
+    }
     if (status)
         return fail(status, err);
     c->name = c->kernel->unit->facts.name;
@@ -307,6 +286,10 @@ static int bench_kernel(struct bench *b, int k)
     g->b = b;
     g->k = k;
     int result = add_contenders(g);
+    if (!result && g->count == 0) { /* all are left out */
+        group_close(g);
+        return EXIT_OK;
+    }
     if (!result && !b->o->latency && !(result = prepare(g))) {
         time_all(g);
         b->contender = g->contender;
@@ -333,6 +316,8 @@ int cmd_bench(struct options *o)
         result = fail(MOEGEN_NO_MEMORY, NULL);
     for (int k = 0; k < b.job.kernels && !result; k++)
         result = bench_kernel(&b, k);
+    if (!result && b.latencies == 0)
+        result = bad("--vary: no variant is left");
     if (!result)
         result = report_end(&b);
     if (!result && b.wrong)

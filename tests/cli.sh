@@ -93,6 +93,8 @@ expect 0 '"share_of_peak"' bench "$spec:forward" --T 9 --runs 1 --json --target 
 expect 0 '"threads": 3,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --set shard.cores=3
 expect 0 '"threads": 2,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --set shard.cores=3 --threads 2
 expect 0 '"threads": 4,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --set shard.cores=3 --vary threads=4
+expect 0 'plan.run=999 is left out' bench "$spec:forward" --T 9 --runs 1 --target scalar --vary plan.direct_k=16 --vary plan.run=4,999 --set H=1000 --set I_TP=8
+expect 2 'no variant is left' bench "$spec:forward" --T 9 --runs 1 --target scalar --vary plan.t_block=16,32
 expect 0 '^  threads  *3 ' explain "$spec:forward" --set shard.cores=3
 grouped=$root/tests/kernels/grouped_gemm.yaml   # a target that rounds what the kernel gives
 expect 0 '^  target  *avx512_bf16 asked for' explain "$grouped:dW" --target avx512_bf16 --set dtype=bf16
