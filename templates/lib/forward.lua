@@ -80,7 +80,7 @@ local function choose_depth(plan, spec, step)
     local narrow = dtype[spec.dtype].narrow
     plan:choose("k_block", narrow and 4096 or 256, narrow and "products per partial sum: inputs are rounded more coarsely than sums"
         or "products per partial sum: keeps f32 sums of long K accurate",
-        limits.useful(whole, ("sums are of %d products"):format(deep), step))
+        limits.sum(spec, whole, ("sums are of %d products"):format(deep), step))
 end
 
 -- How weights are read where they lie.
@@ -90,7 +90,7 @@ local function choose_direct(plan, spec, panels)
     plan:choose("direct_rows", 2 * isa.tile.rows, "up to so many accumulators fit beside one vector of weights",
         {most = isa.registers.v - 2, because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)})
     plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a strip's vectors pass",
-        limits.useful(deep, ("matrices have %d rows"):format(deep)))
+        limits.sum(spec, deep, ("matrices have %d rows"):format(deep)))
     plan:choose("direct_strip", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns",
         limits.useful(panels, across))
     local lines = math.max(1, 256 // (isa.lanes * dtype[spec.dtype].size))

@@ -36,14 +36,14 @@ local PASS <const> = "rows of an expert per pass: bounds the workspace"
 local choose = {}
 
 function choose.forward(plan, spec, info)
-    panel_plan.choose_block(plan, info, dtype[spec.dtype].narrow and 128 or 64, spec.N, spec.K)
+    panel_plan.choose_block(plan, spec, info, dtype[spec.dtype].narrow and 128 or 64, spec.N, spec.K)
     panel_plan.choose_idle(plan, "lanes without a row: from here on turning the weights costs less, for few rows")
     plan:choose("pass_rows", 1024, PASS)
 end
 
 function choose.dX(plan, spec, info)
     plan:choose("k_block", dtype[spec.dtype].narrow and 4096 or 256, "products per partial sum: keeps f32 sums of long K accurate",
-        limits.useful(round_up(spec.N, plan.unroll), ("sums are of %d products"):format(spec.N), plan.unroll))
+        limits.sum(spec, round_up(spec.N, plan.unroll), ("sums are of %d products"):format(spec.N), plan.unroll))
     plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed",
         limits.useful(spec.N, ("matrices have %d rows"):format(spec.N)))
     plan:choose("pass_rows", 1024, PASS)

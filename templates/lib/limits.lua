@@ -1,6 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- limits.lua - what keys of a plan may be on a target and for the sizes of a problem: the limits of Plan:choose, see planner.lua.
+local dtype = require "dtype"
+
 local limits = {}
+
+local PRODUCTS <const> = 512   -- at most, of f32 inputs in a sum in a register: more lose digits that the inputs have
 
 limits.BLOCK_BYTES = 1 << 24   -- at most, of weights or rows that a rank holds to work on
 
@@ -14,6 +18,15 @@ end
 -- More than n is of no use; step: see Plan:choose.
 function limits.useful(n, of, step)
     return {useful = n, of = of, step = step}
+end
+
+-- The same of products of a sum.
+function limits.sum(spec, n, of, step)
+    local list = limits.useful(n, of, step)
+    if not dtype[spec.dtype].narrow then
+        list.most, list.because = PRODUCTS, "longer sums in f32 lose digits that the inputs have"
+    end
+    return list
 end
 
 return limits

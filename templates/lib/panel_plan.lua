@@ -64,10 +64,10 @@ function panel_plan.check(plan, info)
 end
 
 -- Blocks of weights: `rows` the most rows that a matrix has, `deep` the most products of a sum.
-function panel_plan.choose_block(plan, info, k_block, rows, deep)
+function panel_plan.choose_block(plan, spec, info, k_block, rows, deep)
     local isa, width = plan.isa, plan.vectors * plan.isa.lanes
     plan:choose("k_block", k_block, "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
-        limits.useful(round_up(deep, width), ("sums are of %d products"):format(deep), width))
+        limits.sum(spec, round_up(deep, width), ("sums are of %d products"):format(deep), width))
     panel_plan.choose_slab(plan, rows, "rows of weights that pass over the tokens together")
     plan:choose("few_rows", math.min(3 * isa.lanes, plan.slab), "rows of a slab for a single panel of tokens: two of them stay in L1",
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))
@@ -99,7 +99,7 @@ function panel_plan.forward(plan, spec, _, info)
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
     plan:choose("unroll", 4, "k steps of a loop body")
-    panel_plan.choose_block(plan, info, 64, longest(spec), longest(spec))
+    panel_plan.choose_block(plan, spec, info, 64, longest(spec), longest(spec))
     panel_plan.choose_idle(plan, "lanes without a token: from here on turning the weights costs less, for few tokens")
     plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace")
 end

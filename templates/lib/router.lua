@@ -102,11 +102,11 @@ function router.plan(plan, spec)
         plan:choose("strip", 8, "panels of H side by side: rows are read by whole cache lines",
             limits.useful(panels, ("hidden states have %d panels"):format(panels)))
         plan:choose("k_block", 64, "tokens per partial sum: keeps f32 sums of many tokens accurate, and panels in L1",
-            {step = plan.unroll, most = (1 << 20) // (plan.strip * width * 4),
-             because = ("%d panels of more tokens do not stay in L2"):format(plan.strip)})
+            {step = plan.unroll, most = (1 << 18) // (plan.strip * width * 4),
+             because = ("%d panels of more tokens do not stay in the caches"):format(plan.strip)})
     else
         plan:choose("k_block", 128, "products per partial sum: keeps f32 sums of long K accurate, and panels in L1",
-            limits.useful(round_up(spec.H, plan.unroll), ("sums are of %d products"):format(spec.H), plan.unroll))
+            limits.sum(spec, round_up(spec.H, plan.unroll), ("sums are of %d products"):format(spec.H), plan.unroll))
     end
     plan:choose("block_rows", 96, "tokens per pass over the weights", {step = isa.lanes})
 end
