@@ -79,11 +79,11 @@ local function plan_of(whole, row, family, own)
     for _, name in ipairs(names) do
         known[name] = true
     end
-    for _, entry in ipairs(node.entries) do
-        if known[entry.key.value] then
-            entries[#entries + 1] = entry
+    for _, pair in ipairs(node.entries) do
+        if known[pair.key.value] then
+            entries[#entries + 1] = pair
         else
-            diag.add(own, whole.info.file, entry.key, ("this kernel does not use %s"):format(entry.key.value),
+            diag.add(own, whole.info.file, pair.key, ("this kernel does not use %s"):format(pair.key.value),
                 "it may use " .. table.concat(names, ", "))
         end
     end

@@ -5,7 +5,6 @@ local types = require("schema").types
 local gemm = require "lib.gemm"
 local heights = require "lib.heights"
 local limits = require "lib.limits"
-local matrix = require "lib.matrix"
 local panel_rows = require "lib.panel_rows"
 local panel_plan = require "lib.panel_plan"
 local panels = require "lib.panels"
