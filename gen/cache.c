@@ -113,6 +113,7 @@ static bool read_all(int fd, void *bytes, size_t len)
 /* ---- one entry ---- */
 
 static const char unreadable[] = "it cannot be read";
+const char entry_no_memory[] = "there is no memory to read it";
 
 void entry_name(const char *hex, char name[NAME])
 {
@@ -137,7 +138,9 @@ const char *entry_load(int fd, const unsigned char key[32], struct blob *b, stru
     size_t meta_len = number(h + AT_META_LEN, 8), code_len = number(h + AT_CODE_LEN, 8);
     char *text = malloc(meta_len + 1);
     unsigned char *code = malloc(code_len);
-    if (!text || !code || !read_all(fd, text, meta_len) || !read_all(fd, code, code_len))
+    if (!text || !code)
+        problem = entry_no_memory;
+    else if (!read_all(fd, text, meta_len) || !read_all(fd, code, code_len))
         problem = unreadable;
     else if (digest_fast(text, meta_len) != number(h + AT_META_SUM, 8) ||
              digest_fast(code, code_len) != number(h + AT_CODE_SUM, 8))
@@ -179,7 +182,7 @@ bool cache_get(struct cache *c, const unsigned char key[32], struct blob *out, s
     const char *problem = entry_load(fd, key, out, meta);
     if (!problem)
         touch(fd);
-    else if (problem != unreadable)
+    else if (problem != unreadable && problem != entry_no_memory)
         unlinkat(c->dir, name, 0);
     if (fd >= 0)
         close(fd);
@@ -261,18 +264,21 @@ bool cache_put(struct cache *c, const unsigned char key[32], const struct blob *
 
 /* ---- the directory ---- */
 
-/* Where the cache is when nobody says so. Caller frees. NULL: nowhere. */
-static char *usual_place(void)
+/* Where the cache is when nobody says so. Caller frees. NULL: nowhere, or out of memory. */
+static char *usual_place(bool *nowhere)
 {
     const char *dir = secure_getenv("MOEGEN_CACHE_DIR");
-    if (dir)
-        return strdup(dir);
     const char *base = secure_getenv("XDG_CACHE_HOME"), *home = secure_getenv("HOME");
     struct text t = {0};
-    if (base && base[0] == '/')
+    if (dir)
+        text_fmt(&t, "%s", dir);
+    else if (base && base[0] == '/')
         text_fmt(&t, "%s/moegen", base);
     else if (home && home[0] == '/')
         text_fmt(&t, "%s/.cache/moegen", home);
+    *nowhere = !t.lost && !t.len;
+    if (*nowhere)
+        text_free(&t);
     return t.at;
 }
 
@@ -309,9 +315,14 @@ static const char *enter(struct cache *c)
 
 struct cache *cache_open(const char *dir, cache_log *log, void *user)
 {
-    char *path = dir ? strdup(dir) : usual_place();
-    struct cache *c = path && path[0] ? calloc(1, sizeof *c) : NULL;
+    if (dir && !*dir)
+        return NULL;
+    bool nowhere = false;
+    char *path = dir ? strdup(dir) : usual_place(&nowhere);
+    struct cache *c = path ? calloc(1, sizeof *c) : NULL;
     if (!c) {
+        if (log && !nowhere)
+            log(user, 1, "out of memory, so kernels are not kept on disk");
         free(path);
         return NULL;
     }

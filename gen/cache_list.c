@@ -55,25 +55,27 @@ static bool look(struct list *l, int dir, const char *prefix, const char *file)
     return true;
 }
 
-/* Every entry. Out of memory shortens the list. */
-static struct list collect(const struct cache *c)
+/* Every entry; false: out of memory. */
+static bool collect(const struct cache *c, struct list *l)
 {
-    struct list l = {0};
-    for (unsigned i = 0; c && i < 256; i++) {
+    bool whole = true;
+    for (unsigned i = 0; c && whole && i < 256; i++) {
         char prefix[4];
         snprintf(prefix, sizeof prefix, "%02x", i);
         int fd = openat(c->dir, prefix, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-        if (!dir && fd >= 0)
+        if (!dir && fd >= 0) {
+            whole = errno != ENOMEM;
             close(fd);
+        }
         if (!dir)
             continue;
         struct dirent *d;
-        while ((d = readdir(dir)) && look(&l, fd, prefix, d->d_name))
-            ;
+        while (whole && (d = readdir(dir)))
+            whole = look(l, fd, prefix, d->d_name);
         closedir(dir);
     }
-    return l;
+    return whole;
 }
 
 static int by_key(const void *a, const void *b)
@@ -99,9 +101,9 @@ static void key_bytes(const char *hex, unsigned char key[32])
 size_t cache_each(struct cache *c, bool (*visit)(void *user, const struct cache_entry *e),
                   void *user)
 {
-    struct list l = collect(c);
+    struct list l = {0};
     size_t visited = 0;
-    bool more = true;
+    bool whole = collect(c, &l), more = whole;
     if (l.n)
         qsort(l.at, l.n, sizeof *l.at, by_key);
     for (size_t i = 0; i < l.n && more; i++) {
@@ -119,7 +121,8 @@ size_t cache_each(struct cache *c, bool (*visit)(void *user, const struct cache_
         memcpy(e.key, f->key, sizeof e.key);
         e.problem = entry_load(fd, key, &b, &meta);
         e.meta = meta.at ? meta.at : "";
-        more = visit(user, &e);
+        whole = e.problem != entry_no_memory;
+        more = whole && visit(user, &e);
         visited++;
         text_free(&meta);
         blob_free(&b);
@@ -127,7 +130,7 @@ size_t cache_each(struct cache *c, bool (*visit)(void *user, const struct cache_
             close(fd);
     }
     free(l.at);
-    return visited;
+    return whole ? visited : SIZE_MAX;
 }
 
 bool cache_drop(struct cache *c, const char *key)
@@ -141,9 +144,12 @@ bool cache_drop(struct cache *c, const char *key)
 
 size_t cache_prune(struct cache *c, uint64_t max_bytes, uint64_t *bytes)
 {
-    struct list l = collect(c);
+    struct list l = {0};
+    bool whole = collect(c, &l);
     uint64_t kept = 0, freed = 0;
     size_t dropped = 0;
+    if (!whole)
+        l.n = 0;
     if (l.n)
         qsort(l.at, l.n, sizeof *l.at, by_use);
     for (size_t i = 0; i < l.n; i++) {
@@ -157,5 +163,5 @@ size_t cache_prune(struct cache *c, uint64_t max_bytes, uint64_t *bytes)
     free(l.at);
     if (bytes)
         *bytes = freed;
-    return dropped;
+    return whole ? dropped : SIZE_MAX;
 }

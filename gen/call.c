@@ -48,27 +48,33 @@ static moegen_status unknown_arg(const struct unit *u, const char *name, moegen_
     text_fmt(&t, "kernel '%s' has no tensor '%s'; it takes", u->facts.name, name ? name : "(null)");
     for (int i = 0; i < u->facts.arg_count; i++)
         text_fmt(&t, "%s %s", i ? "," : "", u->arg[i].name);
-    moegen_status status = error_set(err, MOEGEN_BAD_ARGUMENT, "%s", t.at ? t.at : "");
-    text_free(&t);
-    return status;
+    return error_take(err, MOEGEN_BAD_ARGUMENT, &t);
+}
+
+bool bind_is_empty(int rank, const int64_t *shape)
+{
+    for (int d = 0; shape && d < rank; d++)
+        if (shape[d] == 0)
+            return true;
+    return false;
 }
 
 static moegen_status bind(moegen_call *call, const char *name, void *data, moegen_dtype dtype,
                           int rank, const int64_t *shape, bool writable, moegen_error **err)
 {
-    if (!call || (rank && !shape) || rank < 0 || rank > MAX_RANK)
+    if (!call || (data && rank && !shape) || rank < 0 || rank > MAX_RANK)
         return error_set(err, MOEGEN_BAD_ARGUMENT, "a call, a rank of 0..%d and a shape are needed",
                          MAX_RANK);
     const struct unit *u = call->unit;
     int arg = arg_find(u, name);
     if (arg < 0)
         return unknown_arg(u, name, err);
-    if (!data) {
+    if (!data && !bind_is_empty(rank, shape)) {
         call->ready = false;
         call->bound[arg] = (struct bound){0};
         return MOEGEN_OK;
     }
-    struct bound b = {.data = data, .rank = rank};
+    struct bound b = {.there = true, .data = data, .rank = rank};
     if (rank)
         memcpy(b.shape, shape, (size_t)rank * sizeof *shape);
     if (!writable && u->arg[arg].role != MOEGEN_IN)

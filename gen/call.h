@@ -6,7 +6,8 @@
 #include "private.h"
 
 struct bound {
-    void *data; /* NULL: not bound */
+    bool there;
+    void *data; /* NULL: without elements */
     int rank;
     int64_t shape[MAX_RANK];
 };
@@ -24,6 +25,12 @@ struct moegen_call {
         int64_t size;
     } cell[MAX_ARGS + MAX_DIMS + 2];
 };
+
+/* ---- call.c ---- */
+
+/* Has a tensor of this shape no elements? Then its data may be NULL and it is bound all the same.
+ */
+bool bind_is_empty(int rank, const int64_t *shape);
 
 /* ---- call_check.c ---- */
 

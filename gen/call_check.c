@@ -2,6 +2,7 @@
 /* call_check.c - what is bound to a call against what its kernel takes: dtypes, shapes, sizes,
  * overlaps. */
 #include <inttypes.h>
+#include <stdint.h>
 
 #include "call.h"
 
@@ -34,9 +35,7 @@ static moegen_status mismatch(const struct unit *u, int arg, moegen_dtype dtype,
     text_fmt(&t, ", expected ");
     expected(&t, u, arg);
     text_fmt(&t, "%s", why ? why : "");
-    moegen_status status = error_set(err, MOEGEN_BAD_ARGUMENT, "%s", t.at ? t.at : "");
-    text_free(&t);
-    return status;
+    return error_take(err, MOEGEN_BAD_ARGUMENT, &t);
 }
 
 /* May this shape match for some sizes? Constants must be equal, and nothing may be negative. */
@@ -52,12 +51,24 @@ static bool shape_possible(const struct unit *u, int arg, const struct bound *b)
     return true;
 }
 
+/* Has it a number of bytes? */
+static bool countable(moegen_dtype dtype, const struct bound *b)
+{
+    size_t bytes = moegen_dtype_size(dtype);
+    for (int d = 0; d < b->rank; d++)
+        if (b->shape[d] && __builtin_mul_overflow(bytes, (size_t)b->shape[d], &bytes))
+            return false;
+    return bytes <= PTRDIFF_MAX;
+}
+
 moegen_status call_may_bind(const struct unit *u, int arg, moegen_dtype dtype,
                             const struct bound *b, moegen_error **err)
 {
-    if (dtype == u->arg[arg].dtype && shape_possible(u, arg, b))
-        return MOEGEN_OK;
-    return mismatch(u, arg, dtype, b, NULL, err);
+    if (dtype != u->arg[arg].dtype || !shape_possible(u, arg, b))
+        return mismatch(u, arg, dtype, b, NULL, err);
+    if (!countable(dtype, b))
+        return mismatch(u, arg, dtype, b, ", and memory is smaller than that", err);
+    return MOEGEN_OK;
 }
 
 void call_solve(const moegen_call *c, int64_t *size, int *from)
@@ -68,7 +79,7 @@ void call_solve(const moegen_call *c, int64_t *size, int *from)
         from[k] = -1;
     }
     for (int i = 0; i < u->facts.arg_count; i++)
-        for (int d = 0; c->bound[i].data && d < u->arg[i].rank; d++) {
+        for (int d = 0; c->bound[i].there && d < u->arg[i].rank; d++) {
             const struct extent *x = &u->extent[i][d];
             if (x->dim < 0 || size[x->dim] >= 0)
                 continue;
@@ -98,72 +109,93 @@ static uintptr_t bytes_of(const moegen_call *c, int i)
     return n;
 }
 
-static void check_overlaps(const moegen_call *c, moegen_error **err)
+/* Each check complains of all it finds. Its answer is the status, which needs no memory: a
+ * complaint that is lost changes nothing. */
+
+static moegen_status check_bound(const moegen_call *c, moegen_error **err)
 {
     const struct unit *u = c->unit;
-    for (int i = 0; i < u->facts.arg_count; i++)
-        for (int j = 0; c->bound[i].data && j < u->facts.arg_count; j++) {
-            if (!c->bound[j].data || i == j || u->arg[i].role == MOEGEN_IN ||
-                (j < i && u->arg[j].role != MOEGEN_IN))
-                continue;
-            uintptr_t a = (uintptr_t)c->bound[i].data, b = (uintptr_t)c->bound[j].data;
-            if (a < b + bytes_of(c, j) && b < a + bytes_of(c, i))
-                error_set(err, MOEGEN_BAD_ARGUMENT, "output '%s' overlaps tensor '%s'",
-                          u->arg[i].name, u->arg[j].name);
-        }
+    moegen_status status = MOEGEN_OK;
+    for (int i = 0; i < u->facts.arg_count; i++) {
+        struct text t = {0};
+        if (c->bound[i].there || u->arg[i].optional)
+            continue;
+        text_fmt(&t, "tensor '%s' is not bound; expected ", u->arg[i].name);
+        expected(&t, u, i);
+        status = error_take(err, MOEGEN_BAD_ARGUMENT, &t);
+    }
+    return status;
 }
 
-static void check_shapes(const moegen_call *c, const int64_t *size, const int *from,
-                         moegen_error **err)
+static moegen_status check_sizes(const moegen_call *c, const int64_t *size, moegen_error **err)
+{
+    moegen_status status = MOEGEN_OK;
+    for (int k = 0; k < c->unit->facts.dim_count; k++)
+        if (size[k] < 0)
+            status = error_set(err, MOEGEN_BAD_ARGUMENT,
+                               "no bound tensor fixes the size %s: set it", c->unit->dim[k]);
+    return status;
+}
+
+static moegen_status check_shapes(const moegen_call *c, const int64_t *size, const int *from,
+                                  moegen_error **err)
 {
     const struct unit *u = c->unit;
+    moegen_status status = MOEGEN_OK;
     for (int i = 0; i < u->facts.arg_count; i++) {
         const struct bound *b = &c->bound[i];
         struct text why = {0};
-        if (!b->data || shape_agrees(c, i, size))
+        if (!b->there || shape_agrees(c, i, size))
             continue;
         for (int k = 0; k < u->facts.dim_count; k++) {
             text_fmt(&why, "%s%s = %" PRId64, k ? ", " : " with ", u->dim[k], size[k]);
             if (from[k] >= 0 && from[k] != i)
                 text_fmt(&why, " (from '%s')", u->arg[from[k]].name);
         }
-        mismatch(u, i, u->arg[i].dtype, b, why.at, err);
+        status = mismatch(u, i, u->arg[i].dtype, b, why.at, err);
         text_free(&why);
     }
+    return status;
+}
+
+static bool overlap(const moegen_call *c, int i, int j)
+{
+    uintptr_t a = (uintptr_t)c->bound[i].data, b = (uintptr_t)c->bound[j].data;
+    uintptr_t m = bytes_of(c, i), n = bytes_of(c, j);
+    return m && n && a < b + n && b < a + m;
+}
+
+static moegen_status check_overlaps(const moegen_call *c, moegen_error **err)
+{
+    const struct unit *u = c->unit;
+    moegen_status status = MOEGEN_OK;
+    for (int i = 0; i < u->facts.arg_count; i++)
+        for (int j = 0; c->bound[i].there && j < u->facts.arg_count; j++) {
+            if (!c->bound[j].there || i == j || u->arg[i].role == MOEGEN_IN ||
+                (j < i && u->arg[j].role != MOEGEN_IN))
+                continue;
+            if (overlap(c, i, j))
+                status = error_set(err, MOEGEN_BAD_ARGUMENT, "output '%s' overlaps tensor '%s'",
+                                   u->arg[i].name, u->arg[j].name);
+        }
+    return status;
 }
 
 moegen_status call_check(moegen_call *c, moegen_error **err)
 {
+    static const _Alignas(64) char nothing[64]; /* where a tensor without elements is */
     const struct unit *u = c->unit;
-    moegen_error *all = NULL;
     int64_t size[MAX_DIMS];
-    int unbound = 0, from[MAX_DIMS];
+    int from[MAX_DIMS], n = u->facts.arg_count;
     call_solve(c, size, from);
-    for (int i = 0; i < u->facts.arg_count; i++)
-        if (!c->bound[i].data && !u->arg[i].optional) {
-            struct text t = {0};
-            expected(&t, u, i);
-            error_set(&all, MOEGEN_BAD_ARGUMENT, "tensor '%s' is not bound; expected %s",
-                      u->arg[i].name, t.at ? t.at : "");
-            text_free(&t);
-            unbound++;
-        }
-    for (int k = 0; k < u->facts.dim_count; k++)
-        if (size[k] < 0 && !unbound)
-            error_set(&all, MOEGEN_BAD_ARGUMENT, "no bound tensor fixes the size %s: set it",
-                      u->dim[k]);
-    check_shapes(c, size, from, &all);
-    check_overlaps(c, &all);
-    if (all) {
-        if (err)
-            *err = all;
-        else
-            moegen_error_release(all);
+    moegen_status unbound = check_bound(c, err);
+    moegen_status unknown = unbound ? MOEGEN_OK : check_sizes(c, size, err);
+    moegen_status wrong = check_shapes(c, size, from, err);
+    moegen_status shared = check_overlaps(c, err);
+    if (unbound || unknown || wrong || shared)
         return MOEGEN_BAD_ARGUMENT;
-    }
-    int n = u->facts.arg_count;
     for (int i = 0; i < n; i++)
-        c->cell[i].pointer = c->bound[i].data;
+        c->cell[i].pointer = c->bound[i].there && !c->bound[i].data ? nothing : c->bound[i].data;
     for (int k = 0; k < u->facts.dim_count; k++)
         c->cell[n + k].size = size[k];
     return MOEGEN_OK;

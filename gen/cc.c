@@ -175,10 +175,13 @@ static moegen_status report(const char *cc, const struct place *p, const char *t
         found += complain(line, p, text, err);
         last = line;
     }
-    if (!found)
-        error_set(err, MOEGEN_INTERNAL, "%s failed: %s", cc, last ? last : "no message");
+    moegen_status status = log.lost ? MOEGEN_NO_MEMORY : MOEGEN_INTERNAL;
+    if (log.lost)
+        error_set(err, status, "%s failed, and there is no memory for its messages", cc);
+    else if (!found)
+        error_set(err, status, "%s failed: %s", cc, last ? last : "no message");
     text_free(&log);
-    return MOEGEN_INTERNAL;
+    return status;
 }
 
 /* ---- compile ---- */
@@ -216,13 +219,20 @@ static moegen_status compile(struct place *p, const char *text, const char *cc,
             break;
     }
     if (error)
-        return error_set(err, MOEGEN_UNSUPPORTED, "no C compiler: cannot start %s (%s)",
+        return error_set(err, error == ENOMEM ? MOEGEN_NO_MEMORY : MOEGEN_UNSUPPORTED,
+                         "no C compiler: cannot start %s (%s)",
                          choices == 1 ? candidates[0] : "gcc, cc or clang", strerror(error));
     int code = await(pid);
     struct stat made;
     if (code > 0 || (code < 0 && stat(p->so, &made)))
         return report(candidates[i], p, text, err);
     return MOEGEN_OK;
+}
+
+/* The dynamic linker tells only in words. */
+static bool out_of_memory(const char *why)
+{
+    return !why || strstr(why, "out of memory") || strstr(why, strerror(ENOMEM));
 }
 
 moegen_status cc_compile(const char *text, const char *cc, const char *const *flags,
@@ -236,8 +246,9 @@ moegen_status cc_compile(const char *text, const char *cc, const char *const *fl
         goto out;
     code.dl = dlopen(p.so, RTLD_NOW | RTLD_LOCAL);
     if (!code.dl) {
-        status =
-            error_set(err, MOEGEN_UNSUPPORTED, "cannot load the compiled kernel: %s", dlerror());
+        const char *why = dlerror();
+        status = error_set(err, out_of_memory(why) ? MOEGEN_NO_MEMORY : MOEGEN_UNSUPPORTED,
+                           "cannot load the compiled kernel: %s", why ? why : "no reason given");
         goto out;
     }
     for (int i = 0; i < n && i < MAX_ENTRIES; i++) {

@@ -62,6 +62,12 @@ extern int verbose;
 /* Prints every complaint on stderr (in colour on a terminal), releases the error, gives the exit
  * code. */
 int fail(moegen_status status, moegen_error *err);
+/* Memory was out, and something is missing from what was, or will be, printed: the exit status says
+ * so in the end. */
+void lost(void);
+int whole(int result); /* the exit code: `result`, unless something was lost */
+/* Prints a text on stdout, or complains that it is lost; frees it. */
+int put_text(struct text *t);
 /* A complaint in printf form as bad input. */
 int bad(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void note(const char *format, ...) __attribute__((format(printf, 1, 2))); /* stderr, unless quiet */
@@ -75,6 +81,7 @@ struct table {
     int columns;
     struct text *cell;
     int cells;
+    bool lost; /* no memory for a cell */
 };
 void table_add(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void table_print(struct table *t, FILE *to); /* and frees it */
@@ -107,11 +114,13 @@ moegen_spec job_spec(const struct job *j, int k, int extra);
 /* That kernel. tokens > 0: where the spec fixes T, this many instead. cc: see kernel_get. */
 moegen_status job_kernel(struct job *j, int k, int extra, int64_t tokens, const char *cc,
                          moegen_kernel **kernel, moegen_error **err);
-int read_file(const char *path,
-              struct text *out); /* complains and returns an exit code; "-" is stdin */
+/* At most `most` bytes, however many there are to come; "-" is stdin. Complains and returns an exit
+ * code. */
+int read_file(const char *path, size_t most, struct text *out);
 /* Writes through a temporary file beside `path`; leaves it alone if it has these bytes already.
  * *changed may be NULL. */
 int write_file(const char *path, const char *bytes, size_t len, bool *changed);
+int write_text(const char *path, const struct text *t); /* the same, unless it is lost */
 /* The next item of a comma-separated list (commas in brackets do not count): copies it to `out`,
  * moves *at; false at the end. */
 bool next_item(const char **at, char out[64]);

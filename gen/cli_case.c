@@ -193,7 +193,7 @@ moegen_status outputs_expect(const moegen_kernel *kernel, const moegen_rt_proble
         want.tokens = tokens;
     }
     moegen_rt_problem *made = moegen_rt_problem_create();
-    if (!made)
+    if (!made || (want.token_count && !tokens))
         status = error_set(err, MOEGEN_NO_MEMORY, "out of memory");
     else
         status = told(reference->compute(in, &want, made, &why), t->text, &why, err);

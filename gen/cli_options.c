@@ -75,8 +75,10 @@ static const struct option *option_find(const char *word, size_t len, unsigned c
 static bool words_add(struct words *w, const char *word)
 {
     const char **more = realloc(w->at, (size_t)(w->count + 1) * sizeof *more);
-    if (!more)
+    if (!more) {
+        bad("out of memory");
         return false;
+    }
     w->at = more;
     w->at[w->count++] = word;
     return true;

@@ -236,8 +236,7 @@ int plot_write(const struct bench *b, const char *cpu)
                  "no kernel here has floating-point operations");
     put_legend(&p);
     text_fmt(&t, "</svg>\n");
-    int result = t.lost || plot->lost ? fail(MOEGEN_NO_MEMORY, NULL)
-                                      : write_file(b->o->plot, t.at, t.len, NULL);
+    int result = plot->lost ? fail(MOEGEN_NO_MEMORY, NULL) : write_text(b->o->plot, &t);
     text_free(&t);
     return result;
 }

@@ -40,6 +40,26 @@ static int exit_code(moegen_status status)
     return (size_t)status < sizeof codes / sizeof *codes ? codes[status] : EXIT_BUG;
 }
 
+static bool something_lost;
+
+void lost(void)
+{
+    something_lost = true;
+}
+
+int whole(int result)
+{
+    return result == EXIT_OK && something_lost ? fail(MOEGEN_NO_MEMORY, NULL) : result;
+}
+
+int put_text(struct text *t)
+{
+    int result = t->lost ? fail(MOEGEN_NO_MEMORY, NULL) : EXIT_OK;
+    fputs(t->at ? t->at : "", stdout);
+    text_free(t);
+    return result;
+}
+
 int fail(moegen_status status, moegen_error *err)
 {
     enum { SHOWN = 12 }; /* of our own bugs; of the user's, all */
@@ -51,11 +71,15 @@ int fail(moegen_status status, moegen_error *err)
         diag_render(&t, &err->diag[i], paint());
     if (err && shown < err->count)
         text_fmt(&t, "... and %zu more (-v shows them)\n", err->count - shown);
-    if (!err)
+    if (!shown)
         text_fmt(&t, "error: %s\n", moegen_status_name(status));
     if (status == MOEGEN_INTERNAL)
         text_fmt(&t, "This is a bug of moegen. Please report it with the spec and the command.\n");
-    fputs(t.at ? t.at : "error: out of memory\n", stderr);
+    if (t.at)
+        fputs(t.at, stderr);
+    else
+        fprintf(stderr, "error: %s, and there is no memory to say more\n",
+                moegen_status_name(status));
     text_free(&t);
     moegen_error_release(err);
     return exit_code(status);
@@ -127,16 +151,17 @@ void json_number(struct text *t, double value)
 void table_add(struct table *t, const char *format, ...)
 {
     struct text *more = realloc(t->cell, (size_t)(t->cells + 1) * sizeof *more);
+    t->lost = t->lost || !more;
     if (!more)
         return;
-    char line[512];
+    struct text *cell = &more[t->cells++];
+    t->cell = more;
+    *cell = (struct text){0};
     va_list args;
     va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
+    text_vfmt(cell, format, args);
     va_end(args);
-    t->cell = more;
-    t->cell[t->cells] = (struct text){0};
-    text_add(&t->cell[t->cells++], line, strlen(line));
+    t->lost = t->lost || cell->lost;
 }
 
 static bool numeric(const char *s)
@@ -147,6 +172,11 @@ static bool numeric(const char *s)
 void table_print(struct table *t, FILE *to)
 {
     int width[32] = {0};
+    if (t->lost) {
+        lost();
+        table_free(t);
+        return;
+    }
     for (int i = 0; i < t->cells; i++) {
         int *w = &width[i % t->columns];
         if ((int)t->cell[i].len > *w)

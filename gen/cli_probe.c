@@ -18,8 +18,10 @@ bool samples_add(struct samples *s, double seconds)
     if (s->count == s->room) {
         int room = s->room ? 2 * s->room : 64;
         double *more = realloc(s->at, (size_t)room * sizeof *more);
-        if (!more)
+        if (!more) {
+            lost();
             return false;
+        }
         s->at = more;
         s->room = room;
     }
@@ -32,8 +34,10 @@ double samples_at(const struct samples *s, double share)
     if (!s->count)
         return NAN;
     double *sorted = malloc((size_t)s->count * sizeof *sorted);
-    if (!sorted)
+    if (!sorted) {
+        lost();
         return NAN;
+    }
     memcpy(sorted, s->at, (size_t)s->count * sizeof *sorted);
     qsort(sorted, (size_t)s->count, sizeof *sorted, compare);
     double value = sorted[(int)(share * (s->count - 1) + 0.5)];
@@ -182,7 +186,7 @@ void probe_open(struct probe *p, moegen_engine *engine, const char *target, cons
     if (status)
         note("note: the limits of target %s with %d thread%s cannot be measured: %s", target,
              threads, threads == 1 ? "" : "s",
-             err && err->count ? err->diag[0].message : moegen_status_name(status));
+             err && err->count ? diag_message(err->diag) : moegen_status_name(status));
     moegen_error_release(err);
 }
 

@@ -34,9 +34,13 @@ void contender_count(struct contender *c, const moegen_rt_problem *in)
     const moegen_rt_tensor *sizes = moegen_rt_problem_tensor(in, "m_sizes");
     if (sizes)
         count_sizes(c, sizes);
-    char *hit = ids && blocks && size ? calloc((size_t)experts, 1) : NULL;
-    if (!hit)
+    if (!ids || !blocks || !size)
         return;
+    char *hit = calloc((size_t)experts, 1);
+    if (!hit) {
+        lost();
+        return;
+    }
     c->rows = c->experts = 0;
     for (int64_t slot = 0; slot < moegen_rt_tensor_count(ids); slot++) {
         int32_t id = ((const int32_t *)ids->data)[slot];

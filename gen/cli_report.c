@@ -190,10 +190,12 @@ static int write_json(const struct bench *b)
     text_fmt(&t, "{\n  \"context\": ");
     add_context(b, &t);
     text_fmt(&t, ",\n  \"results\": [%s\n  ]\n}\n", b->results.at ? b->results.at : "");
-    if (strcmp(b->o->json, "-") == 0)
-        fputs(t.at, stdout);
+    if (b->results.lost)
+        result = fail(MOEGEN_NO_MEMORY, NULL);
+    else if (strcmp(b->o->json, "-") == 0)
+        return put_text(&t);
     else
-        result = write_file(b->o->json, t.at, t.len, NULL);
+        result = write_text(b->o->json, &t);
     text_free(&t);
     return result;
 }

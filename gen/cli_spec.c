@@ -11,41 +11,56 @@
 
 /* ---- files ---- */
 
-int read_file(const char *path, struct text *out)
+/* A complaint about a file, of errno `why`. */
+static int file_fails(const char *what, const char *path, int why)
 {
-    FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
-    if (!f)
-        return bad("cannot read %s: %s", path, strerror(errno));
+    bad("cannot %s %s: %s", what, path, strerror(why));
+    return why == ENOMEM ? EXIT_NOT_HERE : EXIT_BAD_INPUT;
+}
+
+/* read(2), again after a signal. */
+static ssize_t read_some(int fd, char *block, size_t size)
+{
+    ssize_t n;
+    do
+        n = read(fd, block, size);
+    while (n < 0 && errno == EINTR);
+    return n;
+}
+
+int read_file(const char *path, size_t most, struct text *out)
+{
     char block[65536];
-    size_t n;
+    ssize_t n = 0;
+    bool standard = strcmp(path, "-") == 0;
+    int fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return file_fails("read", path, errno);
     text_add(out, "", 0);
-    while ((n = fread(block, 1, sizeof block, f)) > 0)
-        text_add(out, block, n);
-    bool broken = ferror(f);
-    int why = errno;
-    if (f != stdin)
-        fclose(f);
-    if (broken || out->lost)
-        return bad("cannot read %s: %s", path, out->lost ? "out of memory" : strerror(why));
-    return EXIT_OK;
+    while (out->len <= most && (n = read_some(fd, block, sizeof block)) > 0)
+        text_add(out, block, (size_t)n);
+    int why = n < 0 ? errno : out->lost ? ENOMEM : 0;
+    if (!standard)
+        close(fd);
+    if (why)
+        return file_fails("read", path, why);
+    return out->len > most ? bad("%s: more than %zu bytes, the limit", path, most) : EXIT_OK;
 }
 
 static bool same_bytes(const char *path, const char *bytes, size_t len)
 {
-    struct stat info;
-    struct text old = {0};
-    if (stat(path, &info) || (size_t)info.st_size != len)
-        return false;
-    FILE *f = fopen(path, "rb");
     char block[65536];
-    size_t n;
-    while (f && (n = fread(block, 1, sizeof block, f)) > 0)
-        text_add(&old, block, n);
-    if (f)
-        fclose(f);
-    bool same = f && old.len == len && (!len || memcmp(old.at, bytes, len) == 0);
-    text_free(&old);
-    return same;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t n = 0;
+    bool same = fd >= 0;
+    while (same && (n = read_some(fd, block, sizeof block)) > 0) {
+        same = (size_t)n <= len && memcmp(block, bytes, (size_t)n) == 0;
+        bytes += same ? n : 0;
+        len -= same ? (size_t)n : 0;
+    }
+    if (fd >= 0)
+        close(fd);
+    return same && n == 0 && len == 0;
 }
 
 int write_file(const char *path, const char *bytes, size_t len, bool *changed)
@@ -57,11 +72,12 @@ int write_file(const char *path, const char *bytes, size_t len, bool *changed)
         return EXIT_OK;
     struct text temporary = {0};
     text_fmt(&temporary, "%s.%ld.tmp", path, (long)getpid());
-    FILE *f = temporary.lost ? NULL : fopen(temporary.at, "wbx");
+    if (temporary.lost)
+        return file_fails("write", path, ENOMEM);
+    int fd = open(temporary.at, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    bool made = fd >= 0, written = made && write_all(fd, bytes, len);
     int why = errno;
-    bool written = f && fwrite(bytes, 1, len, f) == len;
-    why = f && !written ? errno : why;
-    if (f && fclose(f) && written) {
+    if (made && close(fd) && written) {
         written = false;
         why = errno;
     }
@@ -69,10 +85,16 @@ int write_file(const char *path, const char *bytes, size_t len, bool *changed)
         written = false;
         why = errno;
     }
-    if (f && !written)
+    if (made && !written)
         unlink(temporary.at);
     text_free(&temporary);
-    return written ? EXIT_OK : bad("cannot write %s: %s", path, strerror(why));
+    return written ? EXIT_OK : file_fails("write", path, why);
+}
+
+int write_text(const char *path, const struct text *t)
+{
+    return t->lost ? fail(MOEGEN_NO_MEMORY, NULL)
+                   : write_file(path, t->at ? t->at : "", t->len, NULL);
 }
 
 bool next_item(const char **at, char out[64])
@@ -120,8 +142,8 @@ static int collect_sets(struct job *j, const struct options *o)
         if (!key)
             return fail(MOEGEN_NO_MEMORY, NULL);
         j->set[j->sets++] = (moegen_override){key, equals + 1};
+        j->own_sets = j->sets;
     }
-    j->own_sets = j->sets;
     bool lists = o->command->bit & CHECK; /* there --target and --spelling are lists */
     for (int i = 0; i < 2 && !lists; i++)
         if (fixed[i][1])
@@ -148,10 +170,15 @@ static int find_kernels(struct job *j, const char *wanted)
         return fail(status, err);
     size_t count = wanted ? 1 : names.count;
     j->kernel = calloc(count + 1, sizeof *j->kernel);
-    for (size_t i = 0; j->kernel && i < count; i++)
-        j->kernel[j->kernels++] = strdup(wanted ? wanted : names.item[i].name);
+    bool whole = j->kernel != NULL;
+    for (size_t i = 0; whole && i < count; i++) {
+        char *name = strdup(wanted ? wanted : names.item[i].name);
+        whole = name != NULL;
+        j->kernel[j->kernels] = name;
+        j->kernels += whole;
+    }
     listing_free(&names);
-    return j->kernel ? EXIT_OK : fail(MOEGEN_NO_MEMORY, NULL);
+    return whole ? EXIT_OK : fail(MOEGEN_NO_MEMORY, NULL);
 }
 
 int job_open(struct job *j, const struct options *o)
@@ -165,7 +192,7 @@ int job_open(struct job *j, const struct options *o)
         return fail(MOEGEN_NO_MEMORY, NULL);
     const char *kernel = split_kernel(j->path);
     j->label = strcmp(j->path, "-") == 0 ? "<stdin>" : j->path;
-    int result = read_file(j->path, &j->text);
+    int result = read_file(j->path, SPEC_MOST, &j->text);
     if (result || (result = collect_sets(j, o)))
         return result;
     moegen_engine_options e = {

@@ -66,6 +66,8 @@ static int add_contender(struct group *g, const struct axis *axes, int count)
         else if ((c->threads = atoi(value)) < 1)
             return bad("threads: '%s' is not a number of threads", value);
     }
+    if (c->variant.lost)
+        return fail(MOEGEN_NO_MEMORY, NULL);
     moegen_error *err = NULL;
     moegen_status status = job_kernel(&b->job, g->k, extra, b->o->tokens, NULL, &c->kernel, &err);
     if (status && variant_is_refused(c->variant.at, err)) {
@@ -137,6 +139,8 @@ static moegen_status open_view(struct group *g, int i, moegen_error **err)
     struct trial t = trial_of(g, c);
     moegen_status status = MOEGEN_OK;
     signature(&mine, c);
+    if (mine.lost)
+        return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
     while (s < g->shared + g->shares && strcmp(s->signature.at, mine.at) != 0)
         s++;
     if (s == g->shared + g->shares) {
@@ -303,6 +307,8 @@ static int bench_kernel(struct bench *b, int k)
         result = fail(status, err);
     else if (!result)
         l->name = *b->job.kernel[k] ? b->job.kernel[k] : strdup(g->contender[0].name);
+    if (!result && !l->name)
+        result = fail(MOEGEN_NO_MEMORY, NULL);
     b->latencies += !result;
     group_close(g);
     return result;

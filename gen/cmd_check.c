@@ -58,7 +58,9 @@ static int add_variant(struct check *c, const char *target, const char *spelling
     }
     if (status)
         text_fmt(&v->why, "%s",
-                 err && err->count ? err->diag[0].message : moegen_status_name(status));
+                 err && err->count ? diag_message(err->diag) : moegen_status_name(status));
+    if (v->why.lost)
+        lost();
     moegen_error_release(err);
     return EXIT_OK;
 }
@@ -110,6 +112,10 @@ static int add_variants(struct check *c)
     char target[64], spelling[64], cc[64];
     memset(c->at, 0, sizeof *c->at);
     int result = target_list(o->target, &targets);
+    if (!result && targets.lost)
+        result = fail(MOEGEN_NO_MEMORY, NULL);
+    if (result)
+        return result;
     bool alone = !strchr(targets.at, ',') && !(spellings && strchr(spellings, ',')) && !o->cc;
     bool first = true;
     for (const char *t = targets.at; !result && each(&t, target, &first);) {
@@ -158,6 +164,8 @@ static void judge_output(struct variant *v, int arg, const struct trial *t, cons
         what = "the kernel wrote outside of it";
     if (!bits->at)
         text_add(bits, got->data, got->bytes);
+    if (bits->lost) /* later runs are not compared with it */
+        lost();
     verdict->l2 = fmax(verdict->l2, r.l2);
     verdict->roundings = fmax(verdict->roundings, r.roundings);
     verdict->limit = r.l2_limit;
@@ -322,7 +330,9 @@ int cmd_check(struct options *o)
             result = check_trials(c);
         check_report(c);
     }
-    if (o->json && !result)
+    if (o->json && !result && json.lost)
+        lost();
+    else if (o->json && !result)
         printf("[%s\n]\n", json.at ? json.at : "");
     else if (table.cells > 10 && !result)
         table_print(&table, stdout);

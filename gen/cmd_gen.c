@@ -75,6 +75,8 @@ static int write_one(struct output *out, const char *stem, const char *suffix, c
     char size[32];
     bool here = strcmp(out->dir, ".") == 0;
     text_fmt(&path, "%s%s%s%s", here ? "" : out->dir, here ? "" : "/", stem, suffix);
+    if (path.lost)
+        return fail(MOEGEN_NO_MEMORY, NULL);
     int result = write_file(path.at, text, strlen(text), &changed);
     if (!result) {
         text_fmt(&out->json, "%s\n  {\"file\": ", out->json.len ? "," : "");
@@ -94,10 +96,12 @@ static int write_one(struct output *out, const char *stem, const char *suffix, c
 static int write_depfile(const struct output *out, const struct job *j)
 {
     struct text t = {0};
+    if (out->targets.lost)
+        return fail(MOEGEN_NO_MEMORY, NULL);
     text_fmt(&t, "%s: ", out->targets.at);
     add_escaped(&t, j->path);
     text_add(&t, "\n", 1);
-    int result = write_file(out->o->depfile, t.at, t.len, NULL);
+    int result = write_text(out->o->depfile, &t);
     text_free(&t);
     return result;
 }
@@ -124,6 +128,8 @@ static int write_sources(const struct options *o, const struct job *j, moegen_so
         const char *flags = moegen_source_cflags(source[0]);
         result = write_file(o->cflags, flags, strlen(flags), NULL);
     }
+    if (!result && o->json && out.json.lost)
+        result = fail(MOEGEN_NO_MEMORY, NULL);
     if (!result && o->json)
         printf("[%s\n]\n", out.json.at);
     text_free(&out.json);
@@ -140,6 +146,10 @@ int cmd_gen(struct options *o)
     if (result)
         goto out;
     source = calloc((size_t)j.kernels + 1, sizeof *source);
+    if (!source) {
+        result = fail(MOEGEN_NO_MEMORY, NULL);
+        goto out;
+    }
     if ((o->stem || o->cflags) && j.kernels != 1) {
         result = bad("%s is for one kernel, the spec has %d: give %s:KERNEL",
                      o->stem ? "--stem" : "--cflags", j.kernels, j.path);
@@ -150,7 +160,8 @@ int cmd_gen(struct options *o)
         moegen_spec spec = job_spec(&j, k, 0);
         add_command(&command, o, &j, k);
         spec.command = command.at;
-        moegen_status status = moegen_generate(j.engine, &spec, &source[k], &err);
+        moegen_status status =
+            command.lost ? MOEGEN_NO_MEMORY : moegen_generate(j.engine, &spec, &source[k], &err);
         text_free(&command);
         progress(j.kernel[k], k + 1, j.kernels);
         if (status && (result = fail(status, err)))

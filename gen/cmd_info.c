@@ -8,7 +8,7 @@
 #include "cli.h"
 
 /* Print text, or {"text": ...} with --json. */
-static void print_text(const struct options *o, const char *text)
+static int print_text(const struct options *o, const char *text)
 {
     struct text t = {0};
     if (o->json) {
@@ -18,8 +18,7 @@ static void print_text(const struct options *o, const char *text)
     } else {
         text_fmt(&t, "%s%s", text, *text && text[strlen(text) - 1] != '\n' ? "\n" : "");
     }
-    fputs(t.at, stdout);
-    text_free(&t);
+    return put_text(&t);
 }
 
 int cmd_explain(struct options *o)
@@ -43,15 +42,16 @@ int cmd_explain(struct options *o)
         text_free(&one);
     }
     if (!result)
-        print_text(o, all.at ? all.at : "");
+        result = all.lost ? fail(MOEGEN_NO_MEMORY, NULL) : print_text(o, all.at ? all.at : "");
     text_free(&all);
     job_close(&j);
     return result;
 }
 
-static void print_items(const struct listing *l)
+static int print_items(const struct listing *l)
 {
     struct text t = {0};
+    text_add(&t, "[", 1);
     for (size_t i = 0; i < l->count; i++) {
         text_fmt(&t, "%s\n  {\"name\": ", i ? "," : "");
         json_string(&t, l->item[i].name);
@@ -59,8 +59,8 @@ static void print_items(const struct listing *l)
         json_string(&t, l->item[i].text ? l->item[i].text : "");
         text_add(&t, "}", 1);
     }
-    printf("[%s\n]\n", t.at ? t.at : "");
-    text_free(&t);
+    text_add(&t, "\n]\n", 3);
+    return put_text(&t);
 }
 
 int cmd_list(struct options *o)
@@ -76,12 +76,9 @@ int cmd_list(struct options *o)
     text_free(&what);
     if (status)
         return fail(status, err);
-    if (o->json)
-        print_items(&l);
-    else
-        print_text(o, l.text.at ? l.text.at : "");
+    int result = o->json ? print_items(&l) : print_text(o, l.text.at ? l.text.at : "");
     listing_free(&l);
-    return EXIT_OK;
+    return result;
 }
 
 int cmd_schema(struct options *o)
@@ -169,12 +166,14 @@ static int cache_show(struct cache *c, struct options *o, bool only_sums)
     char size[32];
     for (int i = 0; i < 7; i++)
         table_add(&t.table, "%s", head[i]);
-    cache_each(c, visit, &t);
-    if (o->json)
+    bool whole = cache_each(c, visit, &t) != SIZE_MAX && !t.table.lost && !t.json.lost;
+    if (!whole)
+        lost();
+    else if (o->json)
         printf("[%s\n]\n", t.json.at ? t.json.at : "");
     else if (t.entries && !only_sums)
         table_print(&t.table, stdout);
-    if (!o->json)
+    if (whole && !o->json)
         printf("%d entries, %s, %d damaged\n", t.entries, show_bytes(size, (double)t.bytes),
                t.broken);
     table_free(&t.table);
@@ -184,8 +183,7 @@ static int cache_show(struct cache *c, struct options *o, bool only_sums)
 
 static int cache_path_command(struct cache *c, struct options *o)
 {
-    print_text(o, cache_path(c));
-    return EXIT_OK;
+    return print_text(o, cache_path(c));
 }
 
 static int cache_list(struct cache *c, struct options *o)
@@ -203,6 +201,8 @@ static int cache_shrink(struct cache *c, uint64_t keep, const struct options *o)
     uint64_t bytes = 0;
     char size[32];
     size_t n = cache_prune(c, keep, &bytes);
+    if (n == SIZE_MAX)
+        return fail(MOEGEN_NO_MEMORY, NULL);
     if (o->json)
         printf("{\"removed\": %zu, \"bytes\": %" PRIu64 "}\n", n, bytes);
     else

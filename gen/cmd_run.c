@@ -37,7 +37,9 @@ static void report(const struct options *o, const struct stand *s, double second
         shape_text(&t, tensor->rank, tensor->shape);
         text_add(&t, "}", 1);
     }
-    if (o->json)
+    if (o->json && t.lost)
+        lost();
+    else if (o->json)
         printf("%s\n]}\n", t.at);
     else if (!quiet)
         printf("%s (%s, %s, from %s) ran in %s: wrote %s\n", s->facts.name, s->facts.target,
@@ -109,7 +111,7 @@ int cmd_run(struct options *o)
         struct text names = {0};
         for (int k = 0; k < j.kernels; k++)
             text_fmt(&names, "%s%s:%s", k ? ", " : "", j.path, j.kernel[k]);
-        result = bad("run takes one kernel; this file has %s", names.at);
+        result = bad("run takes one kernel; this file has %s", names.at ? names.at : "others");
         text_free(&names);
     }
     if (!result && !(in = moegen_rt_problem_create()))

@@ -59,13 +59,18 @@ static void indent(struct text *t, const char *source, int col)
     }
 }
 
+const char *diag_message(const struct diag *d)
+{
+    return d->message ? d->message : "out of memory";
+}
+
 void diag_render(struct text *t, const struct diag *d, const struct paint *p)
 {
     if (d->file)
         text_fmt(t, "%s%s:", p->place, d->file);
     if (d->line > 0)
         text_fmt(t, "%d:%d:", d->line, d->col);
-    text_fmt(t, "%s%serror:%s %s\n", d->file ? " " : "", p->error, p->off, d->message);
+    text_fmt(t, "%s%serror:%s %s\n", d->file ? " " : "", p->error, p->off, diag_message(d));
     if (d->source && d->line > 0) {
         text_fmt(t, "%5d | %s\n      | ", d->line, d->source);
         indent(t, d->source, d->col);
@@ -83,28 +88,37 @@ const char *moegen_error_text(moegen_error *err)
     static const struct paint plain = {"", "", "", ""};
     if (!err)
         return "";
-    if (!err->rendered.at)
+    if (err == &error_lost)
+        return "error: out of memory\n";
+    struct text *t = &err->rendered;
+    if (t->lost)
+        text_free(t);
+    if (!t->at) {
         for (size_t i = 0; i < err->count; i++)
-            diag_render(&err->rendered, &err->diag[i], &plain);
-    return err->rendered.at ? err->rendered.at : "error: out of memory\n";
+            diag_render(t, &err->diag[i], &plain);
+        if (err->lost)
+            text_fmt(t, "error: out of memory for more complaints\n");
+    }
+    return t->at ? t->at : "error: out of memory\n";
 }
 
 size_t moegen_error_count(const moegen_error *err)
 {
-    return err ? err->count : 0;
+    return err == &error_lost ? 1 : err ? err->count : 0;
 }
 
 moegen_status moegen_error_diagnostic(const moegen_error *err, size_t i, moegen_diagnostic *out)
 {
-    if (!err || i >= err->count || !out)
+    static const struct diag lost = {.len = 1};
+    if (i >= moegen_error_count(err) || !out)
         return MOEGEN_BAD_ARGUMENT;
-    const struct diag *d = &err->diag[i];
+    const struct diag *d = err == &error_lost ? &lost : &err->diag[i];
     *out = (moegen_diagnostic){
         .file = d->file,
         .line = d->line,
         .col = d->col,
         .len = d->len,
-        .message = d->message ? d->message : "out of memory",
+        .message = diag_message(d),
         .hint = d->hint,
         .source = d->source,
     };
@@ -113,7 +127,7 @@ moegen_status moegen_error_diagnostic(const moegen_error *err, size_t i, moegen_
 
 void moegen_error_release(moegen_error *err)
 {
-    if (!err)
+    if (!err || err == &error_lost)
         return;
     for (size_t i = 0; i < err->count; i++) {
         struct diag *d = &err->diag[i];

@@ -70,13 +70,15 @@ static bool find_features(moegen_engine *e, const char *given)
         }
         at += len + (at[len] != '\0');
     }
+    if (out->lost)
+        return false;
     for (size_t i = 0; i < out->len; i++)
         e->feature_count += !out->at[i];
     e->feature = calloc(e->feature_count + 1, sizeof *e->feature);
     const char *at = out->at;
     for (size_t i = 0; e->feature && i < e->feature_count; i++, at += strlen(at) + 1)
         e->feature[i] = at;
-    return e->feature && !out->lost;
+    return e->feature != NULL;
 }
 
 static int threads_wanted(int asked)
@@ -89,12 +91,12 @@ static int threads_wanted(int asked)
 moegen_status moegen_engine_create(const moegen_engine_options *options, moegen_engine **engine,
                                    moegen_error **err)
 {
+    static const size_t sizes[] = SIZES_OF(moegen_engine_options, cc);
     moegen_engine_options o = {0};
-    if (options) {
-        if (options->struct_size < sizeof(size_t))
-            return error_set(err, MOEGEN_BAD_ARGUMENT, "options: struct_size is not set");
-        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-    }
+    if (options && !sized_take(&o, options, sizes, sizeof sizes / sizeof *sizes))
+        return error_set(err, MOEGEN_BAD_ARGUMENT,
+                         "options: struct_size is %zu, not sizeof(moegen_engine_options) = %zu",
+                         options->struct_size, sizeof o);
     if (!engine)
         return error_set(err, MOEGEN_BAD_ARGUMENT, "engine must not be NULL");
     moegen_engine *e = calloc(1, sizeof *e);
@@ -147,7 +149,7 @@ size_t moegen_engine_trim(moegen_engine *engine, size_t keep)
 
 const char *moegen_engine_cache_dir(const moegen_engine *engine)
 {
-    return cache_path(engine->cache);
+    return engine ? cache_path(engine->cache) : "";
 }
 
 struct cache *engine_cache(const moegen_engine *engine)
@@ -225,31 +227,11 @@ static bool disk_key(const moegen_engine *e, const struct request *r, unsigned c
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         sha256_add(&s, parts[i], strlen(parts[i]) + 1);
     sha256_add(&s, &e->features.len, sizeof e->features.len);
-    sha256_add(&s, e->features.at, e->features.len);
+    if (e->features.len)
+        sha256_add(&s, e->features.at, e->features.len);
     sha256_add(&s, r->at, r->len);
     sha256_end(&s, key);
     return true;
-}
-
-/* Can this CPU run it? */
-static moegen_status check_cpu(const struct unit *u, moegen_error **err)
-{
-    struct text missing = {0};
-    for (const char *at = u->requires; *at;) {
-        char name[64];
-        size_t len = strcspn(at, " ");
-        snprintf(name, sizeof name, "%.*s", (int)len, at);
-        if (len && !moegen_rt_cpu_has(name))
-            text_fmt(&missing, "%s%s", missing.len ? ", " : "", name);
-        at += len + (at[len] != '\0');
-    }
-    if (!missing.len)
-        return MOEGEN_OK;
-    error_set(err, MOEGEN_UNSUPPORTED,
-              "kernel '%s' for target %s in spelling %s needs %s, which this CPU lacks",
-              u->facts.name, u->facts.target, u->facts.spelling, missing.at);
-    text_free(&missing);
-    return MOEGEN_UNSUPPORTED;
 }
 
 static moegen_status from_disk(moegen_engine *e, const unsigned char key[32], double start,
@@ -263,7 +245,7 @@ static moegen_status from_disk(moegen_engine *e, const unsigned char key[32], do
     if (!cache_get(e->cache, key, &blob, &meta))
         return status;
     if (!(status = unit_create(meta.at, meta.len, e->crew, &u, NULL)) &&
-        !(status = check_cpu(u, NULL)) && !(status = code_map(&blob, &code, NULL))) {
+        !(status = unit_check_cpu(u, NULL)) && !(status = code_map(&blob, &code, NULL))) {
         unit_attach(u, &code, "disk", now() - start);
         code_note(&u->code, u->facts.name);
         *out = u;
@@ -275,18 +257,23 @@ static moegen_status from_disk(moegen_engine *e, const unsigned char key[32], do
     return status;
 }
 
-/* The words of "-mavx512f -mfma" as an argument list; *copy is freed by the caller. */
-enum { MAX_FLAGS = 32 };
-static const char *const *split_flags(const char *flags, char **copy, const char *list[MAX_FLAGS])
+/* The C text through a compiler, with the unit's flags. */
+static moegen_status through_cc(const struct unit *u, const char *text, const char *cc,
+                                const char *const *symbols, struct code *code, moegen_error **err)
 {
+    enum { MAX_FLAGS = 32 };
+    const char *list[MAX_FLAGS];
+    char *words = strdup(u->cflags), *rest = NULL;
     int n = 0;
-    char *rest = NULL;
-    *copy = strdup(flags);
-    for (char *w = *copy ? strtok_r(*copy, " ", &rest) : NULL; w && n < MAX_FLAGS - 1;
+    if (!words)
+        return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+    for (char *w = strtok_r(words, " ", &rest); w && n < MAX_FLAGS - 1;
          w = strtok_r(NULL, " ", &rest))
         list[n++] = w;
     list[n] = NULL;
-    return list;
+    moegen_status status = cc_compile(text, cc, list, symbols, 2, code, err);
+    free(words);
+    return status;
 }
 
 /* Generate and compile. cc: through that compiler; NULL: libtcc, or the engine's compiler for
@@ -300,14 +287,12 @@ static moegen_status from_spec(moegen_engine *e, const moegen_spec *spec, const 
     struct blob blob = {0};
     struct code code = {0};
     struct unit *u = NULL;
-    const char *list[MAX_FLAGS];
-    char *words = NULL;
     moegen_status status = ask_open(&a, e, spec, cc ? "file" : "jit", err);
     if (status || (status = ask_build(&a, e, &built, err)))
         goto out;
     double generated = now();
     if ((status = unit_create(built.meta.at, built.meta.len, e->crew, &u, err)) ||
-        (status = check_cpu(u, err)))
+        (status = unit_check_cpu(u, err)))
         goto out;
     const char *symbols[2] = {u->entry_name, u->workspace_name};
     bool external = cc || strcmp(u->facts.spelling, "intrinsics") == 0;
@@ -318,8 +303,7 @@ static moegen_status from_spec(moegen_engine *e, const moegen_spec *spec, const 
             goto out;
     }
     if (external)
-        status = cc_compile(built.c.at, cc ? cc : e->cc, split_flags(u->cflags, &words, list),
-                            symbols, 2, &code, err);
+        status = through_cc(u, built.c.at, cc ? cc : e->cc, symbols, &code, err);
     else if (!(status = jit_compile(built.c.at, symbols, 2, &blob, err)))
         status = code_map(&blob, &code, err);
     if (status)
@@ -336,7 +320,6 @@ out:
     unit_release(u);
     code_unmap(&code);
     blob_free(&blob);
-    free(words);
     generated_free(&built);
     ask_close(&a);
     return status;
@@ -368,12 +351,14 @@ static moegen_status make(moegen_engine *e, const moegen_spec *spec, const char 
     return status;
 }
 
-moegen_status kernel_get(moegen_engine *e, const moegen_spec *spec, const char *cc,
+moegen_status kernel_get(moegen_engine *e, const moegen_spec *given, const char *cc,
                          moegen_kernel **kernel, moegen_error **err)
 {
+    moegen_spec own;
+    const moegen_spec *spec = &own;
     if (!e || !kernel)
         return error_set(err, MOEGEN_BAD_ARGUMENT, "engine and kernel must not be NULL");
-    moegen_status status = spec_check(spec, err);
+    moegen_status status = spec_take(&own, given, err);
     struct request r;
     if (status)
         return status;

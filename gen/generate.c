@@ -10,21 +10,31 @@ struct moegen_source {
     char *cflags;
 };
 
-moegen_status spec_check(const moegen_spec *spec, moegen_error **err)
+moegen_status spec_take(moegen_spec *own, const moegen_spec *given, moegen_error **err)
 {
-    if (!spec || spec->struct_size < sizeof(moegen_spec) || (!spec->text && spec->len))
-        return error_set(err, MOEGEN_BAD_ARGUMENT, "a spec with struct_size and text is needed");
-    for (size_t i = 0; i < spec->override_count; i++)
-        if (!spec->overrides || !spec->overrides[i].key || !spec->overrides[i].value)
+    static const size_t sizes[] = SIZES_OF(moegen_spec, command);
+    if (!given)
+        return error_set(err, MOEGEN_BAD_ARGUMENT, "spec must not be NULL");
+    if (!sized_take(own, given, sizes, sizeof sizes / sizeof *sizes))
+        return error_set(err, MOEGEN_BAD_ARGUMENT,
+                         "spec: struct_size is %zu, not sizeof(moegen_spec) = %zu",
+                         given->struct_size, sizeof *given);
+    if (!own->text && own->len)
+        return error_set(err, MOEGEN_BAD_ARGUMENT, "spec: text is NULL, and len is %zu", own->len);
+    for (size_t i = 0; i < own->override_count; i++)
+        if (!own->overrides || !own->overrides[i].key || !own->overrides[i].value)
             return error_set(err, MOEGEN_BAD_ARGUMENT, "override %zu has no key or value", i);
+    own->text = own->text ? own->text : "";
     return MOEGEN_OK;
 }
 
-moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_spec *spec,
+moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_spec *given,
                        const char *purpose, moegen_error **err)
 {
+    moegen_spec own;
+    const moegen_spec *spec = &own;
     *a = (struct ask){0};
-    moegen_status status = spec_check(spec, err);
+    moegen_status status = spec_take(&own, given, err);
     if (status)
         return status;
     a->set = calloc(spec->override_count + 1, sizeof *a->set);
@@ -63,24 +73,29 @@ static void expect(struct ask *a)
     a->request.measure = n < MAX_PROPS ? &a->wanted[n] : NULL;
 }
 
-/* Was a property wanted? Then it is there now. */
-static bool provide(struct ask *a, moegen_engine *engine)
+/* Was a property wanted? Then *again says that it is there now. */
+static moegen_status provide(struct ask *a, moegen_engine *engine, bool *again, moegen_error **err)
 {
     struct text *name = a->request.measure;
-    if (!name || !name->len)
-        return false;
-    a->prop[a->request.prop_count++] = (struct host_prop){name->at, property_of(engine, name->at)};
-    return true;
+    *again = name && name->len;
+    if (!*again)
+        return MOEGEN_OK;
+    double value = property_of(engine, name->at);
+    if (value < 0)
+        return error_set(err, MOEGEN_NO_MEMORY, "out of memory while measuring this CPU");
+    a->prop[a->request.prop_count++] = (struct host_prop){name->at, value};
+    return MOEGEN_OK;
 }
 
 moegen_status ask_build(struct ask *a, moegen_engine *engine, struct generated *out,
                         moegen_error **err)
 {
     moegen_status status;
+    bool again;
     do {
         expect(a);
         status = host_build(&a->request, out, err);
-    } while (!status && provide(a, engine));
+    } while (!status && !(status = provide(a, engine, &again, err)) && again);
     return status;
 }
 
@@ -88,10 +103,11 @@ moegen_status ask_explain(struct ask *a, moegen_engine *engine, struct text *out
                           moegen_error **err)
 {
     moegen_status status;
+    bool again;
     do {
         expect(a);
         status = host_explain(&a->request, out, err);
-    } while (!status && provide(a, engine));
+    } while (!status && !(status = provide(a, engine, &again, err)) && again);
     return status;
 }
 
@@ -122,6 +138,10 @@ moegen_status moegen_generate(moegen_engine *engine, const moegen_spec *spec,
     if ((status = ask_build(&a, engine, &made->text, err)))
         goto out;
     made->cflags = find_cflags(&made->text.meta);
+    if (!made->cflags) {
+        status = error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+        goto out;
+    }
     *source = made;
     made = NULL;
 out:
@@ -132,22 +152,22 @@ out:
 
 const char *moegen_source_name(const moegen_source *source)
 {
-    return source->text.name.at;
+    return source ? source->text.name.at : "";
 }
 
 const char *moegen_source_c(const moegen_source *source)
 {
-    return source->text.c.at;
+    return source ? source->text.c.at : "";
 }
 
 const char *moegen_source_h(const moegen_source *source)
 {
-    return source->text.h.at;
+    return source ? source->text.h.at : "";
 }
 
 const char *moegen_source_cflags(const moegen_source *source)
 {
-    return source->cflags ? source->cflags : "";
+    return source ? source->cflags : "";
 }
 
 void moegen_source_release(moegen_source *source)

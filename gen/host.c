@@ -128,16 +128,18 @@ static bool take_errors(lua_State *L, struct job *job)
         lua_rawgeti(L, -1, i);
         const char *source = field(L, "source"), *kind = field(L, "status"),
                    *message = field(L, "message");
+        const char *file = field(L, "file"), *hint = field(L, "hint");
         bool in_set = source && strcmp(source, "set") == 0;
-        int line = in_set ? 0 : number(L, "line");
-        char *quoted =
+        int line = in_set ? 0 : number(L, "line"), col = in_set ? 0 : number(L, "col"),
+            len = number(L, "len");
+        char *quoted = /* nothing below may raise */
             line && job->request ? spec_line(job->request->text, job->request->len, line) : NULL;
         moegen_status status =
             kind && strcmp(kind, "unsupported") == 0 ? MOEGEN_UNSUPPORTED : MOEGEN_BAD_SPEC;
         if (job->status == MOEGEN_OK)
             job->status = status;
-        error_add(job->err, status, field(L, "file"), line, in_set ? 0 : number(L, "col"),
-                  number(L, "len"), message ? message : "no message", field(L, "hint"), quoted);
+        error_add(job->err, status, file, line, col, len, message ? message : "no message", hint,
+                  quoted);
         free(quoted);
         lua_pop(L, 1);
     }

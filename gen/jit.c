@@ -153,7 +153,7 @@ static void complain(const struct job *j, char *line, moegen_error **err)
 
 static moegen_status report(const struct job *j, const char *reason, moegen_error **err)
 {
-    if (reason && strcmp(reason, "out of memory") == 0)
+    if (j->log.lost || (reason && strcmp(reason, "out of memory") == 0))
         return error_set(err, MOEGEN_NO_MEMORY, "out of memory while compiling the kernel");
     if (reason)
         return error_set(err, MOEGEN_INTERNAL, "libtcc gave up on the generated C: %s", reason);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernel.c - a kernel's metadata: the generator's `meta` lines, parsed once, and what the API tells
  * of them. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "moegen_runtime.h"
 #include "private.h"
 
 /* Cut the next word off *at (words are separated by one space); NULL at the end of the line. */
@@ -19,12 +21,15 @@ static char *word(char **at)
     return start;
 }
 
-static bool add_pair(struct pair **list, size_t *count, const char *key, const char *value)
+static bool add_pair(struct unit *u, struct pair **list, size_t *count, const char *key,
+                     const char *value)
 {
     if ((*count & (*count + 1)) == 0) { /* full at 0, 1, 3, 7, ...? */
         struct pair *more = realloc(*list, 2 * (*count + 1) * sizeof *more);
-        if (!more)
+        if (!more) {
+            u->memory_out = true;
             return false;
+        }
         *list = more;
     }
     (*list)[(*count)++] = (struct pair){key, value};
@@ -86,13 +91,13 @@ static bool parse_derived(struct unit *u, char *rest)
 static bool parse_param(struct unit *u, char *rest)
 {
     char *key = word(&rest);
-    return key && add_pair(&u->param, &u->param_count, key, rest ? rest : "");
+    return key && add_pair(u, &u->param, &u->param_count, key, rest ? rest : "");
 }
 
 static bool parse_status(struct unit *u, char *rest)
 {
     char *code = word(&rest);
-    return rest && add_pair(&u->answer, &u->answer_count, code, rest);
+    return rest && add_pair(u, &u->answer, &u->answer_count, code, rest);
 }
 
 static bool parse_threads(struct unit *u, char *rest)
@@ -200,7 +205,8 @@ moegen_status unit_create(const char *meta, size_t len, struct crew *crew, struc
     u->facts.dims = u->dim;
     text_add(&u->meta, meta, len);
     if (u->meta.lost || !parse_meta(u)) {
-        moegen_status status = u->meta.lost ? MOEGEN_NO_MEMORY : MOEGEN_INTERNAL;
+        bool memory = u->meta.lost || u->memory_out;
+        moegen_status status = memory ? MOEGEN_NO_MEMORY : MOEGEN_INTERNAL;
         unit_release(u);
         return error_set(err, status, "%s",
                          status == MOEGEN_INTERNAL ? "the generator's metadata cannot be parsed"
@@ -210,6 +216,29 @@ moegen_status unit_create(const char *meta, size_t len, struct crew *crew, struc
     u->facts.threads = crew_threads(crew, u->facts.threads);
     *out = u;
     return MOEGEN_OK;
+}
+
+moegen_status unit_check_cpu(const struct unit *u, moegen_error **err)
+{
+    struct text missing = {0};
+    bool lacks = false;
+    for (const char *at = u->requires; *at;) {
+        char name[64];
+        size_t len = strcspn(at, " ");
+        snprintf(name, sizeof name, "%.*s", (int)len, at);
+        if (len && !moegen_rt_cpu_has(name)) {
+            text_fmt(&missing, "%s%s", lacks ? ", " : "", name);
+            lacks = true;
+        }
+        at += len + (at[len] != '\0');
+    }
+    if (lacks)
+        error_set(err, MOEGEN_UNSUPPORTED,
+                  "kernel '%s' for target %s in spelling %s needs %s, which this CPU lacks",
+                  u->facts.name, u->facts.target, u->facts.spelling,
+                  missing.at ? missing.at : "features");
+    text_free(&missing);
+    return lacks ? MOEGEN_UNSUPPORTED : MOEGEN_OK;
 }
 
 void unit_attach(struct unit *u, struct code *code, const char *origin, double seconds)
@@ -271,14 +300,13 @@ void moegen_kernel_release(moegen_kernel *kernel)
 
 moegen_status moegen_kernel_info(const moegen_kernel *kernel, moegen_kernel_facts *facts)
 {
-    if (!kernel || !facts || facts->struct_size < sizeof facts->struct_size)
+    static const size_t sizes[] = SIZES_OF(moegen_kernel_facts, weight_bytes);
+    if (!kernel || !facts)
         return MOEGEN_BAD_ARGUMENT;
-    size_t size = facts->struct_size;
     moegen_kernel_facts all = kernel->unit->facts;
-    all.struct_size = size;
     all.origin = kernel->origin;
-    memcpy(facts, &all, size < sizeof all ? size : sizeof all);
-    return MOEGEN_OK;
+    return sized_give(facts, &all, sizes, sizeof sizes / sizeof *sizes) ? MOEGEN_OK
+                                                                        : MOEGEN_BAD_ARGUMENT;
 }
 
 const char *moegen_kernel_param(const moegen_kernel *kernel, const char *key)

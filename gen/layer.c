@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "private.h"
+#include "call.h"
 
 enum { FORWARD, BACKWARD, PASSES };
 static const char *const ops[PASSES] = {"forward", "backward"};
@@ -62,9 +62,11 @@ moegen_status moegen_layer_create(moegen_engine *engine, const moegen_spec *spec
 {
     if (!engine || !layer)
         return error_set(err, MOEGEN_BAD_ARGUMENT, "engine and layer must not be NULL");
-    moegen_status status = spec_check(spec, err);
+    moegen_spec own;
+    moegen_status status = spec_take(&own, spec, err);
     if (status)
         return status;
+    spec = &own;
     moegen_layer *made = calloc(1, sizeof *made);
     if (!made)
         return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
@@ -196,7 +198,7 @@ static moegen_status bind_given(moegen_layer_state *s, int pass, const moegen_te
         if (kept_find(s, t[i].name))
             status =
                 error_set(err, MOEGEN_BAD_ARGUMENT, "tensor '%s' belongs to the state", t[i].name);
-        else if (!t[i].data)
+        else if (!t[i].data && (t[i].rank > MAX_RANK || !bind_is_empty(t[i].rank, t[i].shape)))
             status = error_set(err, MOEGEN_BAD_ARGUMENT, "tensor '%s' has no data",
                                t[i].name ? t[i].name : "(null)");
         else
@@ -224,13 +226,14 @@ static void unbind_given(moegen_layer_state *s, int pass)
             moegen_call_bind(s->call[pass], f->args[a].name, NULL, f->args[a].dtype, 0, NULL, NULL);
 }
 
-/* Complaints say which pass they are about. */
+/* Complaints say which pass they are about. The status alone says whether it succeeded: where
+ * memory is out, complaints may be missing. */
 static moegen_status told(moegen_status status, int pass, moegen_error *all, moegen_error **err)
 {
     for (size_t i = 0; all && i < all->count; i++)
         if (!all->diag[i].file)
             all->diag[i].file = strdup(ops[pass]);
-    if (err && all)
+    if (err && status)
         *err = all;
     else
         moegen_error_release(all);
@@ -338,22 +341,23 @@ static moegen_status fix_sizes(moegen_layer_state *s, const moegen_tensor *t, si
     int64_t size[MAX_DIMS];
     struct text was = {0};
     sizes_of(s, size);
-    for (int k = 0; k < u->facts.dim_count; k++) {
+    moegen_status status = MOEGEN_OK;
+    for (int k = 0; k < u->facts.dim_count && !status; k++) {
         text_fmt(&was, "%s%s = %" PRId64, k ? ", " : "", u->dim[k], size[k]);
         if (size[k] >= 0)
-            moegen_call_set_size(s->call[BACKWARD], u->dim[k], size[k], NULL);
+            status = moegen_call_set_size(s->call[BACKWARD], u->dim[k], size[k], err);
     }
-    moegen_status status = MOEGEN_OK;
     for (size_t i = 0; i < count; i++) {
         const moegen_arg *a = arg_of(s->layer, BACKWARD, t[i].name);
         for (int d = 0; a && d < a->rank && d < t[i].rank; d++) {
             const struct extent *x = &u->extent[a - u->arg][d];
             int64_t want = extent_value(x, size);
             if (x->dim >= 0 && want >= 0 && want != t[i].shape[d])
-                status = error_set(err, MOEGEN_BAD_ARGUMENT,
-                                   "tensor '%s' has %" PRId64 " for %s: the forward pass in the "
-                                   "state had %s",
-                                   a->name, t[i].shape[d], a->extent[d], was.at ? was.at : "");
+                status =
+                    error_set(err, MOEGEN_BAD_ARGUMENT,
+                              "tensor '%s' has %" PRId64 " for %s: the forward pass in the "
+                              "state had %s",
+                              a->name, t[i].shape[d], a->extent[d], was.at ? was.at : "others");
         }
     }
     text_free(&was);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - the program `moegen`: its commands and which function runs each. */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,6 +55,7 @@ static const struct command *command_find(const char *name)
 
 int main(int argc, char **argv)
 {
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a complaint */
     const char *name = argc > 1 ? argv[1] : "--help";
     if (strcmp(name, "--version") == 0) {
         printf("moegen %d.%d.%d\n", MOEGEN_VERSION_MAJOR, MOEGEN_VERSION_MINOR,
@@ -80,7 +82,7 @@ int main(int argc, char **argv)
             help_command(o.command, stdout);
             result = EXIT_OK;
         } else {
-            result = o.command->run(&o);
+            result = whole(o.command->run(&o));
         }
     }
     options_free(&o);

@@ -3,6 +3,7 @@
 #ifndef MOEGEN_PRIVATE_H
 #define MOEGEN_PRIVATE_H
 
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdbool.h>
@@ -15,15 +16,19 @@ struct lua_State;
 /* ---- error.c: growable text, diagnostics ---- */
 
 /* Growable bytes, always NUL-terminated once anything was added. Starts as {0}; text_free of an
- * empty one is legal. */
+ * empty one is legal. When an allocation fails all of it is dropped, and it stays empty and lost
+ * until text_free: nobody takes a part for the whole. Who uses a text as more than decoration looks
+ * at `lost` first. */
 struct text {
     char *at;    /* NULL while empty */
     size_t len;  /* without the NUL */
     size_t room; /* bytes allocated */
-    bool lost;   /* an allocation failed: content is incomplete */
+    bool lost;   /* an allocation failed: at is NULL */
 };
 void text_add(struct text *t, const char *bytes, size_t len);
 void text_fmt(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void text_vfmt(struct text *t, const char *format, va_list args)
+    __attribute__((format(printf, 2, 0)));
 void text_free(struct text *t);
 
 /* One complaint. All strings are owned by the moegen_error that holds it. */
@@ -31,16 +36,19 @@ struct diag {
     char *file;    /* label of the text: a path, "<spec>" or "--set key=value" */
     int line, col; /* 1-based, code points; 0 when the complaint has no place */
     int len;       /* columns under the caret, at least 1 */
-    char *message; /* one sentence, no newline, no final period */
+    char *message; /* one sentence, no newline, no final period; NULL: see diag_message */
     char *hint;    /* "did you mean 'x'?" or NULL */
     char *source;  /* the source line, or NULL */
 };
 struct moegen_error {
-    moegen_status status;
     struct diag *diag;
     size_t count, room;
+    bool lost;            /* there were more complaints */
     struct text rendered; /* what moegen_error_text returns */
 };
+/* Given where there is no memory for an error; never written, never released. Errors are for
+ * people: whether something failed is told by a status, never by whether there is an error. */
+extern moegen_error error_lost;
 /* Append a complaint to *err, made on first use; strings are copied; hint and source may be NULL.
  * Returns status, so that callers can write `return error_add(...)`. A NULL err is legal (the
  * caller does not want to know). */
@@ -51,8 +59,12 @@ moegen_status error_add(moegen_error **err, moegen_status status, const char *fi
 moegen_status error_set(moegen_error **err, moegen_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* The same from a text, which is freed. */
+moegen_status error_take(moegen_error **err, moegen_status status, struct text *message);
+
 /* ---- spec.c, host.c ---- */
 
+enum { SPEC_MOST = 256 * 1024 }; /* bytes of a spec */
 /* Reads YAML and pushes one node tree on L's stack:
  *     node = {kind="map"|"list"|"scalar", line=, col=, len=}         1-based, code points
  *     scalar: value=text, plain=not quoted; list: items={node,...}; map: entries={{key=scalar,
@@ -268,12 +280,12 @@ struct cache_entry {
     int64_t used;        /* seconds since 1970: when it was last used, to the hour */
 };
 /* Read and verify every entry, sorted by key; visit returns false to stop. Returns the number of
- * entries visited. */
+ * entries visited; SIZE_MAX: memory was out before the end. */
 size_t cache_each(struct cache *c, bool (*visit)(void *user, const struct cache_entry *e),
                   void *user);
 /* Remove least recently used entries until at most max_bytes remain, and forgotten temporary files.
  * 0 removes all. Returns the number of entries removed; *bytes (may be NULL) gets the bytes freed.
- */
+ * SIZE_MAX: out of memory, and none was. */
 size_t cache_prune(struct cache *c, uint64_t max_bytes, uint64_t *bytes);
 bool cache_drop(struct cache *c,
                 const char *key); /* remove one entry by its hex key; true if it was there */
@@ -300,10 +312,23 @@ void registry_destroy(struct registry *r);
 
 /* ---- engine.c kernel.c call.c generate.c ---- */
 
+/* sized.c: copies of structs that begin with their size_t struct_size, which may be that of any
+ * version: sizes[0..count) in ascending order, the last one that of this library; SIZES_OF names
+ * the last member of the first version. False: it is none of them, or more is set than this library
+ * knows. sized_take fills *to, what the host's version lacks being zero; sized_give fills what the
+ * host's *to has room for. */
+bool sized_take(void *to, const void *from, const size_t *sizes, size_t count);
+bool sized_give(void *to, const void *from, const size_t *sizes, size_t count);
+#define SIZES_OF(type, last)                                                                       \
+    {                                                                                              \
+        offsetof(type, last) + sizeof((type){0}.last), sizeof(type)                                \
+    }
+
 /* diagnostic.c: escape sequences around parts of a rendered complaint; all "" for plain text. */
 struct paint {
     const char *place, *error, *hint, *off;
 };
+const char *diag_message(const struct diag *d); /* never NULL */
 void diag_render(struct text *t, const struct diag *d, const struct paint *p);
 int dtype_find(const char *name); /* moegen_dtype, or -1 */
 
@@ -355,6 +380,7 @@ struct unit {
     struct moegen_kernel made; /* handle for whoever caused it to be made or loaded */
     struct moegen_kernel kept; /* handle for later requests (origin "memory") */
     struct text meta;          /* split in place; the strings below point into it */
+    bool memory_out;           /* why parsing it failed */
     moegen_kernel_facts facts;
     moegen_arg arg[MAX_ARGS];
     struct extent extent[MAX_ARGS][MAX_RANK];
@@ -377,6 +403,8 @@ struct unit {
 /* A unit with one reference from metadata text (copied); no code yet. */
 moegen_status unit_create(const char *meta, size_t len, struct crew *crew, struct unit **out,
                           moegen_error **err);
+/* MOEGEN_UNSUPPORTED: this CPU cannot run it. */
+moegen_status unit_check_cpu(const struct unit *u, moegen_error **err);
 /* Give it its code: fn[0] is the entry, fn[1] the workspace function. *code is emptied. */
 void unit_attach(struct unit *u, struct code *code, const char *origin, double seconds);
 void unit_retain(struct unit *u);
@@ -400,7 +428,8 @@ struct ask {
     struct host_prop prop[MAX_PROPS];
     struct text wanted[MAX_PROPS]; /* their names */
 };
-moegen_status spec_check(const moegen_spec *spec, moegen_error **err);
+/* The host's spec in this library's form, or a complaint about it. text is never NULL. */
+moegen_status spec_take(moegen_spec *own, const moegen_spec *given, moegen_error **err);
 moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_spec *spec,
                        const char *purpose, moegen_error **err);
 void ask_close(struct ask *a); /* legal after a failed ask_open */
@@ -411,8 +440,9 @@ moegen_status ask_build(struct ask *a, moegen_engine *engine, struct generated *
 moegen_status ask_explain(struct ask *a, moegen_engine *engine, struct text *out,
                           moegen_error **err);
 
-/* property.c: a measured property of this CPU, TARGET.OP; 0 when it cannot be measured here. The
- * first call takes some milliseconds. Thread-safe; a thread that makes a kernel may call it. */
+/* property.c: a measured property of this CPU, TARGET.OP; 0 when it cannot be measured here, -1
+ * when memory is out. The first call takes some milliseconds. Thread-safe; a thread that makes a
+ * kernel may call it. */
 double property_of(moegen_engine *engine, const char *name);
 /* What is kept on disk of it, in thousandths. */
 bool property_load(struct cache *cache, const char *name, long *value);

@@ -101,7 +101,8 @@ struct loop {
     float result[16];
 };
 
-static bool open_loop(struct loop *l, moegen_engine *e, const char *target, const char *op)
+/* It measures nothing (products 0) where this CPU cannot run it; MOEGEN_NO_MEMORY otherwise. */
+static moegen_status open_loop(struct loop *l, moegen_engine *e, const char *target, const char *op)
 {
     static const char text[] = "kernel: probe\n";
     const int64_t bytes = sizeof l->buffer, sixteen = 16;
@@ -112,17 +113,20 @@ static bool open_loop(struct loop *l, moegen_engine *e, const char *target, cons
                         .label = "probe",
                         .overrides = set,
                         .override_count = 2};
+    moegen_status status;
     *l = (struct loop){.seconds = 1e9};
-    if (kernel_get(e, &spec, NULL, &l->kernel, NULL) ||
-        moegen_call_create(l->kernel, &l->call, NULL) ||
-        moegen_call_bind_const(l->call, "buffer", l->buffer, MOEGEN_U8, 1, &bytes, NULL) ||
-        moegen_call_bind(l->call, "result", l->result, MOEGEN_F32, 1, &sixteen, NULL) ||
-        moegen_call_set_size(l->call, "ITERATIONS", ITERATIONS, NULL) ||
-        moegen_call_set_threads(l->call, 1, NULL) || moegen_call_run(l->call, NULL))
-        return false;
+    if ((status = kernel_get(e, &spec, NULL, &l->kernel, NULL)) ||
+        (status = moegen_call_create(l->kernel, &l->call, NULL)) ||
+        (status =
+             moegen_call_bind_const(l->call, "buffer", l->buffer, MOEGEN_U8, 1, &bytes, NULL)) ||
+        (status = moegen_call_bind(l->call, "result", l->result, MOEGEN_F32, 1, &sixteen, NULL)) ||
+        (status = moegen_call_set_size(l->call, "ITERATIONS", ITERATIONS, NULL)) ||
+        (status = moegen_call_set_threads(l->call, 1, NULL)) ||
+        (status = moegen_call_run(l->call, NULL)))
+        return status == MOEGEN_NO_MEMORY ? status : MOEGEN_OK;
     const char *flops = moegen_kernel_param(l->kernel, "probe.flops_per_iteration");
     l->products = flops ? (double)atol(flops) / 2 * ITERATIONS : 0;
-    return l->products > 0;
+    return MOEGEN_OK;
 }
 
 static void close_loop(struct loop *l)
@@ -143,7 +147,7 @@ static void run_loop(struct loop *l)
 }
 
 /* In turns, so that a CPU that changes its clock, or other work on it, meets both; the least time
- * of each counts. 0: this CPU cannot run it. */
+ * of each counts. 0: this CPU cannot run it; -1: memory is out. */
 static long measure(moegen_engine *e, const char *name)
 {
     char target[NAME];
@@ -151,7 +155,9 @@ static long measure(moegen_engine *e, const char *name)
     struct loop fma = {0}, op = {0};
     long value = 0;
     snprintf(target, sizeof target, "%.*s", dot ? (int)(dot - name) : 0, name);
-    if (dot && open_loop(&fma, e, target, "fma") && open_loop(&op, e, target, dot + 1)) {
+    if (dot && (open_loop(&fma, e, target, "fma") || open_loop(&op, e, target, dot + 1)))
+        value = -1;
+    if (!value && fma.products > 0 && op.products > 0) {
         for (int i = 0; i < ROUNDS; i++) {
             run_loop(&fma);
             run_loop(&op);
@@ -171,6 +177,8 @@ double property_of(moegen_engine *e, const char *name)
         return (double)value / 1000;
     if (!property_load(engine_cache(e), name, &value) && (value = measure(e, name)) > 0)
         property_save(engine_cache(e), name, value);
+    if (value < 0)
+        return -1;
     remember(name, value);
     return (double)value / 1000;
 }

@@ -2,6 +2,7 @@
 /* source.c - the generator's own text: Lua modules, templates and fragments, built in or, for
  * development, in a source tree. */
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,8 +42,8 @@ static void free_names(char **name, size_t count)
     free(name);
 }
 
-/* Sorted stems of the files of root/folder that end in suffix; false if the folder cannot be read.
- */
+/* Sorted stems of the files of root/folder that end in suffix, none without such a folder; false if
+ * it cannot be read. */
 static bool list_folder(const char *root, const char *folder, const char *suffix, char ***names,
                         size_t *count)
 {
@@ -52,7 +53,7 @@ static bool list_folder(const char *root, const char *folder, const char *suffix
     *count = 0;
     DIR *d = opendir(path);
     if (!d)
-        return false;
+        return errno == ENOENT;
     bool good = true;
     size_t tail = strlen(suffix);
     for (struct dirent *e; good && (e = readdir(d));) {
@@ -95,15 +96,17 @@ bool source_digest(const char *root, char hex[65])
     struct sha256 sum;
     sha256_start(&sum);
     size_t files = 0;
+    bool good = true;
     for (int i = 0; i < PLACES; i++) {
         char **name, path[PATH_ROOM];
         size_t count;
-        list_folder(root, places[i].folder, places[i].suffix, &name, &count);
+        good = list_folder(root, places[i].folder, places[i].suffix, &name, &count) && good;
         for (size_t k = 0; k < count; k++) {
             struct text content = {0};
             snprintf(path, sizeof path, "%s/%s/%s%s", root, places[i].folder, name[k],
                      places[i].suffix);
-            files += read_file(path, &content);
+            good = read_file(path, &content) && good;
+            files++;
             const char *relative = path + strlen(root);
             sha256_add(&sum, relative, strlen(relative) + 1);
             sha256_add(&sum, &content.len, sizeof content.len);
@@ -117,7 +120,7 @@ bool source_digest(const char *root, char hex[65])
     sha256_end(&sum, out);
     digest_hex(out, sizeof out, hex);
     hex[64] = '\0';
-    return files > 0;
+    return good && files > 0;
 }
 
 /* ---- modules ---- */
@@ -259,13 +262,13 @@ static int push_names(lua_State *L, int place)
     if (root) {
         char **name;
         size_t count;
-        list_folder(root, places[place].folder, places[place].suffix, &name, &count);
+        bool good = list_folder(root, places[place].folder, places[place].suffix, &name, &count);
         for (size_t i = 0; i < count; i++) {
             lua_pushstring(L, name[i]);
             lua_rawseti(L, -2, (lua_Integer)i + 1);
         }
         free_names(name, count);
-        return 1;
+        return good ? 1 : luaL_error(L, "%s/%s cannot be read", root, places[place].folder);
     }
     const struct embedded *table = place == TEMPLATES ? embedded_templates : embedded_modules;
     size_t count = place == TEMPLATES ? embedded_template_count : embedded_module_count;

@@ -16,7 +16,6 @@
 #include "private.h"
 
 enum {
-    MAX_BYTES = 256 * 1024,
     MAX_DEPTH = 16,
     MAX_EVENTS = 20000,
     MAX_SCALAR = 4096,
@@ -291,9 +290,11 @@ static int read_tree(lua_State *L)
 moegen_status spec_push(lua_State *L, const char *file, const char *text, size_t len,
                         moegen_error **err)
 {
-    if (len > MAX_BYTES)
+    if (len > SPEC_MOST)
         return error_set(err, MOEGEN_BAD_SPEC, "%s: the spec has %zu bytes; the limit is %d", file,
-                         len, MAX_BYTES);
+                         len, SPEC_MOST);
+    if (!text) /* libyaml aborts */
+        text = "";
     if (len >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { /* a byte order mark? */
         text += 3;
         len -= 3;
