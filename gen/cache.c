@@ -202,8 +202,8 @@ static bool warn(struct cache *c, const char *what, const char *why)
 static bool write_entry(int fd, const unsigned char h[HEADER], const struct blob *b,
                         const char *meta, size_t meta_len)
 {
-    return fd >= 0 && fchmod(fd, 0600) == 0 && write_all(fd, h, HEADER) &&
-           write_all(fd, meta, meta_len) && write_all(fd, b->at, b->len);
+    return fd >= 0 && fchmod(fd, 0600) == 0 && rt_write_all(fd, h, HEADER) &&
+           rt_write_all(fd, meta, meta_len) && rt_write_all(fd, b->at, b->len);
 }
 
 /* A file without a name gets its name when it is complete. Where the file system has no such thing:

@@ -33,7 +33,7 @@ static bool put_file(const char *path, const char *text)
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
         return false;
-    bool ok = write_all(fd, text, strlen(text));
+    bool ok = rt_write_all(fd, text, strlen(text));
     return close(fd) == 0 && ok;
 }
 

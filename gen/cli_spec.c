@@ -75,7 +75,7 @@ int write_file(const char *path, const char *bytes, size_t len, bool *changed)
     if (temporary.lost)
         return file_fails("write", path, ENOMEM);
     int fd = open(temporary.at, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    bool made = fd >= 0, written = made && write_all(fd, bytes, len);
+    bool made = fd >= 0, written = made && rt_write_all(fd, bytes, len);
     int why = errno;
     if (made && close(fd) && written) {
         written = false;

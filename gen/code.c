@@ -21,28 +21,13 @@
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
-bool write_all(int fd, const void *bytes, size_t len)
-{
-    const char *p = bytes;
-    while (len) {
-        ssize_t n = write(fd, p, len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return false;
-        p += n;
-        len -= (size_t)n;
-    }
-    return true;
-}
-
 /* Fill fd with the code, map it, close it. MAP_FAILED if any of that is refused. */
 static void *map_file(int fd, const struct blob *b, bool seal)
 {
     void *map = MAP_FAILED;
     if (fd < 0)
         return MAP_FAILED;
-    if (write_all(fd, b->at, b->len)) {
+    if (rt_write_all(fd, b->at, b->len)) {
         if (seal) /* a kernel that cannot seal still maps */
             fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
         map = mmap(NULL, b->len, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0);
@@ -131,7 +116,7 @@ void code_note(const struct code *c, const char *name)
         st.st_nlink == 1) {
         int n = snprintf(line, sizeof line, "%lx %zx %.200s\n", (unsigned long)(uintptr_t)c->map,
                          c->size, name);
-        write_all(fd, line, (size_t)n);
+        rt_write_all(fd, line, (size_t)n);
     }
     if (fd >= 0)
         close(fd);

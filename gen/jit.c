@@ -4,8 +4,8 @@
  *
  * libtcc runs behind tcc_shim.c under one lock. It writes the code into plain memory, never into
  * executable pages; the bytes are then copied out, and code.c publishes them. libtcc recurses on
- * nested expressions and blocks: 256 KiB of stack hold 250 nested parentheses or 1,000 nested
- * blocks, far more than any template produces.
+ * nested expressions and blocks: 1 KiB of stack holds one nested parenthesis or 4 nested blocks,
+ * and no template nests more than a few.
  */
 #include <fenv.h>
 #include <libtcc.h>
@@ -27,7 +27,6 @@ extern __typeof__(tcc_compile_string) tcc_compile_string API(tcc_compile_string)
 extern __typeof__(tcc_relocate) tcc_relocate API(tcc_relocate);
 extern __typeof__(tcc_get_symbol) tcc_get_symbol API(tcc_get_symbol);
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool ready;
 
@@ -41,9 +40,18 @@ static void let_go(void)
     pthread_mutex_unlock(&lock);
 }
 
-static void setup(void)
+/* At first use; tried again after a failure. */
+static bool setup(void)
 {
-    ready = tcc_shim_setup() && pthread_atfork(hold, let_go, let_go) == 0;
+    static bool hooked;
+    hold();
+    if (!ready && tcc_shim_setup()) {
+        hooked = hooked || pthread_atfork(hold, let_go, let_go) == 0;
+        ready = hooked;
+    }
+    bool done = ready;
+    let_go();
+    return done;
 }
 
 /* One compile. */
@@ -206,10 +214,12 @@ moegen_status jit_compile(const char *text, const char *const *symbols, int n, s
     if (n < 1 || n > MAX_ENTRIES)
         return error_set(err, MOEGEN_INTERNAL, "a kernel has 1 to %d entries, not %d", MAX_ENTRIES,
                          n);
-    if (pthread_once(&once, setup) || !ready)
+    if (!setup())
         return error_set(err, MOEGEN_NO_MEMORY, "out of memory while starting libtcc");
     struct job j = {.text = text, .symbols = symbols, .n = n, .at = MAP_FAILED};
-    moegen_status status = MOEGEN_OK;
+    moegen_status status = stack_check(err);
+    if (status)
+        return status;
     bool ok;
     const char *reason = run(&j, &ok);
     if (!ok) {

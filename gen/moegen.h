@@ -8,18 +8,30 @@
  *     moegen_layer    forward and backward kernel of one spec; immutable
  *     moegen_error    every diagnostic of a failed call; owned by the caller
  *
- * Rules for all functions. A function that can fail returns a moegen_status; when it is not
- * MOEGEN_OK the outputs are untouched and, if `err` is not NULL, *err holds a new error that the
- * caller releases (*err must be NULL before the call, and stays NULL on success). `const T *`
- * parameters may be used by several threads at once, `T *` by one at a time, except moegen_engine,
- * which is always thread-safe. Releasing NULL is legal. The library never prints, never exits,
- * installs no signal handler and does not touch the locale. It may be used after fork() in the
- * child unless another thread was inside the library at the time of the fork. The floating-point
- * mode of the calling thread (flushing of subnormal numbers, rounding, traps, flags) changes
- * neither generated code nor any result, and is the same after a call as before.
+ * Rules for all functions. A function that can fail returns a moegen_status, which alone tells
+ * whether it did; when it is not MOEGEN_OK the outputs are untouched and, if `err` is not NULL,
+ * *err holds a new error that the caller releases (*err must be NULL before the call, and stays
+ * NULL on success). Where memory is out the error may hold fewer complaints or only say so, but
+ * what is wrong is refused all the same. NULL is no crash: in place of an object it is
+ * MOEGEN_BAD_ARGUMENT, or an empty text ("") or NULL from a function that returns a text or an
+ * object. `const T *` parameters may be used by several threads at once, `T *` by one at a time,
+ * except moegen_engine, which is always thread-safe. Releasing NULL is legal. The library never
+ * prints, never exits, installs no signal handler and does not touch the locale; a limit on the
+ * size of files (RLIMIT_FSIZE) costs it the disk cache, and raises no signal. It may be used after
+ * fork() in the child unless another thread was inside the library at the time of the fork. Making
+ * a kernel takes up to 96 KiB of stack, and is refused with MOEGEN_NO_MEMORY in a thread that has
+ * less left; asking again for one that is in memory takes 16 KiB. The floating-point mode of the
+ * calling thread (flushing of subnormal numbers, rounding, traps, flags) changes neither generated
+ * code nor any result, and is the same after a call as before.
  *
  * Activations at the ends, forward: 0 or -0 at -infinity and the largest negative number, infinity
  * at infinity; their derivatives: 0 and 1 (squared_relu: 0 and infinity). NaN stays NaN.
+ *
+ * Structs with struct_size: set it to sizeof. Later versions add members at the end. A host built
+ * against an older header passes a smaller size, and what it lacks counts as 0 (what the library
+ * fills is cut there). A host built against a newer one passes a larger size (of at most 4096
+ * bytes): what this library does not know must be 0 where the host fills the struct, and is set to
+ * 0 where the library does. A size that no version had is MOEGEN_BAD_ARGUMENT.
  */
 #ifndef MOEGEN_H
 #define MOEGEN_H
@@ -150,7 +162,8 @@ MOEGEN_API void moegen_engine_release(moegen_engine *engine);
  * layer) stay, remembered and counted, however many they are. Returns how many were forgotten; to
  * ask for one of those again loads or makes it anew. */
 MOEGEN_API size_t moegen_engine_trim(moegen_engine *engine, size_t keep);
-/* Directory of the disk cache in use, or "" when there is none. Owned by the engine. */
+/* Directory of the disk cache in use, or "" when there is none (and for NULL). Owned by the engine.
+ */
 MOEGEN_API const char *moegen_engine_cache_dir(const moegen_engine *engine);
 
 /* ---- kernels
@@ -168,7 +181,7 @@ typedef struct moegen_override {
 /* What to generate. Zero-initialise and set struct_size. Nothing is kept after the call. */
 typedef struct moegen_spec {
     size_t struct_size; /* sizeof(moegen_spec) */
-    const char *text;   /* YAML, UTF-8; not NUL-terminated */
+    const char *text;   /* YAML, UTF-8; not NUL-terminated; at most 256 KiB; NULL: empty */
     size_t len;         /* bytes of text */
     const char *label;  /* what diagnostics call it; NULL: "<spec>" */
     const char *kernel; /* name of a kernel of a model file; NULL for a one-kernel spec */
@@ -181,8 +194,8 @@ typedef struct moegen_spec {
 /* From spec to callable code: memory, else disk cache, else generate and compile. Asking again for
  * the same text, kernel name and overrides gives the same kernel in about a microsecond. The kernel
  * comes with one reference for the caller. Fails with MOEGEN_BAD_SPEC (every complaint),
- * MOEGEN_UNSUPPORTED (the CPU lacks what the spec's target requires), MOEGEN_NO_MEMORY or
- * MOEGEN_INTERNAL. */
+ * MOEGEN_UNSUPPORTED (the CPU lacks what the spec's target requires), MOEGEN_NO_MEMORY (also: too
+ * little stack) or MOEGEN_INTERNAL. */
 MOEGEN_API moegen_status moegen_kernel_get(moegen_engine *engine, const moegen_spec *spec,
                                            moegen_kernel **kernel, moegen_error **err);
 MOEGEN_API void moegen_kernel_retain(moegen_kernel *kernel);
@@ -222,7 +235,8 @@ typedef struct moegen_kernel_facts {
     int64_t flops_per_token;         /* work beside that of the rows */
     int64_t weight_bytes;            /* weight bytes beside those of the experts */
 } moegen_kernel_facts;
-/* Fills the first facts->struct_size bytes of *facts. */
+/* Fills *facts, whose struct_size the caller has set. MOEGEN_BAD_ARGUMENT: NULL, or a struct_size
+ * that no version had. */
 MOEGEN_API moegen_status moegen_kernel_info(const moegen_kernel *kernel,
                                             moegen_kernel_facts *facts);
 /* Value of a checked spec key with defaults filled in, flattened: "affinity.scale" gives "post".
@@ -244,8 +258,10 @@ MOEGEN_API moegen_status moegen_call_create(const moegen_kernel *kernel, moegen_
 MOEGEN_API void moegen_call_release(moegen_call *call);
 /* Binds tensor `name`: dense row-major data of the given dtype and shape, aligned to its element
  * size, which must stay valid and in place for every later run. dtype and rank are checked here
- * (trailing extents of 1 may be added or left out), sizes at the next run. data NULL unbinds.
- * Binding again replaces. An output must not overlap any other tensor. */
+ * (trailing extents of 1 may be added or left out), sizes at the next run. data may be NULL for a
+ * tensor without elements: one of whose extents is 0, as in {0, 2048} for no tokens. In any other
+ * shape NULL unbinds, whatever dtype and shape are; rank 0 and shape NULL always do. Binding again
+ * replaces. An output must not overlap any other tensor. */
 MOEGEN_API moegen_status moegen_call_bind(moegen_call *call, const char *name, void *data,
                                           moegen_dtype dtype, int rank, const int64_t *shape,
                                           moegen_error **err);
@@ -282,8 +298,9 @@ MOEGEN_API moegen_status moegen_call_run(moegen_call *call, moegen_error **err);
 /* ---- layers: a forward pass, and backward passes from the state that it leaves
  * ------------------------------------------------------------------------------------------- */
 
-/* One tensor of a pass: dense row-major data of the caller's, as moegen_call_bind takes it. A pass
- * only reads its inputs. */
+/* One tensor of a pass: dense row-major data of the caller's, as moegen_call_bind takes it (NULL
+ * only for a tensor without elements; a tensor that is to be absent is left out). A pass only reads
+ * its inputs. */
 typedef struct moegen_tensor {
     const char *name;
     void *data;
@@ -348,12 +365,12 @@ MOEGEN_API moegen_status moegen_layer_state_tensor(const moegen_layer_state *sta
  * reference. */
 MOEGEN_API moegen_status moegen_generate(moegen_engine *engine, const moegen_spec *spec,
                                          moegen_source **source, moegen_error **err);
-/* Stem of both file names, the C text and the header text; owned by the source. */
+/* Stem of both file names, the C text and the header text; owned by the source. "" for NULL. */
 MOEGEN_API const char *moegen_source_name(const moegen_source *source);
 MOEGEN_API const char *moegen_source_c(const moegen_source *source);
 MOEGEN_API const char *moegen_source_h(const moegen_source *source);
 /* Options that gcc and clang need to compile the C, separated by spaces ("-mavx512f -mfma"); "" for
- * none. */
+ * none, and for NULL. */
 MOEGEN_API const char *moegen_source_cflags(const moegen_source *source);
 MOEGEN_API void moegen_source_release(moegen_source *source);
 

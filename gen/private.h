@@ -81,6 +81,11 @@ struct yaml_parser_s;
 moegen_status spec_syntax(const struct yaml_parser_s *parser, const char *file, const char *text,
                           size_t len, moegen_error **err);
 
+/* stack.c: MOEGEN_NO_MEMORY when this thread has less stack left than making a kernel may take
+ * (measured: 30 KiB, and 46 KiB from a source tree). */
+enum { STACK_NEEDED = 96 << 10 };
+moegen_status stack_check(moegen_error **err);
+
 /* host.c: the generator. Every call runs in a Lua state of its own (sandboxed: no files, no clock,
  * no randomness, bounded memory), so any thread may call at any time and equal requests give equal
  * bytes. Complaints about the spec are MOEGEN_BAD_SPEC (all of them, with places) or
@@ -230,13 +235,14 @@ moegen_status code_map(const struct blob *b, struct code *out, moegen_error **er
 /* With MOEGEN_PERF_MAP=1 in the environment: name the code for `perf report`. */
 void code_note(const struct code *c, const char *name);
 void code_unmap(struct code *c);
-bool write_all(int fd, const void *bytes, size_t len); /* write(2) until all is written */
+/* runtime/write.c: write(2) until all is written; no signal at the limit of a file's size. */
+bool rt_write_all(int fd, const void *bytes, size_t len);
 
 /* jit.c: compile C text with libtcc, in memory and hermetically: no includes, no libraries, no
  * files, no external symbols; static data must be const. symbols: names of the 1..MAX_ENTRIES
  * functions that are not static. A rejected text is MOEGEN_INTERNAL with tcc's sentence and the
  * line of the text, since we wrote that text. Any thread may call at any time; compiles take turns.
- * Needs 256 KiB of stack. */
+ */
 moegen_status jit_compile(const char *text, const char *const *symbols, int n, struct blob *out,
                           moegen_error **err);
 /* What the machine code depends on besides the text: digest of the libtcc it was built with. For

@@ -52,8 +52,8 @@ extern HOOK char NAME(bss_start)[], NAME(bss_stop)[];
 bool tcc_shim_setup(void)
 {
     size_t size = (size_t)(NAME(data_stop) - NAME(data_start));
-    first_data = malloc(size ? size : 1);
-    c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    first_data = first_data ? first_data : malloc(size ? size : 1);
+    c_locale = c_locale ? c_locale : newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (!first_data || !c_locale)
         return false;
     memcpy(first_data, NAME(data_start), size);

@@ -35,6 +35,11 @@ int rt_dtype_of_safetensors(const char *name, size_t len);
 #define RT_DTYPE_FILE_NAME(NAME, value, text, file, ...) " " file
 #define RT_DTYPE_FILE_NAMES                              MOEGEN_DTYPES(RT_DTYPE_FILE_NAME)
 
+/* ---- write.c ---- */
+
+/* write(2) until all is written; errno. No signal where the size of files is limited. */
+bool rt_write_all(int fd, const void *bytes, size_t len);
+
 /* ---- safetensors_header.c ---- */
 
 /* One tensor of a file's header; name is owned. */

@@ -162,19 +162,6 @@ static void begins(const moegen_rt_tensor *tensors, size_t count, uint64_t *begi
     }
 }
 
-static bool write_all(int fd, const void *from, size_t bytes)
-{
-    for (size_t done = 0; done < bytes;) {
-        size_t step = bytes - done < MAX_STEP ? bytes - done : MAX_STEP;
-        ssize_t got = write(fd, (const char *)from + done, step);
-        if (got < 0 && errno != EINTR)
-            return false;
-        if (got > 0)
-            done += (size_t)got;
-    }
-    return true;
-}
-
 /* The file's first bytes: length, header, padding to 8. NULL when there is no memory. */
 static char *make_header(const moegen_rt_tensor *tensors, size_t count, const uint64_t *begin,
                          size_t *bytes)
@@ -192,9 +179,10 @@ static char *make_header(const moegen_rt_tensor *tensors, size_t count, const ui
         print_entry(f, &tensors[i], begin[i]);
     }
     fputc('}', f);
-    while (ftell(f) % 8)
+    while (!ferror(f) && ftell(f) % 8)
         fputc(' ', f);
-    if (fclose(f) != 0) {
+    bool whole = !ferror(f);
+    if (fclose(f) != 0 || !whole) {
         free(at);
         return NULL;
     }
@@ -228,10 +216,10 @@ static int open_beside(const char *path, char **temp)
 static bool write_parts(int fd, const char *header, size_t header_bytes,
                         const moegen_rt_tensor *tensors, size_t count, const size_t *order)
 {
-    if (!write_all(fd, header, header_bytes))
+    if (!rt_write_all(fd, header, header_bytes))
         return false;
     for (size_t i = 0; i < count; i++)
-        if (!write_all(fd, tensors[order[i]].data, tensors[order[i]].bytes))
+        if (!rt_write_all(fd, tensors[order[i]].data, tensors[order[i]].bytes))
             return false;
     return true;
 }
