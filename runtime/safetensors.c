@@ -182,7 +182,7 @@ static char *make_header(const moegen_rt_tensor *tensors, size_t count, const ui
     while (!ferror(f) && ftell(f) % 8)
         fputc(' ', f);
     bool whole = !ferror(f);
-    if (fclose(f) != 0 || !whole) {
+    if (fclose(f) != 0 || !whole || !at) { /* at: glibc may drop it without a word */
         free(at);
         return NULL;
     }
