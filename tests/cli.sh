@@ -101,6 +101,20 @@ expect 0 '^  target  *avx512_bf16 asked for' explain "$grouped:dW" --target avx5
 expect 0 '^  target  *avx512 .*uses what it adds' explain "$grouped:dW" --target avx512_bf16 --set dtype=f32
 expect 0 'from disk' bench "$spec:forward" --latency
 
+# what is too long is refused while it is read; a file that may not grow is a complaint
+expect 2 'more than 262144 bytes, the limit' gen /dev/zero
+yes '# x' | head -c 200000000 | (ulimit -v 500000; "$moegen" gen -) 2>err
+check [ $? = 2 ]
+check grep -q 'more than 262144 bytes' err
+expect 2 'is not a regular file' run "$case/spec.yaml" --in /dev/zero --out o
+(ulimit -f 1; "$moegen" gen -o small "$spec:forward" --target scalar) >/dev/null 2>err
+check [ $? = 2 ]
+check grep -q 'cannot write small/toy_forward.c: File too large' err
+check [ -z "$(ls small)" ]
+(ulimit -f 1; "$moegen" run "$case/spec.yaml" --in "$case/in.safetensors" --out fixed2 --set T=70 --set N_blocks=8) >/dev/null 2>err
+check [ $? = 2 ]
+check grep -q 'cannot write: File too large' err
+
 MOEGEN_CACHE_DIR=$tmp/cache
 export MOEGEN_CACHE_DIR
 expect 0 "$tmp/cache" cache path
