@@ -166,6 +166,8 @@ struct trial {
 enum { MAX_TRIALS = 32 };
 /* The edge cases of this kernel, or the one that the options ask for. Returns their number. */
 int trials_plan(const moegen_kernel *kernel, const struct options *o, struct trial *out);
+/* The value of a spec key that is a number. */
+int64_t param_int(const moegen_kernel *kernel, const char *key, int64_t otherwise);
 /* Floating-point operations of `tokens` tokens. */
 double kernel_flops(const moegen_kernel *kernel, int64_t tokens);
 /* The key by which the spec fixes the number of tokens, NULL if it does not. */

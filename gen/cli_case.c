@@ -6,7 +6,7 @@
 
 #include "cli.h"
 
-static int64_t param_int(const moegen_kernel *kernel, const char *key, int64_t otherwise)
+int64_t param_int(const moegen_kernel *kernel, const char *key, int64_t otherwise)
 {
     const char *value = moegen_kernel_param(kernel, key);
     return value ? strtoll(value, NULL, 10) : otherwise;

@@ -83,8 +83,8 @@ static void put_markup(struct text *t, const char *s)
 }
 
 /* anchor: start, middle, end; style: further attributes. */
-static void put_text(const struct page *p, double x, double y, const char *anchor, int size,
-                     const char *style, const char *s)
+static void put_label(const struct page *p, double x, double y, const char *anchor, int size,
+                      const char *style, const char *s)
 {
     text_fmt(p->t, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" font-size=\"%d\" %s>", x, y,
              anchor, size, style);
@@ -139,19 +139,19 @@ static void put_axis(const struct page *p)
         double x = at(p, i * p->step);
         put_line(p, x, TOP, x, p->bottom + 5, i ? "stroke=\"#dddddd\"" : "stroke=\"#222222\"");
         snprintf(number, sizeof number, "%g", i * p->step);
-        put_text(p, x, p->bottom + 20, "middle", SMALL, dark, number);
+        put_label(p, x, p->bottom + 20, "middle", SMALL, dark, number);
     }
     put_line(p, p->left, p->bottom, p->left + SPAN, p->bottom, "stroke=\"#222222\"");
-    put_text(p, p->left + SPAN / 2.0, p->bottom + 40, "middle", SMALL, dark,
-             "floating-point operations per second, GFLOP/s");
+    put_label(p, p->left + SPAN / 2.0, p->bottom + 40, "middle", SMALL, dark,
+              "floating-point operations per second, GFLOP/s");
 }
 
 static void put_bar(const struct page *p, const struct bar *b, int row)
 {
     char number[64];
     double top = TOP + ROW * row, y = top + (ROW - BAR) / 2.0, middle = y + BAR / 2.0;
-    put_text(p, p->left - GAP, middle - 3, "end", LABEL, dark, b->label.at ? b->label.at : "");
-    put_text(p, p->left - GAP, middle + 13, "end", SMALL, grey, b->detail.at ? b->detail.at : "");
+    put_label(p, p->left - GAP, middle - 3, "end", LABEL, dark, b->label.at ? b->label.at : "");
+    put_label(p, p->left - GAP, middle + 13, "end", SMALL, grey, b->detail.at ? b->detail.at : "");
     put_rect(p, p->left, y, at(p, b->median) - p->left, BAR, fill);
     put_line(p, at(p, b->low), middle, at(p, b->high), middle, whisker);
     put_line(p, at(p, b->low), middle - 5, at(p, b->low), middle + 5, whisker);
@@ -161,28 +161,28 @@ static void put_bar(const struct page *p, const struct bar *b, int row)
     if (isfinite(b->peak)) /* over the roof, whose colour shows between the dashes */
         put_line(p, at(p, b->peak), top, at(p, b->peak), top + ROW, peak_line);
     snprintf(number, sizeof number, "%.4g", b->median);
-    put_text(p, p->rate, middle + 5, "end", LABEL, dark, number);
+    put_label(p, p->rate, middle + 5, "end", LABEL, dark, number);
     snprintf(number, sizeof number, "%.1f %%", 100 * b->median / b->roof);
-    put_text(p, p->share, middle + 5, "end", LABEL, dark, isfinite(b->roof) ? number : "-");
+    put_label(p, p->share, middle + 5, "end", LABEL, dark, isfinite(b->roof) ? number : "-");
 }
 
 static void put_legend(const struct page *p)
 {
     int x = GAP, y = p->bottom + 70;
     put_rect(p, x, y - 11, 22, 14, fill);
-    put_text(p, x + 28, y, "start", SMALL, dark, "median");
+    put_label(p, x + 28, y, "start", SMALL, dark, "median");
     x += 28 + wide(8, SMALL);
     put_line(p, x, y - 4, x + 22, y - 4, whisker);
     put_line(p, x, y - 9, x, y + 1, whisker);
     put_line(p, x + 22, y - 9, x + 22, y + 1, whisker);
-    put_text(p, x + 28, y, "start", SMALL, dark, "20th to 80th percentile");
+    put_label(p, x + 28, y, "start", SMALL, dark, "20th to 80th percentile");
     x += 28 + wide(25, SMALL);
     put_line(p, x, y - 14, x, y + 6, peak_line);
-    put_text(p, x + 8, y, "start", SMALL, dark, "peak of its threads at once");
+    put_label(p, x + 8, y, "start", SMALL, dark, "peak of its threads at once");
     x += 8 + wide(29, SMALL);
     put_line(p, x, y - 14, x, y + 6, roof_line);
-    put_text(p, x + 8, y, "start", SMALL, dark,
-             "roof: the lesser of that and bandwidth x flop per byte of weights");
+    put_label(p, x + 8, y, "start", SMALL, dark,
+              "roof: the lesser of that and bandwidth x flop per byte of weights");
 }
 
 static void put_head(const struct page *p, const struct bench *b, const char *cpu)
@@ -190,16 +190,16 @@ static void put_head(const struct page *p, const struct bench *b, const char *cp
     struct text line = {0};
     const char *slash = strrchr(b->job.label, '/');
     text_fmt(&line, "moegen bench: kernels of %s", slash ? slash + 1 : b->job.label);
-    put_text(p, GAP, 28, "start", 18, "fill=\"#222222\" font-weight=\"bold\"",
-             line.at ? line.at : "");
+    put_label(p, GAP, 28, "start", 18, "fill=\"#222222\" font-weight=\"bold\"",
+              line.at ? line.at : "");
     line.len = 0;
     text_fmt(&line, "%s, %d CPUs; routing %s%s; moegen %d.%d.%d", cpu, moegen_rt_cpu_count(),
              b->o->routing ? b->o->routing : "uniform", b->o->cold ? ", cold caches" : "",
              MOEGEN_VERSION_MAJOR, MOEGEN_VERSION_MINOR, MOEGEN_VERSION_PATCH);
-    put_text(p, GAP, 48, "start", SMALL, grey, line.at ? line.at : "");
+    put_label(p, GAP, 48, "start", SMALL, grey, line.at ? line.at : "");
     text_free(&line);
-    put_text(p, p->rate, TOP - 6, "end", SMALL, grey, "GFLOP/s");
-    put_text(p, p->share, TOP - 6, "end", SMALL, grey, "of roof");
+    put_label(p, p->rate, TOP - 6, "end", SMALL, grey, "GFLOP/s");
+    put_label(p, p->share, TOP - 6, "end", SMALL, grey, "of roof");
 }
 
 static int max_int(int a, int b)
@@ -232,8 +232,8 @@ int plot_write(const struct bench *b, const char *cpu)
     for (int i = 0; i < plot->count; i++)
         put_bar(&p, &plot->bar[i], i);
     if (!plot->count)
-        put_text(&p, p.left + GAP, TOP + ROW / 2.0, "start", LABEL, grey,
-                 "no kernel here has floating-point operations");
+        put_label(&p, p.left + GAP, TOP + ROW / 2.0, "start", LABEL, grey,
+                  "no kernel here has floating-point operations");
     put_legend(&p);
     text_fmt(&t, "</svg>\n");
     int result = plot->lost ? fail(MOEGEN_NO_MEMORY, NULL) : write_text(b->o->plot, &t);

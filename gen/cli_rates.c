@@ -6,12 +6,6 @@
 
 #include "bench.h"
 
-static int64_t param_int(const moegen_kernel *kernel, const char *key, int64_t otherwise)
-{
-    const char *value = moegen_kernel_param(kernel, key);
-    return value ? strtoll(value, NULL, 10) : otherwise;
-}
-
 /* Rows and experts that have one, from the sizes of the experts. */
 static void count_sizes(struct contender *c, const moegen_rt_tensor *sizes)
 {

@@ -66,10 +66,10 @@ static int add_contender(struct group *g, const struct axis *axes, int count)
         else if ((c->threads = atoi(value)) < 1)
             return bad("threads: '%s' is not a number of threads", value);
     }
-    if (c->variant.lost)
-        return fail(MOEGEN_NO_MEMORY, NULL);
     moegen_error *err = NULL;
-    moegen_status status = job_kernel(&b->job, g->k, extra, b->o->tokens, NULL, &c->kernel, &err);
+    moegen_status status =
+        c->variant.lost ? MOEGEN_NO_MEMORY
+                        : job_kernel(&b->job, g->k, extra, b->o->tokens, NULL, &c->kernel, &err);
     if (status && variant_is_refused(c->variant.at, err)) {
         moegen_error_release(err);
         text_free(&c->variant);
@@ -137,10 +137,10 @@ static moegen_status open_view(struct group *g, int i, moegen_error **err)
     struct text mine = {0};
     struct shared *s = g->shared;
     struct trial t = trial_of(g, c);
-    moegen_status status = MOEGEN_OK;
     signature(&mine, c);
-    if (mine.lost)
-        return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+    moegen_status status = mine.lost ? MOEGEN_NO_MEMORY : MOEGEN_OK;
+    if (status)
+        return status;
     while (s < g->shared + g->shares && strcmp(s->signature.at, mine.at) != 0)
         s++;
     if (s == g->shared + g->shares) {
@@ -307,8 +307,7 @@ static int bench_kernel(struct bench *b, int k)
         result = fail(status, err);
     else if (!result)
         l->name = *b->job.kernel[k] ? b->job.kernel[k] : strdup(g->contender[0].name);
-    if (!result && !l->name)
-        result = fail(MOEGEN_NO_MEMORY, NULL);
+    result = !result && !l->name ? fail(MOEGEN_NO_MEMORY, NULL) : result;
     b->latencies += !result;
     group_close(g);
     return result;

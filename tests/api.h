@@ -20,12 +20,12 @@ static const char toy[] = "kernel: moe_forward\nname: toy\nH: 24\nI_TP: 20\nE: 3
                           "block_size: 4\ndtype: f32\n";
 enum { T = 9, H = 24, I = 20, E = 3, B = 4, BLOCKS = 5 };
 
-static moegen_spec spec_of(const char *text)
+static inline moegen_spec spec_of(const char *text)
 {
     return (moegen_spec){.struct_size = sizeof(moegen_spec), .text = text, .len = strlen(text)};
 }
 
-static moegen_engine *engine_of(const char *cache_dir, const char *features)
+static inline moegen_engine *engine_of(const char *cache_dir, const char *features)
 {
     moegen_engine *engine = NULL;
     moegen_engine_options o = {
@@ -34,7 +34,7 @@ static moegen_engine *engine_of(const char *cache_dir, const char *features)
     return engine;
 }
 
-static moegen_kernel *get(moegen_engine *engine, const char *text)
+static inline moegen_kernel *get(moegen_engine *engine, const char *text)
 {
     moegen_spec spec = spec_of(text);
     moegen_kernel *kernel = NULL;
