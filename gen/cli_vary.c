@@ -42,6 +42,6 @@ bool variant_is_refused(const char *variant, const moegen_error *err)
         if (!is_of_plan(&err->diag[i], variant))
             return false;
     if (err && err->count)
-        note("note: %s is left out: %s", variant, err->diag[0].message);
+        note("note: %s is left out: %s", variant, diag_message(err->diag));
     return err && err->count;
 }

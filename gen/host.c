@@ -245,25 +245,20 @@ out:
     return status;
 }
 
-/* Needs no memory in glibc; elsewhere tried again after a failure, under the lock. */
-static locale_t make_locale(void)
+static locale_t c_locale; /* glibc needs no memory for it */
+
+static void make_locale(void)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static locale_t made;
-    pthread_mutex_lock(&lock);
-    if (!made)
-        made = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    locale_t result = made;
-    pthread_mutex_unlock(&lock);
-    return result;
+    c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
 /* Numbers must read and print the same under every locale and floating-point mode of the host
  * program. */
 static moegen_status run(struct job *job)
 {
-    locale_t c_locale = make_locale();
     fenv_t mode;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_locale);
     if (!c_locale)
         return error_set(job->err, MOEGEN_NO_MEMORY, "out of memory");
     moegen_status status = stack_check(job->err);

@@ -28,7 +28,8 @@ extern __typeof__(tcc_relocate) tcc_relocate API(tcc_relocate);
 extern __typeof__(tcc_get_symbol) tcc_get_symbol API(tcc_get_symbol);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool ready;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool hooked, ready;
 
 static void hold(void)
 {
@@ -40,15 +41,19 @@ static void let_go(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* At first use; tried again after a failure. */
+/* Before the lock is ever taken: a child that is forked while it is held could not compile. */
+static void hook(void)
+{
+    hooked = pthread_atfork(hold, let_go, let_go) == 0;
+}
+
+/* At first use; memory for it is asked for again after a failure. */
 static bool setup(void)
 {
-    static bool hooked;
+    if (pthread_once(&once, hook) || !hooked)
+        return false;
     hold();
-    if (!ready && tcc_shim_setup()) {
-        hooked = hooked || pthread_atfork(hold, let_go, let_go) == 0;
-        ready = hooked;
-    }
+    ready = ready || tcc_shim_setup();
     bool done = ready;
     let_go();
     return done;
