@@ -91,7 +91,7 @@ static int threads_wanted(int asked)
 moegen_status moegen_engine_create(const moegen_engine_options *options, moegen_engine **engine,
                                    moegen_error **err)
 {
-    static const size_t sizes[] = SIZES_OF(moegen_engine_options, cc);
+    static const size_t sizes[] = SIZES_OF(moegen_engine_options, max_kernels);
     moegen_engine_options o = {0};
     if (options && !sized_take(&o, options, sizes, sizeof sizes / sizeof *sizes))
         return error_set(err, MOEGEN_BAD_ARGUMENT,

@@ -15,7 +15,7 @@ ulimit -c 0
 
 # inject FAMILY TEXT: after the first line of the kernel's body
 inject() {
-  awk -v text="$2" '{ print } /^int32_t \$\(name\)\(/ { inside = 1 } inside && / \*a = \(/ { print text; inside = 0; done = 1 }
+  awk -v text="$2" '{ print } /^static int32_t on_rank\(/ { inside = 1 } inside && / \*a = \(/ { print text; inside = 0; done = 1 }
     END { exit !done }' "$tmp/templates/$1.c.in" >"$tmp/new" && mv "$tmp/new" "$tmp/templates/$1.c.in" || exit 1
 }
 inject mlp_forward '@ if plan.spelling == "scalar" then
