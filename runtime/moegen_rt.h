@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define MOEGEN_RT_ABI 2
+#define MOEGEN_RT_ABI 3
 
 /* On the declaration of a tile: it is defined in this file and stays in this library. */
 #if defined(__GNUC__)
@@ -39,9 +39,12 @@ typedef struct moegen_worker {
         void *team); /* returns when all ranks have called it; not called when size is 1 */
     void *team;      /* passed to barrier */
     /* Adds n to a counter and returns what it was before, in one step as all ranks see it (an
-     * atomic fetch-and-add, relaxed order will do). A rank that is done then helps the others.
-     * NULL: every rank keeps to its share; the results have the same bits. */
+     * atomic fetch-and-add that acquires and releases). A rank that is done then helps the others,
+     * and ranks, which must run at the same time, may wait for a counter. NULL: every rank keeps to
+     * its share; the results have the same bits. */
     int64_t (*add)(int64_t *counter, int64_t n);
+    /* Called again and again with `team` while a rank waits for a counter; NULL: nothing is. */
+    void (*pause)(void *team);
 } moegen_worker;
 
 /* Entry of a kernel. Returns 0, or a positive status whose text the kernel's header lists; then no

@@ -143,7 +143,16 @@ static void barrier(void *at)
 
 static int64_t add(int64_t *counter, int64_t n)
 {
-    return __atomic_fetch_add(counter, n, __ATOMIC_RELAXED);
+    return __atomic_fetch_add(counter, n, __ATOMIC_ACQ_REL);
+}
+
+static void pause_rank(void *at)
+{
+    const moegen_rt_team *team = at;
+    if (team->crowded)
+        sched_yield();
+    else
+        relax();
 }
 
 /*
@@ -258,8 +267,8 @@ moegen_rt_status moegen_rt_team_create(int size, moegen_rt_team **out, moegen_rt
         return rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory for a team of %d threads", size);
     }
     for (int r = 0; r < size; r++)
-        team->rank[r] =
-            (struct rank){.team = team, .worker = {r, size, barrier, team, add}, .cpu = -1};
+        team->rank[r] = (struct rank){
+            .team = team, .worker = {r, size, barrier, team, add, pause_rank}, .cpu = -1};
     int failed = start(team);
     if (failed) {
         free(team->rank);
@@ -288,7 +297,7 @@ int moegen_rt_team_size(const moegen_rt_team *team)
 
 moegen_rt_status moegen_rt_team_run(moegen_rt_team *team, moegen_rt_entry entry, void *ctx)
 {
-    static const moegen_worker alone = {0, 1, NULL, NULL, NULL};
+    static const moegen_worker alone = {0, 1, NULL, NULL, NULL, NULL};
     if (!team || team->size == 1) {
         entry(ctx, &alone);
         return MOEGEN_RT_OK;

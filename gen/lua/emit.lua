@@ -95,6 +95,7 @@ typedef struct moegen_worker {
     void (*barrier)(void *team);
     void *team;
     int64_t (*add)(int64_t *counter, int64_t n);
+    void (*pause)(void *team);
 } moegen_worker;
 ]]
 
