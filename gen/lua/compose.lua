@@ -158,6 +158,7 @@ end
 -- Names that a C text defines at file scope: functions, data, tags, enumerators, types.
 local function definitions(text, names)
     local map = {}
+    text = text:gsub("//[^\n]*", "")
     for _, row in ipairs(names.constants or {}) do
         map[row[1]] = true
     end
