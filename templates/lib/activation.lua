@@ -5,7 +5,7 @@
 -- The schema accepts the name, `moegen list` shows it, and the kernel tests run it, because they read this table.
 --
 -- forward   function(program, name, x) -> vector; names of temporaries start with name
--- both      function(program, name, x) -> vector, derivative
+-- both      function(program, name, x, slope_only) -> vector (maybe not, with slope_only), derivative
 -- Order of the list is the order in help texts.
 local math_lib = require "lib.math"
 
@@ -32,7 +32,7 @@ end
 
 -- Its derivative s + s x z'(x) (1 - s), 1 - s = e s without cancellation; where e is infinite: 1. z gives z(x) and x z'(x).
 local function gated_both(low, high, z)
-    return function(p, name, x)
+    return function(p, name, x, slope_only)
         local floored, capped = clamped(p, name, x, low, high)
         local inner, rise = z(p, name, capped, true)
         local one = p:const("one_f", 1.0)
@@ -40,7 +40,7 @@ local function gated_both(low, high, z)
         local rest = p:op("min", name .. "_rest", p:op("mul", name .. "_es", e, s), one)   -- NaN: 1
         local bend = p:op("mul", name .. "_bend", rest, rise)
         local slope = p:op("copy", name .. "_slope", s)
-        return p:op("mul", name, floored, s), p:op("fma", slope, s, bend)
+        return not slope_only and p:op("mul", name, floored, s), p:op("fma", slope, s, bend)
     end
 end
 
@@ -96,7 +96,7 @@ return {
         local e = exp_whole(p, name .. "_e", half_square(p, name, inner), one)
         local plus = p:op("add", name .. "_plus", erf(p, name .. "_erf", z, e, one), one)
         return p:op("mul", name, p:op("mul", name .. "_half", floored, p:const("half_f", 0.5)), plus)
-    end, both = function(p, name, x)   -- F + x exp(-x^2 / 2) / sqrt(2 pi) with F = (1 + erf(x / sqrt(2))) / 2
+    end, both = function(p, name, x, slope_only)   -- F + x exp(-x^2 / 2) / sqrt(2 pi) with F = (1 + erf(x / sqrt(2))) / 2
         local most = math.sqrt(2 * math_lib.exp_end(p))   -- the density is 0 there
         local floored, inner = clamped(p, name, x, -most, most)
         local z = p:op("mul", name .. "_z", inner, p:const("sqrt_half", 0.70710678118654752))
@@ -106,7 +106,7 @@ return {
         local share = p:op("mul", name .. "_share", plus, p:const("half_f", 0.5))
         local bell = p:op("mul", name .. "_bell", e, p:const("bell", 0.39894228040143268))
         local slope = p:op("copy", name .. "_slope", share)
-        return p:op("mul", name, floored, share), p:op("fma", slope, inner, bell)
+        return not slope_only and p:op("mul", name, floored, share), p:op("fma", slope, inner, bell)
     end},
 
     relu = {says = "max(x, 0)", forward = function(p, name, x)
@@ -121,8 +121,8 @@ return {
     squared_relu = {says = "max(x, 0)^2", forward = function(p, name, x)
         local positive = p:op("max", name .. "_positive", p:op("zero", name .. "_zero"), x)
         return p:op("mul", name, positive, positive)
-    end, both = function(p, name, x)
+    end, both = function(p, name, x, slope_only)
         local positive = p:op("max", name .. "_positive", p:op("zero", name .. "_zero"), x)
-        return p:op("mul", name, positive, positive), p:op("add", name .. "_slope", positive, positive)
+        return not slope_only and p:op("mul", name, positive, positive), p:op("add", name .. "_slope", positive, positive)
     end},
 }

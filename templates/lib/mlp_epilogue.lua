@@ -102,7 +102,7 @@ function mlp_epilogue.through(cfg, spec, limits, given)
             else
                 local of_gate = sides("gate", 0, tag)
                 local gate = clamped(p, p:op("load", "gate_given" .. tag, p:at(G, at)), of_gate, "gate" .. tag)
-                local value, slope = act(p, "act" .. tag, gate)
+                local value, slope = act(p, "act" .. tag, gate, given)
                 value = given and p:op("load", "act_given" .. tag, p:at(P, at)) or value
                 p:op("store", p:at(P, at), p:op("mul", "p" .. tag, value, up))
                 local dp = p:op("load", "dp" .. tag, p:at(S, at))
