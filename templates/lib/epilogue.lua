@@ -77,7 +77,7 @@ end
 -- has: bias, bias_scaled (the bias times a), affinity (the sum times a), checkpoint, add
 function epilogue.output(cfg, has)
     local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. "finish", {"Rows of the output from rows of sums."})
+    local p = ir.program(cfg.isa, cfg.prefix .. (has.add and "add_up" or "finish"), {"Rows of the output from rows of sums."})
     local S, out, column = p:pointer("S", "float"), p:pointer("out", "float *const"), p:integer("column")
     local n = p:integer("n")
     local bias = has.bias and p:pointer("bias", "const float")

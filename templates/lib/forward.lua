@@ -24,7 +24,7 @@ forward.plan_keys = {
     {"k_block", int(16, 1 << 20), optional = true, doc = "products summed in a register before they are added to the sum"},
     {"prefetch", int(0, 4096), optional = true, doc = "rows of weights fetched ahead of packing"},
     {"segment_rows", int(16, 65536), optional = true, doc = "rows of an expert that share packed weights"},
-    {"batch_rows", int(16, 65536), optional = true, doc = "rows between two meetings of the team"},
+    {"batch_rows", int(16, 65536), optional = true, doc = "rows between two meetings of the team, for each rank"},
     {"direct_rows", int(1, 64), optional = true, doc = "up to so many rows, weights are read where they lie"},
     {"direct_strip", int(1, 4096), optional = true, doc = "panels that such a pass covers"},
     {"run", int(1, 1024), optional = true, doc = "vectors of a row that a direct tile fetches ahead before the next row"},
@@ -122,9 +122,7 @@ function forward.plan(plan, spec, _, info)
     plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed",
         limits.useful(plan.slab, ("a slab has %d rows"):format(plan.slab)))
     plan:choose("segment_rows", 512, "rows of an expert per pass over its weights")
-    if plan.shard ~= "block" then   -- ranks with blocks of their own meet once
-        plan:choose("batch_rows", 512, "rows between barriers")
-    end
+    plan:choose("batch_rows", 512, "rows between barriers, for each rank")
     choose_direct(plan, spec, panels)
     if columns % step ~= 0 then   -- a step of K may end past I, but not past the columns of the last panel
         schema.complain(info, "plan.unroll", ("steps of %d do not divide the %d columns of a panel"):format(step, columns))
@@ -157,7 +155,7 @@ local function steps(spec, shard)
         bias_scaled = on_p and spec.bias.down,
         affinity_in_finish = scale == "post" and not on_p and shard ~= "intermediate",
         affinity_in_combine = scale == "post" and not on_p and shard == "intermediate",
-        add = spec.accumulate and shard == "hidden",
+        add = spec.accumulate and shard ~= "intermediate",
         checkpoint_up = spec.checkpoint == "save", checkpoint_down = spec.checkpoint == "save" and on == "hidden",
     }
 end
@@ -187,13 +185,12 @@ local function constants(spec, plan)
         {"IDLE", ((plan.strip - 1) * panel + k // plan.k_block + 2) * width, "floats that tiles which pack nothing may store to"},
         {"STRIDE", plan.stride, "floats between rows of X and P: an odd number of cache lines"},
         {"SEGMENT_ROWS", plan.segment_rows, "rows that share packed weights"},
-        {"BATCH_ROWS", plan.batch_rows or plan.segment_rows, "rows between barriers"},
+        {"BATCH_ROWS", plan.batch_rows, "rows between barriers, for each rank"},
         {"DIRECT_ROWS", plan.direct_rows, "up to so many rows read weights in place"},
         {"DIRECT_STRIP", plan.direct_strip, "panels of a strip whose weights are read in place"},
         {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
         {"LOST", plan.direct_rows // 2, "row of a panel's sums from where what rounding lost of the first rows is kept"},
         {"PARTS", plan.parts, "of I, summed apart"},
-        {"HELD", math.max(plan.batch_rows or 0, plan.segment_rows), "most rows of a batch"},
         {"RUN", plan.run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
         {"DIRECT_K", plan.direct_k, "rows of weights per pass of direct tiles"},
         {"PREFETCH", plan.prefetch, "rows of weights fetched ahead"},
@@ -225,9 +222,8 @@ function forward.names(spec, plan, job)
         narrow_output = out.narrow ~= nil, narrow_checkpoint = io.narrow ~= nil,
         shares = false, clears = true, clears_16 = false,
         eps = norm.number(spec.norm_eps),
-        row_out = plan.shard == "block" and "w->Y + rows * H"
-            or plan.shard == "hidden" and (out.narrow and "w->sum + id * H" or "a->output + id * H"),
-        by_hidden = plan.shard == "hidden", by_block = plan.shard == "block", by_part = plan.shard == "intermediate",
+        row_out = (out.narrow and "w->sum" or "a->output") .. " + w->id[r] * H",
+        by_block = plan.shard == "block", whole_segments = plan.shard == "block", by_part = plan.shard == "intermediate",
         compensated = not io.narrow, dots = plan.group > 1,
         whole = function(x) return plan.group > 1 and x .. " / 2" or x end,   -- rows of a panel from rows of weights, of all
         steps = function(x) return plan.group > 1 and ("(%s + 1) / 2"):format(x) or x end,   -- of all and a half
@@ -261,8 +257,10 @@ function forward.names(spec, plan, job)
             list[#list + 1] = norm.squares(cfg, "row_squares")
             list[#list + 1] = norm.normalise(cfg, "normalise", activation[spec.activation].forward, has.affinity_on_p)
         end
-        list[#list + 1] = epilogue.output(cfg, {bias = has.bias_down, bias_scaled = has.bias_scaled,
-            affinity = has.affinity_in_finish, checkpoint = has.checkpoint_down and not names.by_part, add = has.add})
+        for _, add in ipairs{false, has.add or nil} do
+            list[#list + 1] = epilogue.output(cfg, {bias = has.bias_down, bias_scaled = has.bias_scaled,
+                affinity = has.affinity_in_finish, checkpoint = has.checkpoint_down and not names.by_part, add = add})
+        end
         if spec.H >= isa.lanes then
             list[#list + 1] = rows.widen(cfg, io, "gather", has.affinity_on_x)
             if names.dots then
@@ -278,7 +276,7 @@ function forward.names(spec, plan, job)
         if names.compensated and names.sweep_rows or names.by_part and spec.H >= isa.lanes then
             list[#list + 1] = rows.add(cfg, "add", {add = true})
         end
-        if not names.by_hidden and spec.H >= isa.lanes then
+        if (has.add or names.by_part) and spec.H >= isa.lanes then
             list[#list + 1] = rows.add(cfg, "combine", {scaled = has.affinity_in_combine, add = spec.accumulate})
         end
         if names.transposes then
