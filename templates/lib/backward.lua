@@ -97,14 +97,18 @@ local function constants(spec, plan)
     local lanes = plan.isa.lanes
     local width = plan.vectors * lanes
     local gates = spec.gated and 2 or 1
-    local hk, gk = round_up(spec.H, width), round_up(gates * spec.I_TP, width)
+    local hk, gk, has = round_up(spec.H, width), round_up(gates * spec.I_TP, width), steps(spec)
+    local xrows, partials = math.max(hk, round_up(spec.H + 1, lanes)), (math.max(spec.I_TP, spec.H) + lanes - 1) // lanes
     local list = {
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
         {"B", spec.block_size, "slots of a block"}, {"GATES", gates, "gate and up, or up alone"},
         {"HK", hk, "rows of a panel over H, full panels of k"}, {"GK", gk, "rows of a panel over gate and up"},
-        {"XROWS", math.max(hk, round_up(spec.H + 1, lanes)), "rows of a panel of X: one more than H, of ones"},
+        {"XROWS", xrows, "rows of a panel of X: one more than H, of ones"},
         {"PROWS", spec.I_TP + 1, "rows of a panel of p: one more, of affinities"},
-        {"PARTIALS", (math.max(spec.I_TP, spec.H) + lanes - 1) // lanes, "parts of the affinity's gradient"},
+        {"PARTIALS", partials, "parts of the affinity's gradient"},
+        {"ALL_ROWS", xrows * (has.pre and 2 or 1) + hk + gk + spec.I_TP + 1 + ((has.pre or has.affinity_sums or has.norm) and partials or 0)
+            + (has.norm and 1 + spec.I_TP + 2 * ((spec.I_TP + lanes - 1) // lanes) or 0), "floats for a column of all panels"},
+        {"TEAM_ROWS", 128, "columns of a batch for each rank of a team"},
     }
     local shared = panels.constants(plan, math.max(hk, gk), dtype[spec.output_dtype].size)
     return table.move(shared, 1, #shared, #list + 1, list), shared
@@ -126,7 +130,7 @@ function backward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         bias_c = bias.c, affinity_c = affinity.c,
         dx = dx.c, narrow_dx = dx.narrow ~= nil, narrow_out = out.narrow ~= nil,
-        shares = not has.again, clears = true, clears_16 = out.narrow ~= nil and not has.add or affinity.narrow ~= nil,
+        shares = false, whole_segments = false, clears = true, clears_16 = out.narrow ~= nil and not has.add or affinity.narrow ~= nil,
         turns = has.again, turns_whole = has.again and spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
         eps = norm.number(spec.norm_eps),
         narrow_x = convert(dx, "narrow"),
@@ -156,7 +160,8 @@ function backward.names(spec, plan, job)
         local f32 = dtype.f32
         add(rows.turn(cfg, "turn", {dtype = f32, stride = c.STAGE, pitch = width, along = isa.lanes, step = isa.lanes * width}))
         if spec.H >= isa.lanes then
-            add(rows.scatter(cfg, "scatter", has.pre))
+            add(rows.scatter(cfg, "scatter", {scaled = has.pre}))
+            add(rows.scatter(cfg, "scatter_add", {scaled = has.pre, add = true}))
         end
         local through = {scaled = has.post, affinity_sums = has.affinity_sums}
         if has.norm then
@@ -172,7 +177,7 @@ function backward.names(spec, plan, job)
             add(epilogue.column_sums(cfg, "column_sums"))
             add(rows.scale(cfg, "scale"))
         end
-        if has.affinity_sums or has.pre or has.norm then
+        if has.affinity_sums or has.pre or has.norm or spec.H >= isa.lanes then
             add(rows.add(cfg, "add", {add = true}))
         end
         if has.saved_down and spec.H >= isa.lanes then

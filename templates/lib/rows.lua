@@ -200,20 +200,21 @@ function rows.turn(cfg, name, how)
     return p
 end
 
--- A square of lanes x lanes sums (rows `width` apart) to the rows out[c][column ..], added to what they hold.
--- scaled: column c times a[c]
-function rows.scatter(cfg, name, scaled)
+-- A square of lanes x lanes sums (rows `width` apart) to the rows out[c][column ..].
+-- has: scaled (column c times a[c]), add (to what the rows hold)
+function rows.scatter(cfg, name, has)
     local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. name, {("Column c of %d x %d sums is added to row out[c]."):format(lanes, lanes)})
+    local p = ir.program(cfg.isa, cfg.prefix .. name,
+        {("Column c of %d x %d sums is %s row out[c]."):format(lanes, lanes, has.add and "added to" or "put into")})
     local out, column, S = p:pointer("out", "float *const"), p:integer("column"), p:pointer("S", "const float")
-    local a = scaled and p:op("load", "scale", p:at(p:pointer("a", "const float"), 0))
+    local a = has.scaled and p:op("load", "scale", p:at(p:pointer("a", "const float"), 0))
     transposed(p, function(i)
         local x = p:op("load", "row_" .. i, p:at(S, i * cfg.vectors * lanes))
         return a and p:op("mul", ("row_%d_scaled"):format(i), x, a) or x
     end, function(c, x)
         local row = p:op("load_pointer", "out_" .. c, p:at(out, c))
         local at = p:at(row, 0, column)
-        p:op("store", at, p:op("add", "sum_" .. c, x, p:op("load", "before_" .. c, at)))
+        p:op("store", at, has.add and p:op("add", "sum_" .. c, x, p:op("load", "before_" .. c, at)) or x)
     end)
     return p
 end
