@@ -11,8 +11,8 @@
  *     3  dropping needs as many blocks as experts
  *     4  T or N is not what the spec fixes
  */
-#ifndef GPT_OSS_BACKWARD_H
-#define GPT_OSS_BACKWARD_H
+#ifndef MOEGEN_KERNEL_gpt_oss_backward_H
+#define MOEGEN_KERNEL_gpt_oss_backward_H
 
 #include "moegen_rt.h"
 
@@ -25,26 +25,30 @@ struct gpt_oss_backward_args {
     const uint16_t *hidden_states;
     // [5 * T + 5][1] bf16: of token id and expert e at id * E + e
     const uint16_t *expert_affinities_masked;
-    const uint16_t *gate_up_proj_weight;                 // [5][40][2][24] bf16: 0 = gate, 1 = up
-    const uint16_t *down_proj_weight;                    // [5][24][40] bf16
+    // [5][40][2][24] bf16: of each expert: 0 = gate, 1 = up
+    const uint16_t *gate_up_proj_weight;
+    const uint16_t *down_proj_weight;                    // [5][24][40] bf16: of each expert
     // [N][2][24][8] bf16: gate and up as the activation saw them
     const uint16_t *gate_up_proj_act_checkpoint_T;
     // [N][8][40] bf16: what the expert gave, before the affinity
     const uint16_t *down_proj_act_checkpoint;
     // [8 * N] i32: token of each slot; padding is T
     const int32_t *token_position_to_id;
-    const int32_t *block_to_expert;                      // [N] i32
+    const int32_t *block_to_expert;                      // [N] i32: expert of each block
     // [N + 1] i32; NULL: absent: 1 for each block that ran, a prefix; absent: all
     const int32_t *conditions;
-    const uint16_t *output_hidden_states_grad;           // [T + 1][40] bf16
-    // [T + 1][40] bf16: summed over the experts of each token
+    const uint16_t *output_hidden_states_grad;           // [T + 1][40] bf16: gradient of output
+    // [T + 1][40] bf16: gradient of hidden_states, summed over the experts of each token
     uint16_t *hidden_states_grad;
-    // [5 * T + 5][1] bf16: 0 where no block holds the pair
+    // [5 * T + 5][1] bf16: gradient of expert_affinities_masked; 0 where no block holds the pair
     uint16_t *expert_affinities_masked_grad;
-    uint16_t *gate_up_proj_weight_grad;                  // [5][40][2][24] bf16
-    uint16_t *down_proj_weight_grad;                     // [5][24][40] bf16
-    uint16_t *gate_and_up_proj_bias_grad;                // [5][2][24] bf16
-    uint16_t *down_proj_bias_grad;                       // [5][40] bf16
+    // [5][40][2][24] bf16: gradient of gate_up_proj_weight
+    uint16_t *gate_up_proj_weight_grad;
+    // [5][24][40] bf16: gradient of down_proj_weight
+    uint16_t *down_proj_weight_grad;
+    // [5][2][24] bf16: gradient of gate_and_up_proj_bias
+    uint16_t *gate_and_up_proj_bias_grad;
+    uint16_t *down_proj_bias_grad;                       // [5][40] bf16: gradient of down_proj_bias
     int64_t T;
     int64_t N;
     void *workspace;                                     // 64-byte aligned

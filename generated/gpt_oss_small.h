@@ -11,8 +11,8 @@
  *     3  dropping needs as many blocks as experts
  *     4  T or N is not what the spec fixes
  */
-#ifndef GPT_OSS_SMALL_H
-#define GPT_OSS_SMALL_H
+#ifndef MOEGEN_KERNEL_gpt_oss_small_H
+#define MOEGEN_KERNEL_gpt_oss_small_H
 
 #include "moegen_rt.h"
 
@@ -25,15 +25,18 @@ struct gpt_oss_small_args {
     const uint16_t *hidden_states;
     // [5 * T + 5][1] bf16: of token id and expert e at id * E + e
     const uint16_t *expert_affinities_masked;
-    const uint16_t *gate_up_proj_weight;                 // [5][40][2][24] bf16: 0 = gate, 1 = up
-    const uint16_t *down_proj_weight;                    // [5][24][40] bf16
+    // [5][40][2][24] bf16: of each expert: 0 = gate, 1 = up
+    const uint16_t *gate_up_proj_weight;
+    const uint16_t *down_proj_weight;                    // [5][24][40] bf16: of each expert
     // [8 * N] i32: token of each slot; padding is T
     const int32_t *token_position_to_id;
-    const int32_t *block_to_expert;                      // [N] i32
+    const int32_t *block_to_expert;                      // [N] i32: expert of each block
     // [N + 1] i32; NULL: absent: 1 for each block that runs, a prefix; absent: all run
     const int32_t *conditions;
-    const uint16_t *gate_and_up_proj_bias;               // [5][2][24] bf16
-    const uint16_t *down_proj_bias;                      // [5][40] bf16
+    // [5][2][24] bf16: added to what the first product gives
+    const uint16_t *gate_and_up_proj_bias;
+    // [5][40] bf16: added to what the second product gives
+    const uint16_t *down_proj_bias;
     // [T + 1][40] bf16: sum over the experts of each token; rows that no block names are zero
     uint16_t *output;
     int64_t T;

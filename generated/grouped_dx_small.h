@@ -13,8 +13,8 @@
  *     5  M is not top_k * T
  *     6  M or T is not what the spec fixes
  */
-#ifndef GROUPED_DX_SMALL_H
-#define GROUPED_DX_SMALL_H
+#ifndef MOEGEN_KERNEL_grouped_dx_small_H
+#define MOEGEN_KERNEL_grouped_dx_small_H
 
 #include "moegen_rt.h"
 
@@ -26,10 +26,10 @@ struct grouped_dx_small_args {
     const int32_t *m_sizes;                              // [7] i32: rows of each expert
     // [M] i32: flat index token * top_k + choice of each sorted row
     const int32_t *gather_indices;
-    // [M][37] bf16: in the order of the experts
+    // [M][37] bf16: gradient of Y, in the order of the experts
     const uint16_t *dY;
-    const uint16_t *W;                                   // [7][37][29] bf16
-    // [T][29] bf16: summed over the rows of a token
+    const uint16_t *W;                                   // [7][37][29] bf16: of each expert
+    // [T][29] bf16: gradient of X, summed over the rows of a token
     uint16_t *dX;
     int64_t M;
     int64_t T;

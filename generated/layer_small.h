@@ -18,8 +18,8 @@
  *     10  experts: dropping needs as many blocks as experts
  *     11  experts: T or N is not what the spec fixes
  */
-#ifndef LAYER_SMALL_H
-#define LAYER_SMALL_H
+#ifndef MOEGEN_KERNEL_layer_small_H
+#define MOEGEN_KERNEL_layer_small_H
 
 #include "moegen_rt.h"
 
@@ -28,11 +28,14 @@ extern "C" {
 #endif
 
 struct layer_small_args {
-    const float *hidden_states;                          // [T][40] f32
-    const float *router_weight;                          // [40][5] f32
-    const float *gate_up_proj_weight;                    // [5][40][2][24] f32: 0 = gate, 1 = up
-    const float *down_proj_weight;                       // [5][24][40] f32
-    float *output;                                       // [T][40] f32
+    const float *hidden_states;                          // [T][40] f32: rows of tokens
+    // [40][5] f32: logits are hidden_states times it
+    const float *router_weight;
+    // [5][40][2][24] f32: of each expert: 0 = gate, 1 = up
+    const float *gate_up_proj_weight;
+    const float *down_proj_weight;                       // [5][24][40] f32: of each expert
+    // [T][40] f32: sum over the experts of each token
+    float *output;
     float *logits;                                       // [T][5] f32: of the router
     // [T][2] i32: experts of each token, best first
     int32_t *expert_index;
@@ -40,7 +43,7 @@ struct layer_small_args {
     float *expert_affinities_masked;
     // [8 * N] i32: token of each slot; padding is -1
     int32_t *token_position_to_id;
-    int32_t *block_to_expert;                            // [N] i32
+    int32_t *block_to_expert;                            // [N] i32: expert of each block
     // [N + 1] i32: 1 for each block that holds a token
     int32_t *conditions;
     // [N][2][24][8] f32: what the first product gave; 0 at padding slots

@@ -8,8 +8,8 @@
  * Status of a call: 0, or with nothing written
  *     1  S is less than 1, or not what the spec fixes
  */
-#ifndef MLP_BACKWARD_SMALL_H
-#define MLP_BACKWARD_SMALL_H
+#ifndef MOEGEN_KERNEL_mlp_backward_small_H
+#define MOEGEN_KERNEL_mlp_backward_small_H
 
 #include "moegen_rt.h"
 
@@ -20,8 +20,8 @@ extern "C" {
 struct mlp_backward_small_args {
     const float *hidden_states;                          // [S][40] f32: rows of tokens
     const float *gate_up_weights;                        // [48][40] f32: rows of gate, then of up
-    const float *down_proj_weight;                       // [40][24] f32
-    const float *output_hidden_states_grad;              // [S][40] f32
+    const float *down_proj_weight;                       // [40][24] f32: of the second product
+    const float *output_hidden_states_grad;              // [S][40] f32: gradient of output
     // [S][24] f32; NULL: absent: gate as the activation saw it; absent: computed again
     const float *gate_pre;
     // [S][24] f32; NULL: absent: act(gate); absent: computed again
@@ -30,9 +30,11 @@ struct mlp_backward_small_args {
     const float *up;
     // [S][24] f32; NULL: absent: what the second product sees; absent: computed again
     const float *hidden;
-    float *hidden_states_grad;                           // [S][40] f32
-    float *gate_up_weight_grad;                          // [48][40] f32
-    float *down_proj_weight_grad;                        // [40][24] f32
+    float *hidden_states_grad;                           // [S][40] f32: gradient of hidden_states
+    // [48][40] f32: gradient of gate_up_weights
+    float *gate_up_weight_grad;
+    // [40][24] f32: gradient of down_proj_weight
+    float *down_proj_weight_grad;
     int64_t S;
     void *workspace;                                     // 64-byte aligned
     int64_t workspace_bytes;

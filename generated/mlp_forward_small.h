@@ -8,8 +8,8 @@
  * Status of a call: 0, or with nothing written
  *     1  S is less than 1, or not what the spec fixes
  */
-#ifndef MLP_FORWARD_SMALL_H
-#define MLP_FORWARD_SMALL_H
+#ifndef MOEGEN_KERNEL_mlp_forward_small_H
+#define MOEGEN_KERNEL_mlp_forward_small_H
 
 #include "moegen_rt.h"
 
@@ -20,8 +20,8 @@ extern "C" {
 struct mlp_forward_small_args {
     const uint16_t *hidden_states;                       // [S][40] bf16: rows of tokens
     const uint16_t *gate_up_weights;                     // [48][40] bf16: rows of gate, then of up
-    const uint16_t *down_proj_weight;                    // [40][24] bf16
-    uint16_t *output;                                    // [S][40] bf16
+    const uint16_t *down_proj_weight;                    // [40][24] bf16: of the second product
+    uint16_t *output;                                    // [S][40] bf16: rows of tokens
     // [S][24] bf16: gate as the activation saw it
     uint16_t *gate_pre;
     uint16_t *gate_act;                                  // [S][24] bf16: act(gate)

@@ -9,8 +9,8 @@
  *     2  the blocks of these experts do not fit in N blocks
  *     3  T is not what the spec fixes
  */
-#ifndef MOE_INDEX_SMALL_H
-#define MOE_INDEX_SMALL_H
+#ifndef MOEGEN_KERNEL_moe_index_small_H
+#define MOEGEN_KERNEL_moe_index_small_H
 
 #include "moegen_rt.h"
 
@@ -22,7 +22,8 @@ struct moe_index_small_args {
     const int32_t *expert_index;                         // [T][2] i32: experts of each token
     // [8 * N] i32: token of each slot; padding is T
     int32_t *token_position_to_id;
-    int32_t *block_to_expert;                            // [N] i32
+    // [N] i32: expert of each block; spare blocks are of the last
+    int32_t *block_to_expert;
     // [N + 1] i32: 1 for each block that holds a token
     int32_t *conditions;
     int64_t T;

@@ -11,8 +11,8 @@
  *     3  dropping needs as many blocks as experts
  *     4  T or N is not what the spec fixes
  */
-#ifndef NORM_BACKWARD_H
-#define NORM_BACKWARD_H
+#ifndef MOEGEN_KERNEL_norm_backward_H
+#define MOEGEN_KERNEL_norm_backward_H
 
 #include "moegen_rt.h"
 
@@ -25,28 +25,32 @@ struct norm_backward_args {
     const float *hidden_states;
     // [5 * T + 5][1] f32: of token id and expert e at id * E + e
     const float *expert_affinities_masked;
-    const float *gate_up_proj_weight;                    // [5][40][1][72] f32: up
-    const float *down_proj_weight;                       // [5][72][40] f32
+    const float *gate_up_proj_weight;                    // [5][40][1][72] f32: of each expert: up
+    const float *down_proj_weight;                       // [5][72][40] f32: of each expert
     // [N][1][72][8] f32: gate and up as the activation saw them
     const float *gate_up_proj_act_checkpoint_T;
     // [N][8][40] f32: what the expert gave, before the affinity
     const float *down_proj_act_checkpoint;
     // [8 * N] i32: token of each slot; padding is T
     const int32_t *token_position_to_id;
-    const int32_t *block_to_expert;                      // [N] i32
+    const int32_t *block_to_expert;                      // [N] i32: expert of each block
     // [N + 1] i32; NULL: absent: 1 for each block that ran, a prefix; absent: all
     const int32_t *conditions;
-    const float *output_hidden_states_grad;              // [T + 1][40] f32
-    const float *norm_weight;                            // [5][72] f32
-    const float *norm_bias;                              // [5][72] f32
-    // [T + 1][40] f32: summed over the experts of each token
+    const float *output_hidden_states_grad;              // [T + 1][40] f32: gradient of output
+    // [5][72] f32: factor after the normalisation
+    const float *norm_weight;
+    // [5][72] f32: added after the normalisation
+    const float *norm_bias;
+    // [T + 1][40] f32: gradient of hidden_states, summed over the experts of each token
     float *hidden_states_grad;
-    // [5 * T + 5][1] f32: 0 where no block holds the pair
+    // [5 * T + 5][1] f32: gradient of expert_affinities_masked; 0 where no block holds the pair
     float *expert_affinities_masked_grad;
-    float *gate_up_proj_weight_grad;                     // [5][40][1][72] f32
-    float *down_proj_weight_grad;                        // [5][72][40] f32
-    float *norm_weight_grad;                             // [5][72] f32
-    float *norm_bias_grad;                               // [5][72] f32
+    // [5][40][1][72] f32: gradient of gate_up_proj_weight
+    float *gate_up_proj_weight_grad;
+    // [5][72][40] f32: gradient of down_proj_weight
+    float *down_proj_weight_grad;
+    float *norm_weight_grad;                             // [5][72] f32: gradient of norm_weight
+    float *norm_bias_grad;                               // [5][72] f32: gradient of norm_bias
     int64_t T;
     int64_t N;
     void *workspace;                                     // 64-byte aligned

@@ -11,8 +11,8 @@
  *     3  dropping needs as many blocks as experts
  *     4  T or N is not what the spec fixes
  */
-#ifndef ODD_DOT_H
-#define ODD_DOT_H
+#ifndef MOEGEN_KERNEL_odd_dot_H
+#define MOEGEN_KERNEL_odd_dot_H
 
 #include "moegen_rt.h"
 
@@ -25,15 +25,18 @@ struct odd_dot_args {
     const uint16_t *hidden_states;
     // [5 * T + 5][1] bf16: of token id and expert e at id * E + e
     const uint16_t *expert_affinities_masked;
-    const uint16_t *gate_up_proj_weight;                 // [5][37][2][53] bf16: 0 = gate, 1 = up
-    const uint16_t *down_proj_weight;                    // [5][53][37] bf16
+    // [5][37][2][53] bf16: of each expert: 0 = gate, 1 = up
+    const uint16_t *gate_up_proj_weight;
+    const uint16_t *down_proj_weight;                    // [5][53][37] bf16: of each expert
     // [7 * N] i32: token of each slot; padding is T
     const int32_t *token_position_to_id;
-    const int32_t *block_to_expert;                      // [N] i32
+    const int32_t *block_to_expert;                      // [N] i32: expert of each block
     // [N + 1] i32; NULL: absent: 1 for each block that runs, a prefix; absent: all run
     const int32_t *conditions;
-    const uint16_t *gate_and_up_proj_bias;               // [5][2][53] bf16
-    const uint16_t *down_proj_bias;                      // [5][37] bf16
+    // [5][2][53] bf16: added to what the first product gives
+    const uint16_t *gate_and_up_proj_bias;
+    // [5][37] bf16: added to what the second product gives
+    const uint16_t *down_proj_bias;
     // [T + 1][37] bf16: sum over the experts of each token; rows that no block names are zero
     uint16_t *output;
     int64_t T;

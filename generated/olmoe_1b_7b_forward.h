@@ -10,8 +10,8 @@
  *     3  dropping needs as many blocks as experts
  *     4  T or N is not what the spec fixes
  */
-#ifndef OLMOE_1B_7B_FORWARD_H
-#define OLMOE_1B_7B_FORWARD_H
+#ifndef MOEGEN_KERNEL_olmoe_1b_7b_forward_H
+#define MOEGEN_KERNEL_olmoe_1b_7b_forward_H
 
 #include "moegen_rt.h"
 
@@ -24,12 +24,12 @@ struct olmoe_1b_7b_forward_args {
     const uint16_t *hidden_states;
     // [64 * T + 64][1] bf16: of token id and expert e at id * E + e
     const uint16_t *expert_affinities_masked;
-    // [64][2048][2][1024] bf16: 0 = gate, 1 = up
+    // [64][2048][2][1024] bf16: of each expert: 0 = gate, 1 = up
     const uint16_t *gate_up_proj_weight;
-    const uint16_t *down_proj_weight;                    // [64][1024][2048] bf16
+    const uint16_t *down_proj_weight;                    // [64][1024][2048] bf16: of each expert
     // [128 * N] i32: token of each slot; padding is T
     const int32_t *token_position_to_id;
-    const int32_t *block_to_expert;                      // [N] i32
+    const int32_t *block_to_expert;                      // [N] i32: expert of each block
     // [N + 1] i32; NULL: absent: 1 for each block that runs, a prefix; absent: all run
     const int32_t *conditions;
     // [T + 1][2048] bf16: sum over the experts of each token; rows that no block names are zero

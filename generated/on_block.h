@@ -11,8 +11,8 @@
  *     3  dropping needs as many blocks as experts
  *     4  T or N is not what the spec fixes
  */
-#ifndef ON_BLOCK_H
-#define ON_BLOCK_H
+#ifndef MOEGEN_KERNEL_on_block_H
+#define MOEGEN_KERNEL_on_block_H
 
 #include "moegen_rt.h"
 
@@ -24,15 +24,18 @@ struct on_block_args {
     const float *hidden_states;                          // [T][40] f32: rows of tokens
     // [5 * T][1] f32: of token id and expert e at id * E + e
     const float *expert_affinities_masked;
-    const float *gate_up_proj_weight;                    // [5][40][2][24] f32: 0 = gate, 1 = up
-    const float *down_proj_weight;                       // [5][24][40] f32
+    // [5][40][2][24] f32: of each expert: 0 = gate, 1 = up
+    const float *gate_up_proj_weight;
+    const float *down_proj_weight;                       // [5][24][40] f32: of each expert
     // [8 * N] i32: token of each slot; padding is -1
     const int32_t *token_position_to_id;
-    const int32_t *block_to_expert;                      // [N] i32
+    const int32_t *block_to_expert;                      // [N] i32: expert of each block
     // [N + 1] i32; NULL: absent: 1 for each block that runs, a prefix; absent: all run
     const int32_t *conditions;
-    const float *gate_and_up_proj_bias;                  // [5][2][24] f32
-    const float *down_proj_bias;                         // [5][40] f32
+    // [5][2][24] f32: added to what the first product gives
+    const float *gate_and_up_proj_bias;
+    // [5][40] f32: added to what the second product gives
+    const float *down_proj_bias;
     // [T][40] f32: sum over the experts of each token; rows that no block names are zero
     float *output;
     int64_t T;

@@ -10,8 +10,8 @@
  *     2  expert_index names an expert outside 0..E-1
  *     3  expert_index names an expert twice for one token
  */
-#ifndef ROUTER_BACKWARD_SMALL_H
-#define ROUTER_BACKWARD_SMALL_H
+#ifndef MOEGEN_KERNEL_router_backward_small_H
+#define MOEGEN_KERNEL_router_backward_small_H
 
 #include "moegen_rt.h"
 
@@ -20,15 +20,15 @@ extern "C" {
 #endif
 
 struct router_backward_small_args {
-    const float *hidden_states;                          // [T][40] f32
-    const float *router_weight;                          // [40][9] f32
-    // [T][9] f32: of the forward pass, like expert_index
-    const float *logits;
-    const int32_t *expert_index;                         // [T][3] i32
-    // [T][9] f32: read at the chosen experts only
+    const float *hidden_states;                          // [T][40] f32: rows of tokens
+    // [40][9] f32: logits are hidden_states times it
+    const float *router_weight;
+    const float *logits;                                 // [T][9] f32: of the forward pass
+    const int32_t *expert_index;                         // [T][3] i32: of the forward pass
+    // [T][9] f32: gradient of expert_affinities, read at the chosen experts only
     const float *expert_affinities_grad;
-    float *hidden_states_grad;                           // [T][40] f32
-    float *router_weight_grad;                           // [40][9] f32
+    float *hidden_states_grad;                           // [T][40] f32: gradient of hidden_states
+    float *router_weight_grad;                           // [40][9] f32: gradient of router_weight
     int64_t T;
     void *workspace;                                     // 64-byte aligned
     int64_t workspace_bytes;

@@ -8,8 +8,8 @@
  * Status of a call: 0, or with nothing written
  *     1  T is not what the spec fixes
  */
-#ifndef ROUTER_SMALL_H
-#define ROUTER_SMALL_H
+#ifndef MOEGEN_KERNEL_router_small_H
+#define MOEGEN_KERNEL_router_small_H
 
 #include "moegen_rt.h"
 
@@ -18,16 +18,22 @@ extern "C" {
 #endif
 
 struct router_small_args {
-    const uint16_t *hidden_states;                       // [T][40] bf16
-    const uint16_t *router_weight;                       // [40][9] bf16
-    const uint16_t *correction_bias;                     // [9] bf16
-    float *logits;                                       // [T][9] f32
-    int32_t *expert_index;                               // [T][3] i32: best first
-    // [T][9] bf16: 0 for experts that are not chosen
+    const uint16_t *hidden_states;                       // [T][40] bf16: rows of tokens
+    // [40][9] bf16: logits are hidden_states times it
+    const uint16_t *router_weight;
+    // [9] bf16: added to the scores for choosing only
+    const uint16_t *correction_bias;
+    // [T][9] f32: of every expert, with router_bias
+    float *logits;
+    // [T][3] i32: experts of each token, best first
+    int32_t *expert_index;
+    // [T][9] bf16: of every expert; 0 for those not chosen
     uint16_t *expert_affinities;
-    uint16_t *topk_weights;                              // [T][3] bf16: of expert_index
-    float *load_balance_loss;                            // [1] f32
-    float *z_loss;                                       // [1] f32
+    uint16_t *topk_weights;                              // [T][3] bf16: affinities of expert_index
+    // [1] f32: auxiliary loss, with its coefficient
+    float *load_balance_loss;
+    // [1] f32: auxiliary loss, with its coefficient
+    float *z_loss;
     int64_t T;
     void *workspace;                                     // 64-byte aligned
     int64_t workspace_bytes;

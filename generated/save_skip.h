@@ -11,8 +11,8 @@
  *     3  dropping needs as many blocks as experts
  *     4  T or N is not what the spec fixes
  */
-#ifndef SAVE_SKIP_H
-#define SAVE_SKIP_H
+#ifndef MOEGEN_KERNEL_save_skip_H
+#define MOEGEN_KERNEL_save_skip_H
 
 #include "moegen_rt.h"
 
@@ -24,11 +24,12 @@ struct save_skip_args {
     const uint16_t *hidden_states;                       // [T][40] f16: rows of tokens
     // [5 * T][1] f16: of token id and expert e at id * E + e
     const uint16_t *expert_affinities_masked;
-    const uint16_t *gate_up_proj_weight;                 // [5][40][2][24] f16: 0 = gate, 1 = up
-    const uint16_t *down_proj_weight;                    // [5][24][40] f16
+    // [5][40][2][24] f16: of each expert: 0 = gate, 1 = up
+    const uint16_t *gate_up_proj_weight;
+    const uint16_t *down_proj_weight;                    // [5][24][40] f16: of each expert
     // [8 * N] i32: token of each slot; padding is -1
     const int32_t *token_position_to_id;
-    const int32_t *block_to_expert;                      // [N] i32
+    const int32_t *block_to_expert;                      // [N] i32: expert of each block
     // [N + 1] i32; NULL: absent: 1 for each block that runs, a prefix; absent: all run
     const int32_t *conditions;
     // [T][40] f16: sum over the experts of each token; rows that no block names are zero

@@ -11,8 +11,8 @@
  *     3  dropping needs as many blocks as experts
  *     4  T or N is not what the spec fixes
  */
-#ifndef TOY_AVX512_BYTES_H
-#define TOY_AVX512_BYTES_H
+#ifndef MOEGEN_KERNEL_toy_avx512_bytes_H
+#define MOEGEN_KERNEL_toy_avx512_bytes_H
 
 #include "moegen_rt.h"
 
@@ -25,11 +25,12 @@ struct toy_avx512_bytes_args {
     const float *hidden_states;
     // [4 * T + 4][1] f32: of token id and expert e at id * E + e
     const float *expert_affinities_masked;
-    const float *gate_up_proj_weight;                    // [4][48][2][40] f32: 0 = gate, 1 = up
-    const float *down_proj_weight;                       // [4][40][48] f32
+    // [4][48][2][40] f32: of each expert: 0 = gate, 1 = up
+    const float *gate_up_proj_weight;
+    const float *down_proj_weight;                       // [4][40][48] f32: of each expert
     // [16 * N] i32: token of each slot; padding is T
     const int32_t *token_position_to_id;
-    const int32_t *block_to_expert;                      // [N] i32
+    const int32_t *block_to_expert;                      // [N] i32: expert of each block
     // [N + 1] i32; NULL: absent: 1 for each block that runs, a prefix; absent: all run
     const int32_t *conditions;
     // [T + 1][48] f32: sum over the experts of each token; rows that no block names are zero
