@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # generator.cmake - libmoegen, static and shared, and the program; included by the project's CMakeLists.txt.
 
-include(gen/embed.cmake)  # moegen_embed(): gen/lua and templates as C arrays
-include(gen/libtcc.cmake) # object library moegen_tcc
-file(GLOB gen_sources CONFIGURE_DEPENDS gen/*.c)
-file(GLOB program_sources CONFIGURE_DEPENDS gen/main.c gen/cli_*.c gen/cmd_*.c)
-list(REMOVE_ITEM gen_sources ${program_sources} ${CMAKE_CURRENT_SOURCE_DIR}/gen/embed.c)
+include(gen/host/embed.cmake)  # moegen_embed(): gen/lua and templates as C arrays
+include(gen/jit/libtcc.cmake) # object library moegen_tcc
+# A room each: see tests/rooms.sh.
+file(GLOB gen_sources CONFIGURE_DEPENDS
+  gen/base/*.c gen/spec/*.c gen/host/*.c gen/jit/*.c gen/cache/*.c gen/api/*.c)
+list(REMOVE_ITEM gen_sources ${CMAKE_CURRENT_SOURCE_DIR}/gen/host/embed.c) # a program of the build
+file(GLOB program_sources CONFIGURE_DEPENDS gen/cli/*.c gen/cli/bench/*.c)
 
 # runtime/moegen_rt.h as a C string, for compilers that run in a temporary directory.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS runtime/moegen_rt.h)
@@ -18,7 +20,7 @@ file(CONFIGURE OUTPUT moegen_rt_header.c @ONLY CONTENT
 add_library(moegen_objects OBJECT ${gen_sources} ${CMAKE_CURRENT_BINARY_DIR}/moegen_rt_header.c)
 moegen_embed(moegen_objects)
 set_target_properties(moegen_objects PROPERTIES C_VISIBILITY_PRESET hidden)
-target_include_directories(moegen_objects PRIVATE gen runtime)
+target_include_directories(moegen_objects PRIVATE gen gen/api runtime)
 target_link_libraries(moegen_objects PRIVATE $<BUILD_INTERFACE:moegen_flags> PkgConfig::LUA PkgConfig::YAML)
 
 # ---- libraries -----------------------------------------------------------------------------------
@@ -31,8 +33,8 @@ if(MOEGEN_SHARED)
   target_link_libraries(moegen_shared PRIVATE $<BUILD_INTERFACE:moegen_rt> PkgConfig::LUA PkgConfig::YAML
     ${CMAKE_DL_LIBS})
   target_link_options(moegen_shared PRIVATE LINKER:--exclude-libs,ALL LINKER:--no-undefined
-    LINKER:--version-script=${PROJECT_SOURCE_DIR}/gen/moegen.map)
-  set_target_properties(moegen_shared PROPERTIES LINK_DEPENDS ${PROJECT_SOURCE_DIR}/gen/moegen.map)
+    LINKER:--version-script=${PROJECT_SOURCE_DIR}/gen/api/moegen.map)
+  set_target_properties(moegen_shared PROPERTIES LINK_DEPENDS ${PROJECT_SOURCE_DIR}/gen/api/moegen.map)
   if(MOEGEN_SANITIZE)
     set_target_properties(moegen_shared PROPERTIES LINK_OPTIONS "${sanitizers}")
   endif()
@@ -43,7 +45,7 @@ endif()
 add_executable(moegen ${program_sources})
 add_executable(moegen::tool ALIAS moegen)
 set_target_properties(moegen PROPERTIES EXPORT_NAME tool)
-target_include_directories(moegen PRIVATE gen runtime)
+target_include_directories(moegen PRIVATE gen gen/api runtime)
 target_link_libraries(moegen PRIVATE moegen_flags moegen_static)
 
 # ---- installing ----------------------------------------------------------------------------------
@@ -53,4 +55,4 @@ configure_file(gen/cmake/moegen.pc.in moegen.pc @ONLY)
 install(TARGETS moegen EXPORT moegen COMPONENT moegen)
 install(FILES gen/cmake/moegen_add_kernels.cmake DESTINATION ${package_dir} COMPONENT moegen)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/moegen.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT moegen)
-install(FILES gen/moegen.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT moegen)
+install(FILES gen/api/moegen.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT moegen)

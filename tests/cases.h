@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "call.h"
+#include "api/call.h"
 #include "moegen.h"
 #include "moegen_runtime.h"
 

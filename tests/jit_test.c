@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "private.h"
-#include "tcc_shim.h"
+#include "jit/tcc_shim.h"
 
 #define CHECK(x) ((x) ? (void)0 : fail(__LINE__, #x))
 

@@ -8,7 +8,7 @@ int main(void)
     return 77; /* allocations are not ours to fail */
 }
 #else
-#include "call.h"
+#include "api/call.h"
 #include "failing.h"
 
 enum { TOKENS = 3, ROOM = 1 << 20 };

@@ -3,7 +3,7 @@
 #
 # Every file of the five places below is found by its suffix; adding, changing or removing one is all it takes.
 
-set(MOEGEN_EMBED_ROOT ${CMAKE_CURRENT_LIST_DIR}/..)
+set(MOEGEN_EMBED_ROOT ${CMAKE_CURRENT_LIST_DIR}/../..)
 get_filename_component(MOEGEN_EMBED_ROOT ${MOEGEN_EMBED_ROOT} ABSOLUTE)
 
 # Lua as target moegen_lua, unless the project has made one already.
@@ -27,10 +27,11 @@ function(moegen_embed target)
   set(out ${CMAKE_BINARY_DIR}/moegen_embedded.c)
   if(NOT TARGET moegen_embed_tool)
     add_executable(moegen_embed_tool
-      ${MOEGEN_EMBED_ROOT}/gen/embed.c ${MOEGEN_EMBED_ROOT}/gen/error.c ${MOEGEN_EMBED_ROOT}/gen/digest.c)
+      ${MOEGEN_EMBED_ROOT}/gen/host/embed.c ${MOEGEN_EMBED_ROOT}/gen/base/error.c ${MOEGEN_EMBED_ROOT}/gen/base/digest.c)
     set_target_properties(moegen_embed_tool PROPERTIES C_STANDARD 11 C_EXTENSIONS OFF)
     target_compile_definitions(moegen_embed_tool PRIVATE _GNU_SOURCE)
-    target_include_directories(moegen_embed_tool PRIVATE ${MOEGEN_EMBED_ROOT}/gen ${MOEGEN_EMBED_ROOT}/runtime)
+    target_include_directories(moegen_embed_tool PRIVATE
+      ${MOEGEN_EMBED_ROOT}/gen ${MOEGEN_EMBED_ROOT}/gen/api ${MOEGEN_EMBED_ROOT}/runtime)
     target_link_libraries(moegen_embed_tool PRIVATE moegen_lua)
 
     file(GLOB sources RELATIVE ${MOEGEN_EMBED_ROOT} CONFIGURE_DEPENDS

@@ -3,7 +3,7 @@
 #ifndef MOEGEN_BENCH_H
 #define MOEGEN_BENCH_H
 
-#include "cli.h"
+#include "cli/cli.h"
 
 enum { MAX_CONTENDERS = 64, MAX_SAMPLES = 4096, MAX_PROBES = 16 };
 

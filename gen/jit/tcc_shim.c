@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcc_shim.c - the libc that libtcc sees. gen/libtcc.cmake renames its imports to moegen_tcc_*;
+ * tcc_shim.c - the libc that libtcc sees. gen/jit/libtcc.cmake renames its imports to moegen_tcc_*;
  * they end here.
  *
  * libtcc was written as a program: it exits when memory is out, opens files, prints, makes pages

@@ -7,11 +7,11 @@
 #   - all names are local but the API below, which is hidden and called moegen_tcc_*: it links into
 #     shared libraries, and beside a host's own libtcc;
 #   - everything it wants from libc that is not a pure function is called moegen_tcc_* too, and
-#     gen/tcc_shim.c decides what that is;
+#     gen/jit/tcc_shim.c decides what that is;
 #   - labels enclose its variables, so that the shim can put back the state of program start.
 #
 # Gives the imported object library moegen_tcc. Put $<TARGET_OBJECTS:moegen_tcc> among the sources of
-# each library that contains gen/jit.c. Runs at configure time, and again when the archive changes.
+# each library that contains gen/jit/jit.c. Runs at configure time, and again when the archive changes.
 
 set(tcc_api tcc_new tcc_set_error_func tcc_set_options tcc_set_output_type tcc_compile_string
   tcc_relocate tcc_get_symbol)
@@ -24,7 +24,7 @@ set(tcc_pure memcmp memcpy memmove memset strchr strcmp strcpy strlen strncmp st
   __strcpy_chk __sprintf_chk __snprintf_chk __vsnprintf_chk __isoc99_sscanf __isoc23_sscanf
   __isoc23_strtol __isoc23_strtoul __isoc23_strtoull _GLOBAL_OFFSET_TABLE_)
 
-# What gen/tcc_shim.c defines instead.
+# What gen/jit/tcc_shim.c defines instead.
 set(tcc_hooked stdout stderr environ exit abort __assert_fail malloc calloc realloc free mprotect
   open close read lseek unlink getcwd getenv dlopen dlsym dlclose sem_init sem_wait sem_post
   sigaction sigemptyset time localtime strtod strtof strtold fclose fdopen fflush fputc fputs fwrite
@@ -49,7 +49,7 @@ function(moegen_tcc_prepare)
   file(READ ${MOEGEN_LIBTCC_INCLUDE}/libtcc.h header)
   if(NOT header MATCHES "tcc_relocate\\(TCCState \\*[a-z0-9]+, void \\*[a-z]+\\)")
     message(FATAL_ERROR "${MOEGEN_LIBTCC_INCLUDE}/libtcc.h: tcc_relocate() has no second argument; "
-      "gen/jit.c needs libtcc 0.9.27")
+      "gen/jit/jit.c needs libtcc 0.9.27")
   endif()
   set(work ${CMAKE_CURRENT_BINARY_DIR}/libtcc)
   file(REMOVE_RECURSE ${work})
@@ -71,7 +71,7 @@ function(moegen_tcc_prepare)
   if(unknown)
     message(FATAL_ERROR
       "${MOEGEN_LIBTCC} wants names from libc that nobody has looked at: ${unknown}. "
-      "Add each to tcc_pure, or to tcc_hooked and gen/tcc_shim.c, in gen/libtcc.cmake.")
+      "Add each to tcc_pure, or to tcc_hooked and gen/jit/tcc_shim.c, in gen/jit/libtcc.cmake.")
   endif()
 
   # Hidden references make the linker hide what they name, here and in the final link.
