@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime_private.h"
+#include "rt_write.h"
 
 static bool write_rest(int fd, const char *p, size_t len)
 {

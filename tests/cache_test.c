@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "private.h"
+#include "cache/cache.h"
 
 #define CHECK(x) ((x) ? (void)0 : fail(__LINE__, #x))
 

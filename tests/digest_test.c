@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "private.h"
+#include "base/base.h"
 
 #define CHECK(x) ((x) ? (void)0 : fail(__LINE__, #x))
 

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "private.h"
+#include "base/base.h"
 
 static void try(const char *text, size_t len);
 

@@ -10,6 +10,7 @@
 #include <lua.h>
 
 #include "fuzz.h"
+#include "spec/spec.h"
 
 /* Every node has a kind, a place and its content; returns the number of nodes of the tree on top of
  * the stack. */

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "private.h"
+#include "jit/jit.h"
 #include "jit/tcc_shim.h"
 
 #define CHECK(x) ((x) ? (void)0 : fail(__LINE__, #x))

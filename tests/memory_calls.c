@@ -13,7 +13,7 @@ int main(void)
 }
 #else
 #include "failing.h"
-#include "private.h"
+#include "api/unit.h"
 
 /* ---- a kernel and its tensors ---- */
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "moegen_runtime.h"
-#include "private.h"
+#include "api/engine.h"
 
 static char dir[] = "/tmp/moegen-property-XXXXXX";
 static int failures;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "private.h"
+#include "api/engine.h"
 
 #define CHECK(x) ((x) ? (void)0 : fail(__LINE__, #x))
 

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "private.h"
+#include "host/host.h"
 
 static const char module[] =
     "local native, source = require 'native', require 'source'\n"

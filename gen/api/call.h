@@ -3,7 +3,7 @@
 #ifndef MOEGEN_CALL_H
 #define MOEGEN_CALL_H
 
-#include "private.h"
+#include "unit.h"
 
 struct bound {
     bool there;

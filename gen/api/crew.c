@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "moegen_runtime.h"
-#include "private.h"
+#include "unit.h"
 
 enum { IDLE = 8 /* teams kept */, MAX_TEAM = 1024 };
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "moegen_runtime.h"
-#include "private.h"
+#include "engine.h"
 
 static const char *const status_names[] = {
     [MOEGEN_OK] = "ok",

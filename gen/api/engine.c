@@ -11,7 +11,8 @@
 #include <time.h>
 
 #include "moegen_runtime.h"
-#include "private.h"
+#include "engine.h"
+#include "unit.h"
 
 struct moegen_engine {
     _Atomic int refs;

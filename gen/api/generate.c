@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "private.h"
+#include "engine.h"
 
 struct moegen_source {
     struct generated text;

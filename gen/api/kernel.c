@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include "moegen_runtime.h"
-#include "private.h"
+#include "engine.h"
+#include "unit.h"
 
 /* Cut the next word off *at (words are separated by one space); NULL at the end of the line. */
 static char *word(char **at)
@@ -317,6 +318,21 @@ const char *moegen_kernel_param(const moegen_kernel *kernel, const char *key)
     struct pair *found =
         bsearch(&wanted, kernel->unit->param, kernel->unit->param_count, sizeof wanted, by_key);
     return found ? found->value : NULL;
+}
+
+bool kernel_param_at(const moegen_kernel *kernel, size_t i, const char **key, const char **value)
+{
+    const struct unit *u = kernel->unit;
+    if (i >= u->param_count)
+        return false;
+    *key = u->param[i].key;
+    *value = u->param[i].value;
+    return true;
+}
+
+const moegen_kernel_facts *kernel_facts(const moegen_kernel *kernel)
+{
+    return &kernel->unit->facts;
 }
 
 const char *unit_answer(const struct unit *u, int32_t code)

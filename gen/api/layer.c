@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "engine.h"
 
 enum { FORWARD, BACKWARD, PASSES };
 static const char *const ops[PASSES] = {"forward", "backward"};

@@ -2,7 +2,7 @@
 /* layer_info.c - what a host can ask of a layer before there is a state: its tensors. */
 #include <string.h>
 
-#include "private.h"
+#include "unit.h"
 
 static const moegen_arg *arg_of(const moegen_kernel *kernel, const char *name)
 {

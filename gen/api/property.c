@@ -13,7 +13,7 @@
 #include <time.h>
 
 #include "moegen_runtime.h"
-#include "private.h"
+#include "engine.h"
 
 /* As thousandths: what is kept, and given back, is exactly the same number. */
 enum { KNOWN = 16, NAME = 64, MOST = 1000000, ITERATIONS = 2000, ROUNDS = 5 };

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "private.h"
+#include "engine.h"
 
 enum { FIRST_BUCKETS = 64 /* a power of two */, USUAL_LIMIT = 1024 };
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "private.h"
+#include "unit.h"
 
 static int dim_find(const char *name, size_t len, const char *const *dims, int dim_count)
 {

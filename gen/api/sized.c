@@ -3,7 +3,7 @@
  * end: the rule at the head of moegen.h, in one place. */
 #include <string.h>
 
-#include "private.h"
+#include "engine.h"
 
 enum { MOST = 4096 }; /* bytes; larger ones are not sizes */
 

@@ -2,7 +2,7 @@
 /* digest.c - SHA-256 (FIPS 180-4), and a fast 64-bit hash. */
 #include <string.h>
 
-#include "private.h"
+#include "base.h"
 
 /* ---- SHA-256 ---- */
 

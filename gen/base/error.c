@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "private.h"
+#include "base.h"
 
 /* Drops what there is: a part is never taken for the whole. */
 static void lose(struct text *t)

@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "private.h"
+#include "base.h"
 
 /* The main thread's stack grows: with a limit like this it is not looked at, since asking for its
  * bounds means reading /proc/self/maps. */

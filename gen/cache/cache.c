@@ -15,8 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cache.h"
-#include "private.h"
+#include "entry.h"
+#include "rt_write.h"
 
 enum {
     FORMAT = 1,

@@ -11,8 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cache.h"
-#include "private.h"
+#include "entry.h"
 
 enum { FORGOTTEN = 3600 }; /* seconds: a temporary file this old has lost its writer */
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "moegen_runtime.h"
-#include "private.h"
+#include "api/api.h"
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2, EXIT_NOT_HERE = 3, EXIT_BUG = 4 };
 

@@ -14,7 +14,7 @@ int64_t param_int(const moegen_kernel *kernel, const char *key, int64_t otherwis
 
 double kernel_flops(const moegen_kernel *kernel, int64_t tokens)
 {
-    const moegen_kernel_facts *f = &kernel->unit->facts;
+    const moegen_kernel_facts *f = kernel_facts(kernel);
     double rows = (double)param_int(kernel, "top_k", 1);
     return ((double)f->flops_per_row * rows + (double)f->flops_per_token) * (double)tokens;
 }
@@ -78,7 +78,7 @@ int trials_plan(const moegen_kernel *kernel, const struct options *o, struct tri
     struct plan p = {.out = out, .seed = (uint64_t)o->seed};
     const char *only = o->routing;
     int64_t fixed = kernel_tokens(kernel, o->tokens);
-    const moegen_kernel_facts *f = &kernel->unit->facts;
+    const moegen_kernel_facts *f = kernel_facts(kernel);
     double weights = (double)f->weight_bytes_per_expert * (double)param_int(kernel, "E", 1) +
                      (double)f->weight_bytes;
     bool large = weights > 64e6; /* filling the weights takes longer than running: few cases */
@@ -148,7 +148,7 @@ static moegen_status told(moegen_rt_status status, const char *what, const moege
 static moegen_status reference_of(const moegen_kernel *kernel, const moegen_rt_reference **out,
                                   moegen_error **err)
 {
-    const char *family = kernel->unit->facts.family;
+    const char *family = kernel_facts(kernel)->family;
     *out = moegen_rt_reference_find(family);
     return *out ? MOEGEN_OK
                 : error_set(err, MOEGEN_UNSUPPORTED, "family %s has no float64 reference", family);

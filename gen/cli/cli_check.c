@@ -16,7 +16,7 @@ static const char *result_of(const struct verdict *r)
 static void report_row(struct check *c, const struct variant *v, const char *output,
                        const struct verdict *r)
 {
-    const moegen_kernel_facts *f = v->kernel ? &v->kernel->unit->facts : NULL;
+    const moegen_kernel_facts *f = v->kernel ? kernel_facts(v->kernel) : NULL;
     const char *name = *c->job->kernel[c->k] ? c->job->kernel[c->k] : c->name;
     const char *target = f ? f->target : *v->target ? v->target : "auto";
     const char *spelling = f ? f->spelling : *v->spelling ? v->spelling : "auto";
@@ -65,10 +65,10 @@ void check_report(struct check *c)
     c->name = c->job->label;
     for (int i = 0; i < c->variants; i++)
         if (c->variant[i].kernel)
-            c->name = c->variant[i].kernel->unit->facts.name;
+            c->name = kernel_facts(c->variant[i].kernel)->name;
     for (int i = 0; i < c->variants; i++) {
         struct variant *v = &c->variant[i];
-        const moegen_kernel_facts *f = v->kernel ? &v->kernel->unit->facts : NULL;
+        const moegen_kernel_facts *f = v->kernel ? kernel_facts(v->kernel) : NULL;
         bool ok = true, compared = false;
         for (int a = 0; f && a < f->arg_count; a++)
             if (f->args[a].role != MOEGEN_IN) {

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "rt_write.h"
+#include "spec/spec.h"
 
 /* ---- files ---- */
 

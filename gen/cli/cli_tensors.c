@@ -10,9 +10,9 @@ enum { GUARD = 128, GUARD_BYTE = 0xA5 };
 
 bool problem_params(moegen_rt_problem *p, const moegen_kernel *kernel)
 {
-    const struct unit *u = kernel->unit;
-    for (size_t i = 0; i < u->param_count; i++)
-        if (moegen_rt_problem_set(p, u->param[i].key, u->param[i].value))
+    const char *key, *value;
+    for (size_t i = 0; kernel_param_at(kernel, i, &key, &value); i++)
+        if (moegen_rt_problem_set(p, key, value))
             return false;
     return true;
 }

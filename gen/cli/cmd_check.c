@@ -50,7 +50,7 @@ static int add_variant(struct check *c, const char *target, const char *spelling
     if (status && (alone || status != MOEGEN_UNSUPPORTED))
         return fail(status, err);
     c->variants++;
-    const char *got = v->kernel ? v->kernel->unit->facts.target : "";
+    const char *got = v->kernel ? kernel_facts(v->kernel)->target : "";
     if (v->kernel && !alone && *target && strcmp(target, "auto") != 0 && strcmp(got, target) != 0) {
         text_fmt(&v->why, "the kernel is that of target %s", got);
         moegen_kernel_release(v->kernel);
@@ -136,7 +136,7 @@ static int add_variants(struct check *c)
 static void complain(const struct variant *v, const struct trial *t, int threads, const char *where,
                      const char *what)
 {
-    const moegen_kernel_facts *f = &v->kernel->unit->facts;
+    const moegen_kernel_facts *f = kernel_facts(v->kernel);
     fprintf(stderr, "FAIL %s --target %s --spelling %s%s%s --threads %d, %s: %s: %s\n", f->name,
             f->target, f->spelling, *v->cc ? " --cc " : "", v->cc, threads, t->text, where, what);
 }
@@ -199,7 +199,7 @@ static void judge_rest(struct variant *v, const struct trial *t, const struct fi
 /* Lane by lane: a hundred times as long. Heavy trials are for it with 1 and 3 threads only. */
 static bool is_slow(const struct variant *v)
 {
-    return v->kernel && strcmp(v->kernel->unit->facts.spelling, "scalar") == 0;
+    return v->kernel && strcmp(kernel_facts(v->kernel)->spelling, "scalar") == 0;
 }
 
 /* One variant on one trial, with every number of threads: the same bits each time. */
@@ -281,7 +281,7 @@ static void note_crash(struct check *c, const char *how)
         const char *when =
             c->at->trial < c->trials ? c->trial[c->at->trial].text : "after all cases";
         fprintf(stderr, "FAIL %s, %s: not the kernel, but what checks it crashed: %s\n",
-                any->unit->facts.name, when, how);
+                kernel_facts(any)->name, when, how);
         c->at->result = EXIT_BUG;
         return;
     }
@@ -290,7 +290,7 @@ static void note_crash(struct check *c, const char *how)
     text_fmt(&v->why, "crashed on %s, --threads %d: %s", t->text, c->at->threads, how);
     complain(v, t, c->at->threads, "the kernel crashed", how);
     v->crashed = true;
-    v->verdict[first_output(&v->kernel->unit->facts)].bad++;
+    v->verdict[first_output(kernel_facts(v->kernel))].bad++;
 }
 
 static int check_trials(struct check *c)

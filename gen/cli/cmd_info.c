@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "cache/cache.h"
 #include "cli.h"
 
 /* Print text, or {"text": ...} with --json. */

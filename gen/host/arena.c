@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "private.h"
+#include "sandbox.h"
 
 enum { STEP = 16, SMALL = STEP * (ARENA_CLASSES - 1), CHUNK_MIN = 64 << 10, CHUNK_MAX = 1 << 20 };
 

@@ -15,7 +15,7 @@
 #include <lua.h>
 #include <lualib.h>
 
-#include "private.h"
+#include "base/base.h"
 
 struct source {
     const char *path; /* relative */
@@ -292,7 +292,8 @@ int main(int argc, char **argv)
     if (!out)
         die("cannot be written", argv[1]);
     load_function(L, argv[2], "translate");
-    fputs("/* Made by embed.c from the Lua modules and templates. */\n#include \"private.h\"\n\n",
+    fputs("/* Made by embed.c from the Lua modules and templates. */\n"
+          "#include \"host/sandbox.h\"\n\n",
           out);
     for (size_t i = 0; i < count; i++) {
         if (!s[i].made) {

@@ -11,7 +11,7 @@
 #include <lua.h>
 
 #include "encode.h"
-#include "private.h"
+#include "sandbox.h"
 
 struct coder {
     struct form form;

@@ -10,7 +10,7 @@
 #include <lauxlib.h>
 #include <lua.h>
 
-#include "private.h"
+#include "sandbox.h"
 
 /* One call of a function of module "moegen". Results go to whichever outputs are set. */
 struct job {
@@ -133,7 +133,7 @@ static bool take_errors(lua_State *L, struct job *job)
         int line = in_set ? 0 : number(L, "line"), col = in_set ? 0 : number(L, "col"),
             len = number(L, "len");
         char *quoted = /* nothing below may raise */
-            line && job->request ? spec_line(job->request->text, job->request->len, line) : NULL;
+            line && job->request ? line_of(job->request->text, job->request->len, line) : NULL;
         moegen_status status =
             kind && strcmp(kind, "unsupported") == 0 ? MOEGEN_UNSUPPORTED : MOEGEN_BAD_SPEC;
         if (job->status == MOEGEN_OK)

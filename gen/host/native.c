@@ -5,7 +5,7 @@
 #include <lauxlib.h>
 #include <lua.h>
 
-#include "private.h"
+#include "sandbox.h"
 
 static char *put_hex(char *out, unsigned char byte)
 {

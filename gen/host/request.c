@@ -5,7 +5,8 @@
 
 #include <lua.h>
 
-#include "private.h"
+#include "sandbox.h"
+#include "spec/spec.h"
 
 static void set_string(lua_State *L, const char *key, const char *value)
 {

@@ -9,7 +9,7 @@
 #include <lua.h>
 #include <lualib.h>
 
-#include "private.h"
+#include "sandbox.h"
 
 static const size_t soft_limit = 64u << 20, hard_limit = 256u << 20;
 

@@ -10,7 +10,7 @@
 #include <lauxlib.h>
 #include <lua.h>
 
-#include "private.h"
+#include "sandbox.h"
 
 enum { PATH_ROOM = 4096, MAX_FILE = 4 << 20 };
 

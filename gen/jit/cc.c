@@ -16,7 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "private.h"
+#include "jit.h"
+#include "rt_write.h"
 
 extern char **environ;
 
@@ -157,7 +158,7 @@ static bool complain(char *line, const struct place *p, const char *text, moegen
         error_add(err, MOEGEN_INTERNAL, NULL, 0, 0, 0, message, NULL, NULL);
         return true;
     }
-    char *source = spec_line(text, strlen(text), row);
+    char *source = line_of(text, strlen(text), row);
     error_add(err, MOEGEN_INTERNAL, "<generated>", row, col, 1, message, NULL, source);
     free(source);
     return true;

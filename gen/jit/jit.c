@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "private.h"
+#include "jit.h"
 #include "tcc_shim.h"
 
 /* The names that libtcc.cmake gives to the API. */
@@ -155,7 +155,7 @@ static void complain(const struct job *j, char *line, moegen_error **err)
     *colon = '\0';
     int number = (int)strtol(colon + 1, NULL, 10);
     bool ours = strcmp(line, "<string>") == 0;
-    char *source = ours && number > 0 ? spec_line(j->text, strlen(j->text), number) : NULL;
+    char *source = ours && number > 0 ? line_of(j->text, strlen(j->text), number) : NULL;
     error_add(err, MOEGEN_INTERNAL,
               number <= 0 ? NULL
               : ours      ? "<generated>"
@@ -258,10 +258,4 @@ const char *jit_identity(void)
 {
     return MOEGEN_TCC_ID
         " 1"; /* raise the number when this file or the shim changes the code it gives */
-}
-
-void blob_free(struct blob *b)
-{
-    free(b->at);
-    *b = (struct blob){0};
 }

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "private.h"
+#include "base/base.h"
 #include "tcc_shim.h"
 
 #define HOOK       __attribute__((visibility("hidden")))

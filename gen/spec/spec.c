@@ -13,7 +13,8 @@
 #include <lua.h>
 #include <yaml.h>
 
-#include "private.h"
+#include "spec.h"
+#include "syntax.h"
 
 enum {
     MAX_DEPTH = 16,
@@ -47,7 +48,7 @@ static void complain(struct reader *r, int line, int col, int len, const char *m
 {
     if (r->complaints++ >= MAX_COMPLAINTS)
         return;
-    char *source = spec_line(r->text, r->len, line);
+    char *source = line_of(r->text, r->len, line);
     error_add(r->err, MOEGEN_BAD_SPEC, r->file, line, col, len, message, hint, source);
     free(source);
 }

@@ -1,53 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_text.c - the lines of a spec's text, and what libyaml complains of in our words. */
+/* spec_text.c - what libyaml complains of, in our words. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <yaml.h>
 
-#include "private.h"
-
-enum { MAX_SOURCE = 400 }; /* longer lines are not quoted in messages */
-
-/* Bytes of the line break at p (libyaml's idea of one: LF, CR, CRLF, NEL, LS, PS), 0 if there is
- * none. */
-static size_t line_break(const char *p, const char *end)
-{
-    const unsigned char *u = (const unsigned char *)p;
-    size_t left = (size_t)(end - p);
-    if (left && u[0] == '\n')
-        return 1;
-    if (left && u[0] == '\r')
-        return left > 1 && u[1] == '\n' ? 2 : 1;
-    if (left > 1 && u[0] == 0xC2 && u[1] == 0x85)
-        return 2;
-    if (left > 2 && u[0] == 0xE2 && u[1] == 0x80 && (u[2] == 0xA8 || u[2] == 0xA9))
-        return 3;
-    return 0;
-}
-
-static const char *line_end(const char *p, const char *end)
-{
-    while (p < end && !line_break(p, end))
-        p++;
-    return p;
-}
-
-char *spec_line(const char *text, size_t len, int line)
-{
-    const char *p = text, *end = text + len;
-    for (int at = 1; at < line; at++) {
-        p = line_end(p, end);
-        if (p == end)
-            return NULL;
-        p += line_break(p, end);
-    }
-    const char *stop = line_end(p, end);
-    return stop == p || stop - p > MAX_SOURCE ? NULL : strndup(p, (size_t)(stop - p));
-}
-
-/* ---- what libyaml complains of ---- */
+#include "syntax.h"
 
 struct place {
     const yaml_parser_t *parser;
@@ -59,7 +18,7 @@ struct place {
 static void complain(const struct place *p, int line, int col, const char *message,
                      const char *hint)
 {
-    char *source = spec_line(p->text, p->len, line);
+    char *source = line_of(p->text, p->len, line);
     error_add(p->err, MOEGEN_BAD_SPEC, p->file, line, col, 1, message, hint, source);
     free(source);
 }
@@ -95,7 +54,7 @@ static const struct {
 /* Does the line at p read `key:value`, without the space that YAML wants? */
 static bool lacks_space(const char *text, size_t len, int line)
 {
-    char *s = spec_line(text, len, line);
+    char *s = line_of(text, len, line);
     char *colon = s ? strchr(s, ':') : NULL;
     bool lacks = colon && colon != s && colon[1] && colon[1] != ' ' && colon[1] != '\t';
     free(s);

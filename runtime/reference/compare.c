@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime_private.h"
+#include "reference.h"
 
 enum { CHUNK = 512, ROUNDINGS = 16, ROWS = 32, ELEMENTS = 1000 };
 static const double BIAS = 0.2;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime_private.h"
+#include "reference.h"
 
 /* ---- random numbers: a hash of (seed, counter), so that element i needs no other ---- */
 

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime_private.h"
+#include "reference.h"
 
 static double sigmoid(double x)
 {

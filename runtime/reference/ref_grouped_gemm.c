@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime_private.h"
+#include "reference.h"
 
 enum { ROWS = 16 };
 enum op { FORWARD, DX, DW };

@@ -3,7 +3,7 @@
 #ifndef MOEGEN_REF_MOE_BACKWARD_H
 #define MOEGEN_REF_MOE_BACKWARD_H
 
-#include "runtime_private.h"
+#include "reference.h"
 
 enum { RT_ROWS = 16 }; /* tokens at a time: their sums stay in cache while weights stream by */
 

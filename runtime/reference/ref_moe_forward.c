@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime_private.h"
+#include "reference.h"
 
 enum { ROWS = 16 }; /* tokens at a time: their sums stay in cache while weights stream by */
 

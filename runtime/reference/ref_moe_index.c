@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime_private.h"
+#include "reference.h"
 
 int64_t rt_block_count(int64_t T, int64_t k, int64_t E, int64_t B)
 {

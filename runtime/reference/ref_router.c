@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime_private.h"
+#include "reference.h"
 
 enum {
     ROWS = 16,

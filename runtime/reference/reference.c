@@ -10,7 +10,7 @@
  */
 #include <string.h>
 
-#include "runtime_private.h"
+#include "reference.h"
 
 #define ROW(name)                                                                                  \
     {                                                                                              \

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime_private.h"
+#include "reference.h"
 
 static const struct rt_router_method methods[] = {
     {"softmax_topk", false, false, false},      {"softmax_topk_renorm", false, false, true},

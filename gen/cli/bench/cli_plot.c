@@ -25,7 +25,7 @@ enum {
 
 void plot_add(struct plot *p, const struct contender *c)
 {
-    const moegen_kernel_facts *f = &c->kernel->unit->facts;
+    const moegen_kernel_facts *f = kernel_facts(c->kernel);
     double gflops = contender_gflops(c), median = samples_at(&c->seconds, 0.5);
     if (!isfinite(gflops))
         return;

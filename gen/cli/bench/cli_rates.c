@@ -50,7 +50,7 @@ void contender_count(struct contender *c, const moegen_rt_problem *in)
 
 double contender_gflops(const struct contender *c)
 {
-    const moegen_kernel_facts *f = &c->kernel->unit->facts;
+    const moegen_kernel_facts *f = kernel_facts(c->kernel);
     double flops =
         (double)f->flops_per_row * c->rows + (double)f->flops_per_token * (double)c->tokens;
     return flops > 0 ? 1e-9 * flops / samples_at(&c->seconds, 0.5) : NAN;
@@ -58,7 +58,7 @@ double contender_gflops(const struct contender *c)
 
 double contender_gbps(const struct contender *c)
 {
-    const moegen_kernel_facts *f = &c->kernel->unit->facts;
+    const moegen_kernel_facts *f = kernel_facts(c->kernel);
     double bytes = (double)f->weight_bytes_per_expert * c->experts + (double)f->weight_bytes;
     return bytes > 0 ? 1e-9 * bytes / samples_at(&c->seconds, 0.5) : NAN;
 }

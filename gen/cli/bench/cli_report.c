@@ -23,7 +23,7 @@ static void add_rows(struct bench *b, struct table *t)
     char low[32], high[32], median[32], jit[32];
     for (int i = 0; i < b->contenders; i++) {
         const struct contender *c = &b->contender[i];
-        const moegen_kernel_facts *f = &c->kernel->unit->facts;
+        const moegen_kernel_facts *f = kernel_facts(c->kernel);
         bool timed = c->seconds.count > 0;
         table_add(t, "%s", c->name);
         table_add(t, "%s", c->variant.at ? c->variant.at : "-");
@@ -58,7 +58,7 @@ static void json_pair_text(struct text *t, const char *key, const char *value, b
 
 static void add_result(struct bench *b, const struct contender *c)
 {
-    const moegen_kernel_facts *f = &c->kernel->unit->facts;
+    const moegen_kernel_facts *f = kernel_facts(c->kernel);
     struct text *t = &b->results;
     text_fmt(t, "%s\n    {", t->len ? "," : "");
     json_pair_text(t, "kernel", c->name, true);

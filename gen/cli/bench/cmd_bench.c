@@ -31,7 +31,7 @@ struct group {
 static struct probe *probe_for(struct bench *b, const moegen_kernel *kernel, int threads)
 {
     struct probe *lender = NULL;
-    const char *target = kernel->unit->facts.target,
+    const char *target = kernel_facts(kernel)->target,
                *op = moegen_kernel_param(kernel, "product.op");
     op = op ? op : "fma";
     for (int i = 0; i < b->probes; i++) {
@@ -78,9 +78,9 @@ static int add_contender(struct group *g, const struct axis *axes, int count)
     }
     if (status)
         return fail(status, err);
-    c->name = c->kernel->unit->facts.name;
+    c->name = kernel_facts(c->kernel)->name;
     if (!c->threads)
-        c->threads = c->kernel->unit->facts.threads;
+        c->threads = kernel_facts(c->kernel)->threads;
     c->core = probe_for(b, c->kernel, 1);
     c->all = probe_for(b, c->kernel, c->threads);
     c->tokens = kernel_tokens(c->kernel, b->o->tokens ? b->o->tokens : TOKENS);
@@ -109,7 +109,7 @@ static int add_contenders(struct group *g)
 static void signature(struct text *t, const struct contender *c)
 {
     static const char *const keys[] = {"top_k", "E", "block_size", "skip_token", "dropping"};
-    const moegen_kernel_facts *f = &c->kernel->unit->facts;
+    const moegen_kernel_facts *f = kernel_facts(c->kernel);
     for (int i = 0; i < f->arg_count; i++) {
         text_fmt(t, "%s %d %d", f->args[i].name, (int)f->args[i].dtype, (int)f->args[i].role);
         for (int d = 0; d < f->args[i].rank; d++)

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api.h - what this room gives to the program beside moegen.h: requests in parts, kernels through
+ * other compilers, and how complaints are shown. */
+#ifndef MOEGEN_API_API_H
+#define MOEGEN_API_API_H
+
+#include "base/base.h"
+#include "host/host.h"
+
+enum { MAX_RANK = 8, MAX_DIMS = 8, MAX_ARGS = 48 }; /* of kernels */
+
+/* ---- diagnostic.c ---- */
+
+/* Escape sequences around parts of a rendered complaint; all "" for plain text. */
+struct paint {
+    const char *place, *error, *hint, *off;
+};
+const char *diag_message(const struct diag *d); /* never NULL */
+void diag_render(struct text *t, const struct diag *d, const struct paint *p);
+
+/* ---- shape.c ---- */
+
+/* "[65, 2048]" from numbers. */
+void shape_text(struct text *t, int rank, const int64_t *shape);
+
+/* ---- kernel.c ---- */
+
+/* What moegen_kernel_info tells, but for the origin, which is a handle's own. */
+const moegen_kernel_facts *kernel_facts(const moegen_kernel *kernel);
+/* Spec key i and its value; false past the last one. */
+bool kernel_param_at(const moegen_kernel *kernel, size_t i, const char **key, const char **value);
+
+/* ---- engine.c ---- */
+
+/* moegen_kernel_get; with cc not NULL the C text of purpose "file" goes through that compiler. */
+moegen_status kernel_get(moegen_engine *e, const moegen_spec *spec, const char *cc,
+                         moegen_kernel **kernel, moegen_error **err);
+
+/* ---- generate.c ---- */
+
+/* A request to the generator that borrows from spec and engine. */
+enum { MAX_PROPS = 4 };
+struct ask {
+    struct host_request request;
+    struct host_set *set;
+    struct host_prop prop[MAX_PROPS];
+    struct text wanted[MAX_PROPS]; /* their names */
+};
+moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_spec *spec,
+                       const char *purpose, moegen_error **err);
+void ask_close(struct ask *a); /* legal after a failed ask_open */
+/* host_build and host_explain, with the properties of this CPU that they want measured on the way.
+ */
+moegen_status ask_build(struct ask *a, moegen_engine *engine, struct generated *out,
+                        moegen_error **err);
+moegen_status ask_explain(struct ask *a, moegen_engine *engine, struct text *out,
+                          moegen_error **err);
+
+#endif

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* engine.h - what an engine is made of: what it remembers, asks and measures. */
+#ifndef MOEGEN_API_ENGINE_H
+#define MOEGEN_API_ENGINE_H
+
+#include "api.h"
+#include "cache/cache.h"
+
+/* ---- sized.c ---- */
+
+/* Copies of structs that begin with their size_t struct_size, which may be that of any version:
+ * sizes[0..count) in ascending order, the last one that of this library; SIZES_OF names the last
+ * member of the first version. False: it is none of them, or more is set than this library knows.
+ * sized_take fills *to, what the host's version lacks being zero; sized_give fills what the host's
+ * *to has room for. */
+bool sized_take(void *to, const void *from, const size_t *sizes, size_t count);
+bool sized_give(void *to, const void *from, const size_t *sizes, size_t count);
+#define SIZES_OF(type, last)                                                                       \
+    {                                                                                              \
+        offsetof(type, last) + sizeof((type){0}.last), sizeof(type)                                \
+    }
+
+/* ---- registry.c ---- */
+
+/* Request bytes -> value, in memory: at most `limit` (0: 1024), and those in use. Thread-safe.
+ * Values are reference-counted: the registry holds one reference of each, and what find and add
+ * return comes with another one for the caller. */
+struct registry_ops {
+    void (*retain)(void *value);
+    void (*release)(void *value);
+    bool (*in_use)(const void *value); /* has it more references than the registry's? */
+};
+struct registry;
+struct registry *registry_create(size_t limit,
+                                 const struct registry_ops *ops);     /* NULL: out of memory */
+void *registry_find(struct registry *r, const void *key, size_t len); /* NULL: not there */
+/* Returns the value now stored under key: `value`, or the one that another thread stored first.
+ * NULL: out of memory. Makes room as registry_trim does. */
+void *registry_add(struct registry *r, const void *key, size_t len, void *value);
+/* Forget what was not used for longest and is not in use, until at most `keep` are left. Returns
+ * how many went. */
+size_t registry_trim(struct registry *r, size_t keep);
+void registry_destroy(struct registry *r);
+
+/* ---- diagnostic.c ---- */
+
+int dtype_find(const char *name); /* moegen_dtype, or -1 */
+
+/* ---- engine.c ---- */
+
+struct cache *engine_cache(const moegen_engine *engine); /* NULL: none */
+void engine_features(const moegen_engine *engine, const char *const **names, size_t *count);
+
+/* ---- generate.c ---- */
+
+/* The host's spec in this library's form, or a complaint about it. text is never NULL. */
+moegen_status spec_take(moegen_spec *own, const moegen_spec *given, moegen_error **err);
+
+/* ---- property.c ---- */
+
+/* A measured property of this CPU, TARGET.OP; 0 when it cannot be measured here, -1 when memory is
+ * out. The first call takes some milliseconds. Thread-safe; a thread that makes a kernel may call
+ * it. */
+double property_of(moegen_engine *engine, const char *name);
+/* What is kept on disk of it, in thousandths. */
+bool property_load(struct cache *cache, const char *name, long *value);
+void property_save(struct cache *cache, const char *name, long value);
+
+#endif

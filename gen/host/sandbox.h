@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sandbox.h - what the files of this room share: the Lua states, their memory and modules. */
+#ifndef MOEGEN_HOST_SANDBOX_H
+#define MOEGEN_HOST_SANDBOX_H
+
+#include "host.h"
+
+struct lua_State;
+
+/* ---- request.c ---- */
+
+/* Pushes the request as a table. After complaints about the spec or its overrides the table lacks
+ * what was wrong. root: of a source tree, or NULL. */
+moegen_status request_push(struct lua_State *L, const struct host_request *r, const char *root,
+                           moegen_error **err);
+
+/* ---- arena.c ---- */
+
+/* Memory that is dropped all at once. Starts as {0}; blocks are aligned to 16 bytes; one thread. */
+enum { ARENA_CLASSES = 33 };
+struct arena {
+    struct arena_block *chunks, *large;
+    void *freed[ARENA_CLASSES];
+    char *at; /* rest of the newest chunk */
+    size_t left, chunk_size;
+};
+/* size > 0; old NULL: a new block. NULL: out of memory, and the old block is as it was. */
+void *arena_resize(struct arena *a, void *old, size_t old_size, size_t size);
+void arena_give(struct arena *a, void *block, size_t size);
+void arena_drop(struct arena *a);
+
+/* ---- sandbox.c ---- */
+
+/* The Lua states of host.c. */
+struct sandbox {
+    struct arena arena;
+    size_t used, soft; /* bytes; at `soft` garbage is collected */
+    bool asked;        /* a collection was asked for: the next request decides */
+    bool full;         /* the cap was hit */
+    const char *root;  /* $MOEGEN_TEMPLATE_DIR or NULL */
+};
+struct lua_State *
+sandbox_create(struct sandbox *s); /* a bare state, NULL: out of memory; *s must stay put */
+void sandbox_setup(struct lua_State *L,
+                   struct sandbox *s);   /* libraries and `require`; call protected */
+void sandbox_destroy(struct sandbox *s); /* ends the state too */
+
+/* ---- modules for them: source.c native.c encode_lua.c ---- */
+
+/* source.c: modules, templates and fragments; root: of a source tree, NULL: those built in. */
+bool source_digest(const char *root, char hex[65]); /* false: there is none */
+void source_load(struct lua_State *L, const char *root,
+                 const char *name);    /* pushes a module's chunk, or raises */
+void source_open(struct lua_State *L); /* pushes module "source" */
+int native_open(struct lua_State *L);  /* native.c: pushes module "native" */
+int encode_open(struct lua_State *L);  /* encode_lua.c: pushes module "encode" */
+
+/* ---- embedded.c ---- */
+
+/* Made by embed.c at build time: sorted by name, and the digest of all of it. */
+struct embedded {
+    /* "isa.avx512"; of a template "moe_forward.head": parts as in translate.lua */
+    const char *name;
+    const unsigned char *at;
+    size_t len;
+};
+extern const struct embedded embedded_modules[], embedded_templates[];
+extern const size_t embedded_module_count, embedded_template_count;
+extern const char embedded_digest[65];
+
+#endif

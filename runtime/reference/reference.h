@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reference.h - what the float64 references and the fillers of their inputs share, grouped by the
+ * file that defines it. */
+#ifndef MOEGEN_REFERENCE_H
+#define MOEGEN_REFERENCE_H
+
+#include "runtime_private.h"
+
+/* ---- fill.c: helpers of the families' fillers and references ---- */
+
+/* 64 well-mixed bits of (seed, counter). */
+uint64_t rt_hash(uint64_t seed, uint64_t counter);
+/* A seed for the tensor (or purpose) of that name. */
+uint64_t rt_seed(uint64_t seed, const char *name);
+/* A positive integer parameter; fails when it is absent or out of 1..limit. */
+moegen_rt_status rt_size(const moegen_rt_problem *p, const char *key, int64_t limit, int64_t *value,
+                         moegen_rt_error *err);
+/* A dtype parameter; `otherwise` when it is absent. */
+moegen_rt_status rt_dtype(const moegen_rt_problem *p, const char *key, moegen_rt_dtype otherwise,
+                          moegen_rt_dtype *value, moegen_rt_error *err);
+/* Finds an input of a given shape (trailing extents of 1 do not matter; -1: any extent). A missing
+ * one is a failure if `required`, else *tensor is NULL. */
+moegen_rt_status rt_input(const moegen_rt_problem *p, const char *name, bool required, int rank,
+                          const int64_t *shape, const moegen_rt_tensor **tensor,
+                          moegen_rt_error *err);
+/* Element i of an i32 or i64 tensor. */
+int64_t rt_index_at(const moegen_rt_tensor *t, int64_t i);
+/* Adds a tensor filled with normal values times scale. */
+moegen_rt_status rt_add_normal(moegen_rt_problem *p, const char *name, moegen_rt_dtype dtype,
+                               int rank, const int64_t *shape, uint64_t seed, double scale,
+                               moegen_rt_error *err);
+/* Chooses k distinct experts for each of T tokens: chosen[T*k], ascending within a token. */
+moegen_rt_status rt_route(const char *routing, uint64_t seed, int64_t T, int64_t E, int64_t k,
+                          int32_t *chosen, moegen_rt_error *err);
+
+/* ---- moe.c: what the moe_ families share ---- */
+
+struct rt_limits {
+    double lo, hi;
+};
+/* The spec of a moe_ kernel, from the parameters. */
+struct rt_moe {
+    int64_t H, I, E, k, B;
+    int64_t parts; /* matrices in gate_up: 2, or 1 when not gated (then: up) */
+    bool gated, skip_token, dropping, accumulate, save;
+    bool bias_gate_up, bias_down;
+    bool pre, post_hidden, post_intermediate; /* where the affinity enters; none of them: nowhere */
+    struct rt_limits gate, up;
+    double up_offset;
+    bool norm; /* layer normalisation before the activation; then not gated */
+    double norm_eps;
+    int64_t static_blocks; /* run whatever `conditions` says */
+    const moegen_rt_activation *act;
+};
+moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moegen_rt_error *err);
+/* Adds the inputs that forward and backward share: hidden_states, expert_affinities_masked,
+ * weights and their scales, biases, token_position_to_id, block_to_expert, conditions. */
+moegen_rt_status rt_moe_fill(moegen_rt_problem *p, const moegen_rt_fill *how, moegen_rt_error *err);
+
+/* The inputs of a moe_ kernel with agreeing shapes; absent optional ones are NULL. */
+struct rt_moe_inputs {
+    const moegen_rt_tensor *hidden, *affinity, *gate_up, *down, *ids, *experts, *conditions;
+    const moegen_rt_tensor *gate_up_bias, *down_bias, *gate_up_scale, *down_scale;
+    const moegen_rt_tensor *norm_weight, *norm_bias;
+    int64_t T, N;
+    int64_t run; /* blocks that run: the first ones */
+};
+moegen_rt_status rt_moe_inputs(const moegen_rt_problem *p, const struct rt_moe *m,
+                               struct rt_moe_inputs *in, moegen_rt_error *err);
+/* The tokens of block b: slots[i] and tokens[i] of its i-th real slot (room for B each), *count of
+ * them, those of `wanted` only (one byte per token) if that is not NULL; *expert its expert. */
+moegen_rt_status rt_moe_block(const struct rt_moe *m, const struct rt_moe_inputs *in, int64_t b,
+                              const uint8_t *wanted, int64_t *expert, int64_t *slots,
+                              int64_t *tokens, int64_t *count, moegen_rt_error *err);
+/* x[n], normalised: hat = (x - mean) / sqrt(mean square deviation + eps); gives 1 / that root. */
+double rt_moe_norm(const struct rt_moe *m, const double *x, int64_t n, double *hat);
+/* Dequantisation factors of the output columns of one expert's gate_up (parts*I of them) or down
+ * (H) matrix; 1 without scales. */
+void rt_moe_scales(const struct rt_moe *m, const struct rt_moe_inputs *in, bool down,
+                   int64_t expert, double *to);
+/* n elements from element `first` on, as double. */
+void rt_elements(const moegen_rt_tensor *t, int64_t first, int64_t n, double *to);
+/* acc[rows][n] += x[rows][k] W, where W [k][n] starts at element `first` of t. work: 4*n. */
+void rt_product(const double *x, int64_t rows, int64_t k, const moegen_rt_tensor *t, int64_t first,
+                int64_t n, double *acc, double *work);
+/* One byte per token 0..T-1: wanted or not. *to is NULL when all are; owned by the caller. */
+moegen_rt_status rt_wanted(const moegen_rt_want *want, int64_t T, uint8_t **to,
+                           moegen_rt_error *err);
+/* Marks an output, if there is one of that name, as what kernels round once (`once`). */
+void rt_rounded_once(moegen_rt_problem *out, const char *name);
+/* Adds an f64 output filled with `value`. */
+moegen_rt_status rt_output(moegen_rt_problem *out, const char *name, int rank, const int64_t *shape,
+                           double value, double **data, moegen_rt_error *err);
+
+/* ---- gradient.c: what the training families share ---- */
+
+double rt_dot(const double *x, const double *y, int64_t n);
+/* acc[rows][n] += x[rows][k] W^T, where W [n][k] starts at element `first` of t. work: k. */
+void rt_product_t(const double *x, int64_t rows, int64_t k, const moegen_rt_tensor *t,
+                  int64_t first, int64_t n, double *acc, double *work);
+/* acc[x_at[i] * stride + y_at[j]] += sum over r of x[r][i] y[r][j], where x is [rows][m] and y is
+ * [rows][n]. NULL for x_at or y_at: i or j itself. */
+void rt_outer(const double *x, int64_t rows, int64_t m, const int64_t *x_at, const double *y,
+              int64_t n, const int64_t *y_at, double *acc, int64_t stride);
+
+/* Which of n features a weight gradient is computed for: all (at is NULL), or `count` of them,
+ * ascending, when only some tokens are wanted. A weight gradient sums over all tokens, so the
+ * reference saves time by leaving out features instead. The caller frees at. */
+struct rt_part {
+    int64_t n, count;
+    int64_t *at;
+};
+/* The part whose share of n is that of the wanted tokens in T, but at least two. */
+moegen_rt_status rt_part(const moegen_rt_want *want, int64_t T, int64_t n, struct rt_part *part,
+                         moegen_rt_error *err);
+/* Sets what is not in the part to NaN; data is [outer][part->n][inner]. */
+void rt_blank_rest(const struct rt_part *part, double *data, int64_t outer, int64_t inner);
+
+/* Does the kernel add into the caller's parameter gradients? Then they are inputs, too. */
+bool rt_accumulates(const moegen_rt_problem *p);
+/* Adds the output of a parameter's gradient: zero, or the input of that name. */
+moegen_rt_status rt_gradient(const moegen_rt_problem *p, moegen_rt_problem *out, const char *name,
+                             int rank, const int64_t *shape, double **data, moegen_rt_error *err);
+/* Adds that input with random values, if there is to be one. */
+moegen_rt_status rt_fill_gradient(moegen_rt_problem *p, const char *name, int rank,
+                                  const int64_t *shape, uint64_t seed, moegen_rt_error *err);
+
+/* Limits plus offset as a tensor of that dtype holds them: a value is clamped if it equals one. */
+struct rt_limits rt_stored_limits(struct rt_limits of, double offset, moegen_rt_dtype dtype);
+/* Strictly inside. */
+bool rt_inside(double v, struct rt_limits limits);
+
+/* ---- fill_moe_backward.c ---- */
+
+/* rt_moe_read, for moe_backward: *recompute says that there are no checkpoints. */
+moegen_rt_status rt_moe_backward_read(const moegen_rt_problem *p, struct rt_moe *m, bool *recompute,
+                                      moegen_rt_error *err);
+/* Adds the checkpoints that the forward pass leaves behind to a problem that has its inputs; random
+ * ones where that pass would take long. */
+moegen_rt_status rt_moe_checkpoints(moegen_rt_problem *p, const struct rt_moe *m,
+                                    moegen_rt_dtype io, uint64_t seed, moegen_rt_error *err);
+
+/* ---- fill_mlp.c: what the mlp_ families share ---- */
+
+/* Intermediates, which a caller may have kept, and their names. */
+enum rt_given { RT_GATE_PRE, RT_GATE_ACT, RT_UP, RT_HIDDEN, RT_GIVEN };
+extern const char *const rt_mlp_name[RT_GIVEN];
+struct rt_mlp {
+    int64_t H, I, parts;
+    bool gated, keep; /* forward: also give the intermediates */
+    struct rt_limits gate, up;
+    double offset; /* added to up after its clamp */
+    const moegen_rt_activation *act;
+};
+moegen_rt_status rt_mlp_read(const moegen_rt_problem *p, struct rt_mlp *m, moegen_rt_error *err);
+/* Has the spec this intermediate? Without a gate there is up and hidden = act(up). */
+bool rt_mlp_has(const struct rt_mlp *m, int given);
+
+/* ---- router.c: one token ---- */
+
+/* A router turns logits into scores (all experts), chooses the top k of the scores or of the
+ * logits, and turns what is chosen into affinities. */
+struct rt_router_method {
+    const char *name;
+    bool sigmoid; /* else softmax */
+    bool after;   /* the function is applied to the chosen logits only */
+    bool renorm;  /* the chosen scores are divided by their sum */
+};
+struct rt_router {
+    int64_t H, E, k;
+    const struct rt_router_method *how;
+    bool backward, bias, correction;
+    double scale;    /* of the affinities */
+    bool balance, z; /* auxiliary losses */
+    bool per_token;  /* shares of experts in the balance are of T tokens, not of T k choices */
+    double balance_c, z_c; /* their coefficients */
+};
+moegen_rt_status rt_router_read(const moegen_rt_problem *p, struct rt_router *r,
+                                moegen_rt_error *err);
+struct rt_router_token {
+    double *p;       /* [E] scores of all experts */
+    double *rank;    /* [E] what is ranked */
+    double *l, *q;   /* [k] of the chosen: logits or scores, and affinities before the scale */
+    double *dq, *dl; /* [k] */
+    double *dp;      /* [E] */
+};
+/* p[n] from l[n]: sigmoid or softmax. */
+void rt_router_scores(bool is_sigmoid, const double *l, int64_t n, double *p);
+/* t->rank: what the experts are chosen by; correction [E] may be NULL. Also sets t->p. */
+void rt_router_rank(const struct rt_router *r, const double *logits, const double *correction,
+                    struct rt_router_token *t);
+/* The k best of rank[E] into chosen, best first, the lower index first among equals. Says which
+ * places and (result) whether the set itself could come out differently in f32. */
+bool rt_router_choose(const struct rt_router *r, const double *rank, int64_t *chosen,
+                      uint8_t *unsure);
+/* t->q: affinities of the chosen experts from the logits, before the scale. */
+void rt_router_weigh(const struct rt_router *r, const double *logits, const int64_t *chosen,
+                     struct rt_router_token *t);
+/* dlogits += those of the affinities, whose gradients are in t->dq; after rt_router_weigh. */
+void rt_router_weigh_back(const struct rt_router *r, const int64_t *chosen,
+                          struct rt_router_token *t, double *dlogits);
+/* Adds one token's part of both auxiliary losses; count[e] of the T tokens chose expert e. */
+void rt_router_losses(const struct rt_router *r, int64_t T, const double *logits,
+                      const double *count, struct rt_router_token *t, double *balance, double *z);
+void rt_router_losses_back(const struct rt_router *r, int64_t T, const double *logits,
+                           const double *count, struct rt_router_token *t, double *dlogits);
+
+/* ---- ref_moe_index.c ---- */
+
+/* Blocks that the formula of index building gives for T tokens. */
+int64_t rt_block_count(int64_t T, int64_t k, int64_t E, int64_t B);
+/* Index building over chosen[T*k] (duplicates within a token count once). ids[N*B], experts[N],
+ * conditions[N+1]. Fails when an expert is out of range or the N blocks do not suffice. With
+ * `dropping` block n belongs to expert n and pairs beyond B of an expert are left out. */
+moegen_rt_status rt_index_build(const int32_t *chosen, int64_t T, int64_t k, int64_t E, int64_t B,
+                                int64_t N, int32_t padding, bool dropping, int32_t *ids,
+                                int32_t *experts, int32_t *conditions, moegen_rt_error *err);
+
+/* ---- ref_moe_layer.c ---- */
+
+/* The whole layer: a router and experts over hidden states without a padding row. */
+struct rt_layer {
+    struct rt_router r;
+    struct rt_moe m;
+    bool backward;
+    bool dense; /* every expert sees every token */
+    bool keeps; /* forward leaves what backward needs; activations too, unless `recompute` */
+    bool recompute;
+};
+moegen_rt_status rt_layer_read(const moegen_rt_problem *p, struct rt_layer *l,
+                               moegen_rt_error *err);
+/* A problem with the parameters and, by name, the tensors of the router, or of the experts, that p
+ * has; it borrows them. NULL after a failure. */
+moegen_rt_problem *rt_layer_router(const moegen_rt_problem *p, moegen_rt_error *err);
+moegen_rt_problem *rt_layer_experts(const moegen_rt_problem *p, moegen_rt_error *err);
+/* `to` has the tensor of that name in `from`, under another one; without it, nothing happens. */
+moegen_rt_status rt_lend(moegen_rt_problem *to, const char *name, const moegen_rt_problem *from,
+                         const char *as, moegen_rt_error *err);
+/* Which experts float64 chooses for each token from f64 logits [T,E]: chosen[T,k]; close[T] (may
+ * be NULL) says where rounding could choose others. */
+moegen_rt_status rt_layer_choose(const struct rt_layer *l, const moegen_rt_problem *p,
+                                 const double *logits, int64_t T, int32_t *chosen, uint8_t *close,
+                                 moegen_rt_error *err);
+/* Adds token_position_to_id, block_to_expert and conditions. */
+moegen_rt_status rt_layer_index(const struct rt_layer *l, const int32_t *chosen, int64_t T,
+                                moegen_rt_problem *to, moegen_rt_error *err);
+
+/* ---- the families, one line each (see reference.c) ---- */
+
+#define RT_FAMILY(name)                                                                            \
+    moegen_rt_status rt_fill_##name(moegen_rt_problem *, const moegen_rt_fill *,                   \
+                                    moegen_rt_error *);                                            \
+    moegen_rt_status rt_compute_##name(const moegen_rt_problem *, const moegen_rt_want *,          \
+                                       moegen_rt_problem *, moegen_rt_error *)
+RT_FAMILY(moe_forward);
+RT_FAMILY(moe_index);
+RT_FAMILY(moe_backward);
+RT_FAMILY(grouped_gemm);
+RT_FAMILY(router);
+RT_FAMILY(mlp_forward);
+RT_FAMILY(mlp_backward);
+RT_FAMILY(moe_layer);
+
+#endif

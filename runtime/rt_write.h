@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rt_write.h - how files are written in a host's process; not for the callers of kernels. */
+#ifndef MOEGEN_RT_WRITE_H
+#define MOEGEN_RT_WRITE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* write(2) until all is written; errno. No signal where the size of files is limited. */
+bool rt_write_all(int fd, const void *bytes, size_t len);
+
+#endif
