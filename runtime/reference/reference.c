@@ -4,7 +4,7 @@
  *
  * A new family: write ref_NAME.c with rt_fill_NAME (adds every input the kernel's argument list
  * names, random, in the spec's dtypes) and rt_compute_NAME (adds every output as f64, from
- * SEMANTICS.md and never from the templates); add RT_FAMILY(NAME) to runtime_private.h and
+ * SEMANTICS.md and never from the templates); add RT_FAMILY(NAME) to reference.h and
  * ROW(NAME) below. CMake picks the file up by itself. Helpers: fill.c for any family, moe.c for the
  * moe_ ones.
  */
