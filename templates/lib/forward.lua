@@ -193,6 +193,7 @@ local function constants(spec, plan)
         {"PARTS", plan.parts, "of I, summed apart"},
         {"RUN", plan.run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
         {"DIRECT_K", plan.direct_k, "rows of weights per pass of direct tiles"},
+        {"FETCHED", (16 << 10) // dtype[spec.dtype].size, "elements of weights fetched ahead where few rows stream them"},
         {"PREFETCH", plan.prefetch, "rows of weights fetched ahead"},
         {"EDGE", (spec.I_TP % up ~= 0 or spec.H % width ~= 0) and 1 or 0, "a panel may lack columns"},
     }
