@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- activations.lua ROOT - for each target, into the current directory: every activation of templates/lib/activation.lua, alone and
+-- activations.lua ROOT - for each target, into the current directory: every activation of templates/math/activation.lua, alone and
 -- with its derivative, in the three spellings, for activations/driver.c. Run by tests/meanings.sh.
 local root = arg[1]
 dofile(root .. "/tests/generator.lua")(root)
-local activation = require "lib.activation"
+local activation = require "math.activation"
 local ir = require "ir"
 local spellings = dofile(root .. "/tests/spellings.lua")
 local target = require "target"

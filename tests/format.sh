@@ -17,7 +17,7 @@ if ! clang-format --dry-run -Werror $c 2>"$tmp"; then
   failed=1
 fi
 rm -f "$tmp"
-luacheck -q gen/lua templates/lib || failed=1
+luacheck -q gen/lua templates || failed=1
 for file in $c $(find gen templates tests -name '*.lua' -o -name '*.c.in' -o -name '*.cmake' -o -name '*.sh' -o -name '*.awk'); do
   head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || { echo "$file: no SPDX line"; failed=1; }
 done

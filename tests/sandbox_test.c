@@ -47,21 +47,22 @@ static const char module[] =
     "    end\n"
     "    local good, why = pcall(require, 'circle')\n"
     "    assert(not good and why:find('requires itself', 1, true), why)\n"
-    "    assert(require 'isa.toy' == 'toy' and require 'lib.toy' == 'lib')\n"
+    "    assert(require 'isa.toy' == 'toy' and require 'shared.toy' == 'room')\n"
     "end\n"
     "function checks.source()\n"
-    "    assert(table.concat(source.families(), ' ') == 'a_b zz' and table.concat(source.isas()) "
+    "    assert(table.concat(source.families(), ' ') == 'a_b none zz' and "
+    "table.concat(source.isas()) "
     "== 'toy')\n"
     "    local text, path = source.text 'zz'\n"
     "    assert(text == 'text\\n' and path == 'templates/zz.c.in')\n"
-    "    assert(select(2, source.text 'lib.part') == 'templates/lib/part.c.in')\n"
-    "    for _, name in ipairs {'../zz', 'lib/part', 'part', 'lib.', 'lib.none'} do\n"
+    "    assert(select(2, source.text 'shared.part') == 'templates/shared/part.c.in')\n"
+    "    for _, name in ipairs {'../zz', 'shared/part', 'part', 'shared.', 'shared.none'} do\n"
     "        local good, why = pcall(source.text, name)\n"
     "        assert(not good and why:find('no template', 1, true), name)\n"
     "    end\n"
     "end\n"
     "local function fragments(n, bare)\n"
-    "    return require 'template'.render('a_b', {n = n}, bare)\n"
+    "    return require 'template'.render({family = 'a_b', rooms = {'more'}}, {n = n}, bare)\n"
     "end\n"
     "function checks.fragments()\n"
     "    assert(fragments(2, false) == 'x\\n    y = 2; // two\\n\\nz\\n')\n"
@@ -69,6 +70,23 @@ static const char module[] =
     "    assert(not pcall(require 'template'.family, 'zz'))\n"
     "end\n"
     "function checks.fragment_fails() fragments({}, false) end\n"
+    "function checks.rooms()\n"
+    "    local template = require 'template'\n"
+    "    local function find(what, ...)\n"
+    "        local found, why = template.find({family = 'a_b', rooms = {...}}, what)\n"
+    "        return found or why\n"
+    "    end\n"
+    "    assert(find 'part' == 'shared.part' and find('part', 'more') == 'shared.part')\n"
+    "    assert(find 'own' == 'a_b.own' and find('twice', 'more') == 'more.twice')\n"
+    "    assert(find('own', 'more', 'again') == \"fragment 'own' is in more than one room: a_b, "
+    "\"\n"
+    "        .. 'again')\n"
+    "    assert(find '../a_b' == \"no fragment '../a_b' in the rooms a_b, shared\")\n"
+    "    assert(find 'toy' == \"no fragment 'toy' in the rooms a_b, shared\")\n"
+    "end\n"
+    "function checks.no_fragment() require 'template'.render({family = 'none'}, {}) end\n"
+    "function checks.two_fragments() require 'template'.render({family = 'none', rooms = {'more', "
+    "'again'}}, {}) end\n"
     "function checks.native()\n"
     "    assert(native.hex '' == '' and native.hex '\\x62\\xf2' == '0x62,0xf2')\n"
     "    assert(native.quads '' == '' and native.quads 'abc' == '\".byte "
@@ -112,8 +130,13 @@ static const struct {
     {"gen/lua/moegen.lua", module},
     {"gen/lua/circle.lua", "return require 'circle'\n"},
     {"gen/lua/isa/toy.lua", "return 'toy'\n"},
-    {"templates/lib/toy.lua", "return 'lib'\n"},
-    {"templates/lib/part.c.in",
+    {"templates/shared/toy.lua", "return 'room'\n"},
+    {"templates/a_b/own.c.in", "own\n"},
+    {"templates/more/twice.c.in", "twice\n"},
+    {"templates/again/own.c.in", "own\n"},
+    {"templates/again/twice.c.in", "twice\n"},
+    {"templates/none.c.in", "@ return {}\n@ ----\nx\n$(include \"twice\")\n"},
+    {"templates/shared/part.c.in",
      "    y = $(n); // two\n@ if n ~= 2 then\nnothing: $(n + 1)\n@ end\n\n"},
     {"templates/a_b.c.in", "@ return {}\n@ ----\nx\n$(include \"part\")\nz\n"},
     {"templates/zz.c.in", "text\n"},
@@ -130,7 +153,12 @@ static const struct {
     {"require", MOEGEN_OK, NULL, NULL},
     {"source", MOEGEN_OK, NULL, NULL},
     {"fragments", MOEGEN_OK, NULL, NULL},
-    {"fragment_fails", MOEGEN_INTERNAL, "templates/lib/part.c.in:3: ", "templates/a_b.c.in:4: "},
+    {"fragment_fails", MOEGEN_INTERNAL, "templates/shared/part.c.in:3: ", "templates/a_b.c.in:4: "},
+    {"rooms", MOEGEN_OK, NULL, NULL},
+    {"no_fragment", MOEGEN_INTERNAL,
+     "templates/none.c.in:4: no fragment 'twice' in the rooms none, shared", NULL},
+    {"two_fragments", MOEGEN_INTERNAL,
+     "templates/none.c.in:4: fragment 'twice' is in more than one room: more, again", NULL},
     {"native", MOEGEN_OK, NULL, NULL},
     {"locale", MOEGEN_OK, NULL, NULL},
     {"garbage", MOEGEN_OK, NULL, NULL},
@@ -188,8 +216,9 @@ static void copy(const char *source_root)
 
 static void remove_tree(void)
 {
-    static const char *const rest[] = {"gen/lua/isa",   "gen/lua",   "gen",
-                                       "templates/lib", "templates", ""};
+    static const char *const rest[] = {"gen/lua/isa",      "gen/lua",        "gen",
+                                       "templates/a_b",    "templates/more", "templates/again",
+                                       "templates/shared", "templates",      ""};
     char full[512];
     for (size_t i = 0; i < sizeof copied / sizeof *copied; i++) {
         snprintf(full, sizeof full, "%s/%s", root, copied[i]);
@@ -282,8 +311,13 @@ int main(int argc, char **argv)
         pthread_create(&id[i], NULL, thread, NULL);
     for (int i = 0; i < 4; i++)
         pthread_join(id[i], NULL);
-    write_file("templates/zz.c.in", "texu\n", 5);
-    expect(host_digest(second) && strcmp(first, second) != 0, "digest", "it follows the files");
+    static const char *const kinds[] = {"templates/zz.c.in", "templates/more/twice.c.in",
+                                        "templates/shared/toy.lua"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        write_file(kinds[i], "texu\n", 5);
+        expect(host_digest(second) && strcmp(first, second) != 0, "digest", kinds[i]);
+        memcpy(first, second, sizeof first);
+    }
     remove_tree();
     if (!failures)
         printf("ok\n");

@@ -20,7 +20,7 @@
 struct source {
     const char *path; /* relative */
     const char *part; /* of a template: "head", ..; of a module NULL */
-    char name[128];   /* "isa.avx512", "moe_forward.head" */
+    char name[128];   /* "isa.avx512", "moe_forward.head", "shared.team.body" */
     char *text;
     size_t len;
     bool made; /* text is there already, and is no file's */
@@ -30,12 +30,12 @@ static const char *const parts[] = {"bare", "body", "head"};
 enum { MODULE = 0, FRAGMENT = 2, TEMPLATE = 3 }; /* so many of these parts */
 
 static const struct {
-    const char *folder, *suffix, *prefix;
-    size_t parts;
+    const char *folder, *suffix;
+    size_t parts, parts_in_room; /* of a file in a folder of the folder */
 } places[] = {
-    {"gen/lua/isa/", ".lua", "isa.", MODULE},   {"gen/lua/", ".lua", "", MODULE},
-    {"templates/lib/", ".lua", "lib.", MODULE}, {"templates/lib/", ".c.in", "lib.", FRAGMENT},
-    {"templates/", ".c.in", "", TEMPLATE},
+    {"gen/lua/", ".lua", MODULE, MODULE},
+    {"templates/", ".lua", MODULE, MODULE},
+    {"templates/", ".c.in", TEMPLATE, FRAGMENT},
 };
 
 static void die(const char *what, const char *which)
@@ -52,15 +52,17 @@ static size_t name_source(struct source *s, const char *path)
         if (strncmp(path, places[i].folder, head) != 0 || n <= head + tail ||
             strcmp(path + n - tail, places[i].suffix) != 0)
             continue;
-        size_t count = places[i].parts ? places[i].parts : 1;
-        for (size_t k = 0; k < count; k++) {
+        const char *slash = strchr(path + head, '/');
+        size_t named = slash ? places[i].parts_in_room : places[i].parts;
+        for (size_t k = 0; k < (named ? named : 1); k++) {
             s[k].path = path;
-            s[k].part = places[i].parts ? parts[k] : NULL;
-            snprintf(s[k].name, sizeof s[k].name, "%s%.*s%s%s", places[i].prefix,
-                     (int)(n - head - tail), path + head, s[k].part ? "." : "",
-                     s[k].part ? s[k].part : "");
+            s[k].part = named ? parts[k] : NULL;
+            snprintf(s[k].name, sizeof s[k].name, "%.*s%s%s", (int)(n - head - tail), path + head,
+                     named ? "." : "", named ? parts[k] : "");
+            if (slash)
+                s[k].name[slash - path - (ptrdiff_t)head] = '.';
         }
-        return count;
+        return named ? named : 1;
     }
     die("neither a module nor a template", path);
     return 0;
@@ -128,7 +130,7 @@ static void make_index(struct source *s, const char *root, char **file, int coun
         lua_rawseti(L, -2, i + 1);
     }
     if (lua_pcall(L, 2, 1, 0) != LUA_OK)
-        die(lua_tostring(L, -1), "gen/lua/index.lua");
+        die(lua_tostring(L, -1), "the templates");
     *s = (struct source){.path = "gen/lua/index.lua", .part = "keys", .made = true};
     snprintf(s->name, sizeof s->name, "families.keys");
     s->text = strdup(luaL_checklstring(L, -1, &s->len));

@@ -36,8 +36,8 @@ function(moegen_embed target)
 
     file(GLOB sources RELATIVE ${MOEGEN_EMBED_ROOT} CONFIGURE_DEPENDS
       ${MOEGEN_EMBED_ROOT}/gen/lua/*.lua ${MOEGEN_EMBED_ROOT}/gen/lua/isa/*.lua
-      ${MOEGEN_EMBED_ROOT}/templates/lib/*.lua ${MOEGEN_EMBED_ROOT}/templates/lib/*.c.in
-      ${MOEGEN_EMBED_ROOT}/templates/*.c.in)
+      ${MOEGEN_EMBED_ROOT}/templates/*.c.in
+      ${MOEGEN_EMBED_ROOT}/templates/*/*.lua ${MOEGEN_EMBED_ROOT}/templates/*/*.c.in)
     list(TRANSFORM sources PREPEND ${MOEGEN_EMBED_ROOT}/ OUTPUT_VARIABLE paths)
     # The list of files is an input too: a removed file changes nothing else. Rewritten only when it differs.
     string(REPLACE ";" "\n" listed "${sources}")

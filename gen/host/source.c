@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <lauxlib.h>
 #include <lua.h>
@@ -42,8 +43,8 @@ static void free_names(char **name, size_t count)
     free(name);
 }
 
-/* Sorted stems of the files of root/folder that end in suffix, none without such a folder; false if
- * it cannot be read. */
+/* Sorted stems of what in root/folder ends in suffix, none without such a folder; false if it
+ * cannot be read. */
 static bool list_folder(const char *root, const char *folder, const char *suffix, char ***names,
                         size_t *count)
 {
@@ -53,7 +54,7 @@ static bool list_folder(const char *root, const char *folder, const char *suffix
     *count = 0;
     DIR *d = opendir(path);
     if (!d)
-        return errno == ENOENT;
+        return errno == ENOENT || errno == ENOTDIR;
     bool good = true;
     size_t tail = strlen(suffix);
     for (struct dirent *e; good && (e = readdir(d));) {
@@ -74,18 +75,47 @@ static bool list_folder(const char *root, const char *folder, const char *suffix
     return good;
 }
 
-/* Where the modules, templates and fragments of templates live, and the prefix of their names.
- * embed.cmake enumerates the same. */
-static const struct {
-    const char *folder, *suffix, *prefix;
-} places[] = {
-    {"gen/lua", ".lua", ""},
-    {"gen/lua/isa", ".lua", "isa."},
-    {"templates/lib", ".lua", "lib."},
-    {"templates", ".c.in", ""},
-    {"templates/lib", ".c.in", "lib."},
-};
-enum { PLACES = sizeof places / sizeof *places, ISAS = 1, MODULES = 3, TEMPLATES = MODULES };
+/* Where modules and templates live. Each folder of templates is a room: of modules and of fragments
+ * of templates. embed.cmake enumerates the same. */
+static const struct place {
+    const char *folder, *suffix;
+} modules = {"gen/lua", ".lua"}, isas = {"gen/lua/isa", ".lua"}, templates = {"templates", ".c.in"};
+
+/* Adds the files of a place to the digest and to their number. */
+static bool digest_place(struct sha256 *sum, const char *root, struct place p, size_t *files)
+{
+    char **name, path[PATH_ROOM];
+    size_t count;
+    bool good = list_folder(root, p.folder, p.suffix, &name, &count);
+    for (size_t k = 0; k < count; k++) {
+        struct text content = {0};
+        snprintf(path, sizeof path, "%s/%s/%s%s", root, p.folder, name[k], p.suffix);
+        good = read_file(path, &content) && good;
+        const char *relative = path + strlen(root);
+        sha256_add(sum, relative, strlen(relative) + 1);
+        sha256_add(sum, &content.len, sizeof content.len);
+        if (content.len)
+            sha256_add(sum, content.at, content.len);
+        text_free(&content);
+    }
+    free_names(name, count);
+    *files += count;
+    return good;
+}
+
+static bool digest_rooms(struct sha256 *sum, const char *root, size_t *files)
+{
+    char **name, folder[PATH_ROOM];
+    size_t count;
+    bool good = list_folder(root, templates.folder, "", &name, &count);
+    for (size_t i = 0; i < count; i++) {
+        snprintf(folder, sizeof folder, "%s/%s", templates.folder, name[i]);
+        good = digest_place(sum, root, (struct place){folder, modules.suffix}, files) && good;
+        good = digest_place(sum, root, (struct place){folder, templates.suffix}, files) && good;
+    }
+    free_names(name, count);
+    return good;
+}
 
 bool source_digest(const char *root, char hex[65])
 {
@@ -96,26 +126,10 @@ bool source_digest(const char *root, char hex[65])
     struct sha256 sum;
     sha256_start(&sum);
     size_t files = 0;
-    bool good = true;
-    for (int i = 0; i < PLACES; i++) {
-        char **name, path[PATH_ROOM];
-        size_t count;
-        good = list_folder(root, places[i].folder, places[i].suffix, &name, &count) && good;
-        for (size_t k = 0; k < count; k++) {
-            struct text content = {0};
-            snprintf(path, sizeof path, "%s/%s/%s%s", root, places[i].folder, name[k],
-                     places[i].suffix);
-            good = read_file(path, &content) && good;
-            files++;
-            const char *relative = path + strlen(root);
-            sha256_add(&sum, relative, strlen(relative) + 1);
-            sha256_add(&sum, &content.len, sizeof content.len);
-            if (content.len)
-                sha256_add(&sum, content.at, content.len);
-            text_free(&content);
-        }
-        free_names(name, count);
-    }
+    bool good = digest_place(&sum, root, modules, &files);
+    good = digest_place(&sum, root, isas, &files) && good;
+    good = digest_place(&sum, root, templates, &files) && good;
+    good = digest_rooms(&sum, root, &files) && good;
     unsigned char out[32];
     sha256_end(&sum, out);
     digest_hex(out, sizeof out, hex);
@@ -160,22 +174,26 @@ static bool push_file(lua_State *L, const char *path)
     return good;
 }
 
-/* The file of the name, relative to the source tree, by the last of `count` places whose prefix it
- * has. */
-static void find_file(char path[PATH_ROOM], const char *name, int first, int count)
+/* The file of a name, relative to the source tree: "ROOM.x" lies in a room, "x" in the place
+ * itself.
+ */
+static void find_file(char path[PATH_ROOM], const char *name, struct place p)
 {
-    int i = first + count - 1;
-    while (i > first && strncmp(name, places[i].prefix, strlen(places[i].prefix)) != 0)
-        i--;
-    snprintf(path, PATH_ROOM, "%s/%s%s", places[i].folder, name + strlen(places[i].prefix),
-             places[i].suffix);
+    const char *dot = strchr(name, '.');
+    if (!dot)
+        snprintf(path, PATH_ROOM, "%s/%s%s", p.folder, name, p.suffix);
+    else if (p.folder == modules.folder && strncmp(name, "isa.", 4) == 0)
+        snprintf(path, PATH_ROOM, "%s/%s%s", isas.folder, dot + 1, p.suffix);
+    else
+        snprintf(path, PATH_ROOM, "%s/%.*s/%s%s", templates.folder, (int)(dot - name), name,
+                 dot + 1, p.suffix);
 }
 
 /* Pushes the module's chunk from the source tree; false if there is no such file. */
 static bool load_from_tree(lua_State *L, const char *root, const char *name)
 {
     char label[PATH_ROOM + 1] = "@", path[2 * PATH_ROOM];
-    find_file(label + 1, name, 0, MODULES);
+    find_file(label + 1, name, modules);
     snprintf(path, sizeof path, "%s/%s", root, label + 1);
     if (!push_file(L, path))
         return false;
@@ -220,7 +238,7 @@ static const char *root_of(lua_State *L)
     return ((const struct sandbox *)user)->root;
 }
 
-/* source.text("moe_forward"), or "lib.routing" for a fragment -> text, path; of a source tree only:
+/* source.text("moe_forward"), or "shared.team" for a fragment -> text, path; of a source tree only:
  * see source.chunk for the embedded ones */
 static int source_text(lua_State *L)
 {
@@ -228,7 +246,7 @@ static int source_text(lua_State *L)
     char path[PATH_ROOM], full[2 * PATH_ROOM];
     const char *root = root_of(L);
     if (root && sound_name(name)) {
-        find_file(path, name, TEMPLATES, PLACES - TEMPLATES);
+        find_file(path, name, templates);
         snprintf(full, sizeof full, "%s/%s", root, path);
         if (push_file(L, full)) {
             lua_pushstring(L, path);
@@ -254,26 +272,44 @@ static int source_chunk(lua_State *L)
     return 1;
 }
 
-/* Pushes a sorted list of the names in one of `places`. */
-static int push_names(lua_State *L, int place)
+/* source.holds("shared.team") -> is there such a fragment? */
+static int source_holds(lua_State *L)
+{
+    const char *name = luaL_checkstring(L, 1), *root = root_of(L);
+    char path[PATH_ROOM], full[2 * PATH_ROOM];
+    bool holds = false;
+    if (root && sound_name(name)) {
+        find_file(path, name, templates);
+        snprintf(full, sizeof full, "%s/%s", root, path);
+        holds = access(full, F_OK) == 0;
+    } else if (!root) {
+        holds = find(embedded_templates, embedded_template_count,
+                     lua_pushfstring(L, "%s.body", name)) != NULL;
+    }
+    lua_pushboolean(L, holds);
+    return 1;
+}
+
+/* Pushes a sorted list of the names in a place. */
+static int push_names(lua_State *L, struct place p)
 {
     const char *root = root_of(L);
     lua_newtable(L);
     if (root) {
         char **name;
         size_t count;
-        bool good = list_folder(root, places[place].folder, places[place].suffix, &name, &count);
+        bool good = list_folder(root, p.folder, p.suffix, &name, &count);
         for (size_t i = 0; i < count; i++) {
             lua_pushstring(L, name[i]);
             lua_rawseti(L, -2, (lua_Integer)i + 1);
         }
         free_names(name, count);
-        return good ? 1 : luaL_error(L, "%s/%s cannot be read", root, places[place].folder);
+        return good ? 1 : luaL_error(L, "%s/%s cannot be read", root, p.folder);
     }
-    const struct embedded *table = place == TEMPLATES ? embedded_templates : embedded_modules;
-    size_t count = place == TEMPLATES ? embedded_template_count : embedded_module_count;
-    const char *prefix = place == TEMPLATES ? "" : places[place].prefix;
-    const char *suffix = place == TEMPLATES ? ".head" : "";
+    bool heads = p.folder == templates.folder; /* of families: fragments have none */
+    const struct embedded *table = heads ? embedded_templates : embedded_modules;
+    size_t count = heads ? embedded_template_count : embedded_module_count;
+    const char *prefix = heads ? "" : "isa.", *suffix = heads ? ".head" : "";
     lua_Integer n = 0;
     for (size_t i = 0; i < count; i++) {
         const char *name = table[i].name;
@@ -289,19 +325,17 @@ static int push_names(lua_State *L, int place)
 
 static int source_families(lua_State *L)
 {
-    return push_names(L, TEMPLATES);
+    return push_names(L, templates);
 }
 
 static int source_isas(lua_State *L)
 {
-    return push_names(L, ISAS);
+    return push_names(L, isas);
 }
 
-static const luaL_Reg source_functions[] = {{"text", source_text},
-                                            {"chunk", source_chunk},
-                                            {"families", source_families},
-                                            {"isas", source_isas},
-                                            {NULL, NULL}};
+static const luaL_Reg source_functions[] = {{"text", source_text},   {"chunk", source_chunk},
+                                            {"holds", source_holds}, {"families", source_families},
+                                            {"isas", source_isas},   {NULL, NULL}};
 
 void source_open(lua_State *L)
 {

@@ -210,7 +210,7 @@ local function part_text(job, shared)
     local constants = names.constants
     compose.fill(job, names, "", MARK)
     names.includes = ""
-    local text = template.render(job.family.family, names, job.bare)
+    local text = template.render(job.family, names, job.bare)
     local map = definitions(text, {constants = constants})
     map[job.name .. "_args"] = nil
     for name in pairs(map) do

@@ -21,11 +21,16 @@ end
 -- root: of the source tree; paths: of its modules and templates
 return function(root, paths)
     package.path = ("%s/gen/lua/?.lua;%s/templates/?.lua"):format(root, root)
+    local held = {}
+    for _, path in ipairs(paths) do
+        held[path] = true
+    end
     package.preload.source = function()
         return {
             families = function() return stems(paths, "templates", "%.c%.in") end,
             isas = function() return stems(paths, "gen/lua/isa", "%.lua") end,
             chunk = function() return nil end,
+            holds = function(name) return held["templates/" .. name:gsub("%.", "/") .. ".c.in"] end,
             text = function(name)
                 local path = "templates/" .. name .. ".c.in"
                 return read(root .. "/" .. path), path

@@ -95,7 +95,7 @@ function moegen.build(req)
     end
     compose.fill(job, names, tile_text.preamble(job, shared), tiles)
     names.includes = emit.includes(job)
-    local text = template.render(job.family.family, names, job.bare)  -- C
+    local text = template.render(job.family, names, job.bare)  -- C
     text = emit.banner(job) .. symbols.settle(text, job.title, emit.members(job))
     local file = not job.bare and require "fit"                       -- lines that a reader's window holds
     return {name = job.title, c = file and file.text(text) or text, h = file and file.text(emit.header(job)) or "",
@@ -138,7 +138,7 @@ local listings = {
         end
     end,
     activations = function(add)
-        local activation = require "lib.activation"
+        local activation = require "math.activation"
         for _, name in ipairs(activation.order) do
             add(name, activation[name].says)
         end

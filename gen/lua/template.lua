@@ -5,16 +5,17 @@
 --         acc[$(r)] = 0;                  elsewhere $(expression) is a hole
 --     @ end
 --     $(text)                             a hole alone on its line takes text of many lines, or vanishes when it is ""
---     $(include "routing")                the text of a fragment, templates/lib/routing.c.in, which sees the same names
+--     $(include "routing")                the text of a fragment, templates/moe_forward/routing.c.in, which sees the same names
 --
 -- Above the line `@ ----` stands the family's header: Lua that returns the family table (schema, contract, plan). A fragment
--- has none. What a fragment wants from its surroundings and what it defines is said at its head.
+-- has none. A fragment lies in the family's room, templates/FAMILY/, in a room that the header names (rooms = {"product"}), or in
+-- templates/shared/; not in two of them.
 -- Translated to Lua by translate.lua, as a rule when moegen is built.
 local source = require "source"
 
 local template = {}
 
--- A part of a family's template, or of a fragment ("lib.routing"), see translate.lua.
+-- A part of a family's template, or of a fragment ("shared.team"), see translate.lua.
 local function chunk(name, part)
     local built = source.chunk(name, part)
     if built then
@@ -30,6 +31,22 @@ function template.family(family)
     return chunk(family, "head")()
 end
 
+-- The full name of a fragment of the family, "shared.team"; nil and a sentence if there is none, or more than one.
+function template.find(family, fragment)
+    local rooms, found = {family.family, table.unpack(family.rooms or {})}, {}
+    rooms[#rooms + 1] = "shared"
+    for _, room in ipairs(rooms) do
+        if source.holds(room .. "." .. fragment) then
+            found[#found + 1] = room
+        end
+    end
+    if #found == 1 then
+        return found[1] .. "." .. fragment
+    end
+    return nil, #found == 0 and ("no fragment '%s' in the rooms %s"):format(fragment, table.concat(rooms, ", "))
+        or ("fragment '%s' is in more than one room: %s"):format(fragment, table.concat(found, ", "))
+end
+
 local function text_of(x)
     if math.type(x) == "float" then
         assert(x == math.floor(x), "a hole holds a float")
@@ -38,7 +55,7 @@ local function text_of(x)
     return tostring(x)
 end
 
--- The C text of a family's template; names is what its Lua sees beside the standard library. bare: without comments.
+-- The C text of a family, which is its table; names is what its Lua sees beside the standard library. bare: without comments.
 function template.render(family, names, bare)
     local part = bare and "bare" or "body"
     local function render(name)
@@ -53,10 +70,11 @@ function template.render(family, names, bare)
         return table.concat(out)
     end
     names.include = function(fragment)
-        return render("lib." .. fragment)
+        local found, why = template.find(family, fragment)
+        return found and render(found) or error(why, 2)
     end
     setmetatable(names, {__index = _G})
-    return render(family)
+    return render(family.family)
 end
 
 return template

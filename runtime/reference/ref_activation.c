@@ -2,7 +2,7 @@
 /*
  * ref_activation.c - activations and their derivatives in float64, from the mathematics.
  *
- * A new activation: two functions and one row here (and one row in templates/lib/activation.lua).
+ * A new activation: two functions and one row here (and one row in templates/math/activation.lua).
  */
 #include <math.h>
 #include <string.h>

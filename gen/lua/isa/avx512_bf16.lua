@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- avx512_bf16.lua - dot products of bf16 pairs and rounding to bf16, over AVX-512. Columns: see avx512.lua. How fast dot
--- products are differs between CPUs by a factor of four: see templates/lib/dot.lua.
+-- products are differs between CPUs by a factor of four: see templates/product/dot.lua.
 return {
     name = "avx512_bf16", summary = "AVX-512 with BF16: dot products of bf16 pairs, rounding; over avx512",
     rank = 32, extends = "avx512",

@@ -1,0 +1,291 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- plan.lua - the plan of grouped_gemm, and the names that its template's holes refer to.
+local dtype = require "dtype"
+local types = require("schema").types
+local gemm = require "product.gemm"
+local heights = require "product.heights"
+local limits = require "shared.limits"
+local panel_rows = require "product.panel_rows"
+local panel_plan = require "product.panel_plan"
+local panels = require "product.panels"
+local rows = require "shared.rows"
+
+local grouped = {}
+
+local round_up, convert = panels.round_up, panels.convert
+
+local int = types.int
+
+grouped.plan_keys = {
+    {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
+    {"unroll", int(1, 8), optional = true, doc = "k steps of a tile's loop body"},
+    {"k_block", int(16, 65536), optional = true, doc = "products summed in a register before they are added to the sum"},
+    {"slab", int(1, 4096), optional = true, doc = "rows of A that pass over B together"},
+    {"few_rows", int(1, 4096), optional = true, doc = "of a slab for a single panel of rows"},
+    {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
+    {"idle", int(1, 64), optional = true, doc = "lanes without a row from which on few rows have tiles of their own"},
+    {"prefetch", int(1, 1024), optional = true, doc = "rows of weights fetched ahead of those that are packed (dX)"},
+    {"pass_rows", int(16, 65536), optional = true, doc = "rows of an expert that are worked on together"},
+    {"stage_bytes", int(1, limits.BLOCK_BYTES), optional = true, doc = "of rows of an unaligned gradient that are put together first (dW)"},
+    table.unpack(panel_plan.gradient_keys),
+}
+
+local PASS <const> = "rows of an expert per pass: bounds the workspace"
+
+local choose = {}
+
+function choose.forward(plan, spec, info)
+    panel_plan.choose_block(plan, spec, info, dtype[spec.dtype].narrow and 128 or 64, spec.N, spec.K)
+    panel_plan.choose_idle(plan, "lanes without a row: from here on turning the weights costs less, for few rows")
+    plan:choose("pass_rows", 1024, PASS)
+end
+
+function choose.dX(plan, spec, info)
+    plan:choose("k_block", dtype[spec.dtype].narrow and 4096 or 256, "products per partial sum: keeps f32 sums of long K accurate",
+        limits.sum(spec, round_up(spec.N, plan.unroll), ("sums are of %d products"):format(spec.N), plan.unroll))
+    plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed",
+        limits.useful(spec.N, ("matrices have %d rows"):format(spec.N)))
+    plan:choose("pass_rows", 1024, PASS)
+    panel_plan.check(plan, info)
+end
+
+-- Bytes from a row of a gradient to the next one where rows are put together: an odd number of cache lines.
+local function staged_row(plan, spec)
+    return ((round_up(spec.K, plan.vectors * plan.isa.lanes) * dtype[spec.output_dtype].size + 63) // 64 | 1) * 64
+end
+
+function choose.dW(plan, spec, info)
+    local out = dtype[spec.output_dtype]
+    panel_plan.choose_slab(plan, spec.N, "rows of a gradient whose sums pass through memory together")
+    plan:choose("pass_rows", 1024, PASS)
+    panel_plan.check(plan, info)
+    panel_plan.choose_sums(plan, info)
+    plan.staged = panels.stages(plan.isa, plan.vectors * plan.isa.lanes, out, spec.accumulate_grads, spec.K)
+    if plan.staged then
+        plan:choose("stage_bytes", 1 << 17, "of rows of an unaligned gradient, put together while as many are stored",
+            limits.useful(staged_row(plan, spec) * round_up(spec.N, plan.tile_rows), ("an expert's gradient has %d rows"):format(spec.N)))
+    else
+        panel_plan.choose_cuts(plan, 1 << 18, spec.N, spec.K, out.size)
+    end
+end
+
+function grouped.plan(plan, spec, _, info)
+    local isa = plan.isa
+    plan.vectors = 2
+    plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
+        isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
+    if spec.op ~= "dW" then
+        plan:choose("unroll", 4, "k steps of a loop body")
+    end
+    choose[spec.op](plan, spec, info)
+end
+
+-- Is dX summed over the rows of a token?
+local function reduces(s)
+    return s.op == "dX" and s.permute == "x" and s.reduce_topk
+end
+
+function grouped.args(s)
+    local x_rows = s.permute == "x" and (s.op ~= "dX" or reduces(s)) and "T" or "M"
+    local list = {
+        {"m_sizes", s.index_dtype, "in", s.E, says = "rows of each expert"},
+        {"gather_indices", s.index_dtype, s.permute == "none" and "in?" or "in", "M",
+            says = s.permute == "none" and "not used" or "flat index token * top_k + choice of each sorted row"},
+    }
+    local function add(row)
+        list[#list + 1] = row
+    end
+    if s.op ~= "dX" then
+        add{"X", s.dtype, "in", x_rows, s.K, says = x_rows == "T" and "rows of tokens" or "rows in the order of the experts"}
+    end
+    if s.op ~= "forward" then
+        add{"dY", s.dtype, "in", "M", s.N,
+            says = "gradient of Y, " .. (s.permute == "y" and "in the order of the flat index" or "in the order of the experts")}
+    end
+    if s.op ~= "dW" then
+        add{"W", s.dtype, "in", s.E, s.N, s.K, says = "of each expert"}
+    end
+    if s.fuse_mul == "post" then
+        add{"topk_weights", s.affinity_dtype, "in", "M", says = "factor of each flat index"}
+    end
+    if s.op == "forward" then
+        add{"Y", s.output_dtype, "out", "M", s.N,
+            says = s.permute == "y" and "rows in the order of the flat index" or "rows in the order of the experts"}
+    elseif s.op == "dX" then
+        add{"dX", s.output_dtype, "out", x_rows, s.K,
+            says = "gradient of X, " .. (reduces(s) and "summed over the rows of a token"
+                or s.permute == "x" and "in the order of the flat index" or "in the order of the experts")}
+    else
+        add{"dW", s.output_dtype, s.accumulate_grads and "inout" or "out", s.E, s.N, s.K,
+            says = s.accumulate_grads and "gradient of W, added to what is there" or "gradient of W; 0 for an expert without rows"}
+    end
+    return list
+end
+
+function grouped.work(s)
+    local size = s.op == "dW" and dtype[s.output_dtype].size * (s.accumulate_grads and 2 or 1) or dtype[s.dtype].size
+    return {flops_per_row = 2 * s.N * s.K, weight_bytes_per_expert = s.N * s.K * size}
+end
+
+-- Floats between rows of dY (dX): rows of a tile fall into different sets of the cache.
+local function stride(spec, plan)
+    return (round_up(round_up(spec.N, plan.unroll), 16) // 16 | 1) * 16
+end
+
+local function constants(spec, plan)
+    local lanes = plan.isa.lanes
+    local width = plan.vectors * lanes
+    local list = {
+        {"N", spec.N, "rows of an expert's matrix"}, {"K", spec.K, "its columns"}, {"E", spec.E, "experts"},
+        {"LANES", lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
+        {"WIDTH", width, "columns of a panel"},
+        {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"},
+        {"PASS_ROWS", plan.pass_rows, "rows of an expert that are worked on together"},
+    }
+    local function add(...)
+        list[#list + 1] = {...}
+    end
+    if spec.permute == "x" and not (spec.op == "dX" and not spec.reduce_topk) then
+        add("TOP_K", spec.top_k, "rows of a token")
+    end
+    if spec.op == "dX" then
+        local steps = (spec.N + plan.unroll - 1) // plan.unroll
+        add("UNROLL", plan.unroll, "k steps of a tile's loop")
+        add("STEPS", steps, "loops over all of N")
+        add("PANEL", steps * plan.unroll * width, "floats of a packed panel")
+        add("STRIDE", stride(spec, plan), "floats between rows of dY: an odd number of cache lines")
+        add("K_BLOCK", plan.k_block, "products of a partial sum")
+        local strip = gemm.strip(plan.isa, dtype[spec.dtype])
+        add("STRIP", strip, "panels packed side by side: full cache lines of weights")
+        add("IDLE", ((strip - 1) * steps * plan.unroll + spec.N // plan.k_block + 2) * width,
+            "floats that tiles which pack nothing may store to")
+        add("PREFETCH", plan.prefetch, "rows of weights fetched ahead")
+        return list
+    end
+    if spec.op == "forward" then
+        add("UNROLL", plan.unroll, "k steps of a tile's loop")
+        add("STEPS", width // plan.unroll, "loops over a full panel")
+        add("K_PANELS", panels.block(plan), "panels of k that a slab holds")
+        add("SLAB", plan.slab, "rows of such a slab")
+        add("FEW_ROWS", plan.few_rows, "of one for a single panel of rows")
+        add("MANY_SLABS", panels.many_slabs, "of a rank at least, where shares are whole slabs")
+        add("AHEAD", plan.fetch, "rows of weights fetched ahead")
+    end
+    local across = spec.op == "forward" and spec.K or spec.N
+    add("ACROSS", across, "length of a row that is turned")
+    add("ROWS", round_up(across, width), "rows of a panel, full panels of k")
+    add("APART", round_up(across, width) + 1, "rows from a panel to the next one: its lines are in other sets of the caches")
+    add("PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of rows that are worked on together")
+    local lines = round_up(across, width) // 16
+    add("STAGE", 16 * (lines + 1 + lines % 2), "floats between rows on their way into panels: an odd number of cache lines")
+    if spec.op == "forward" then
+        add("FEW_PANELS", panels.few_panels(plan), "panels of as few rows as may have a row of a tile each,")
+        add("IDLE_LANES", plan.idle, "if vectors of them would have so many idle lanes")
+    end
+    local size = spec.op == "dW" and dtype[spec.output_dtype].size
+    if size then
+        add("K_SLICES", round_up(spec.K, width) // width, "panels of columns")
+    end
+    if plan.staged then
+        local row = staged_row(plan, spec)
+        add("APART_STAGED", row // size, "elements between rows that are put together: an odd number of cache lines")
+        add("STAGED", math.max(1, plan.stage_bytes // (row * plan.tile_rows)) * plan.tile_rows,
+            "rows of an unaligned gradient that are put together before they are stored")
+        add("CALL_PANELS", math.max(1, math.min(4, round_up(spec.K, width) // width // plan.tile_rows)),
+            "panels of columns that a tile works on: it is called as often at least as there are rows to store")
+        add("GIVEN", plan.tile_rows * width * size // 32, "cache lines at most that go to memory beside each of them")
+    end
+    return panels.token_constants(list, plan, size)
+end
+
+-- Heights of tiles for any number of rows.
+local function all_heights(most)
+    local list = {}
+    for m = 1, most do
+        list[m] = m
+    end
+    return list
+end
+
+function grouped.names(spec, plan, job)
+    local isa, io, out = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype]
+    local lanes, f32 = isa.lanes, dtype.f32
+    local width = plan.vectors * lanes
+    local forward, dx, dw = spec.op == "forward", spec.op == "dX", spec.op == "dW"
+    local factor = spec.fuse_mul == "post" and dtype[spec.affinity_dtype]
+    local edges = spec.K % width ~= 0
+    local adds = dw and spec.accumulate_grads
+    local cfg = panels.cfg(spec, plan, job)
+    cfg.unaligned = spec.K * io.size % 64 ~= 0
+    local c = {}
+    for _, row in ipairs(constants(spec, plan)) do
+        c[row[1]] = row[2]
+    end
+    local names = {
+        spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
+        io = io.c, out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
+        narrow_out = out.narrow ~= nil, out_size = out.size, lanes = lanes, staged = false, bursts = false,
+        shares = false, clears = reduces(spec) or dw and not adds, clears_16 = dw and not adds and out.narrow ~= nil, turns = false,
+        edges = edges, copies_edges = edges,
+        -- a flat index names a row of the output
+        once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
+        product_rows = forward and heights.blocks(plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
+        packed_rows = all_heights(plan.tile_rows), float_rows = reduces(spec) or not out.narrow,
+        strip = c.STRIP, dots = false, whole = function(x) return x end,
+        narrow_rows = forward and heights.blocks(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
+        widen_io = convert(io, "widen"), narrow_o = convert(out, "narrow"),
+        widen_factor = factor and convert(factor, "widen"),
+        constants = constants(spec, plan),
+        scalars = {{io, "widen"}, (forward or dx and edges or reduces(spec)) and {out, "narrow"} or false,
+            factor and {factor, "widen"} or false},
+    }
+    if dw then
+        panels.gradients(names, cfg, plan, out, {add = adds, rows = {spec.N}, columns = {spec.K}})
+        names.staged = plan.staged
+    elseif forward then
+        panels.few(names, cfg, plan)
+    end
+    names.tiles = function()
+        local list = {}
+        local function add(tile)
+            list[#list + 1] = tile
+        end
+        if forward then
+            panels.product_tiles(names, cfg, plan, add)
+        end
+        add(rows.zero(cfg, "zero"))
+        if dx then
+            cfg.stride, cfg.panel, cfg.strip = c.STRIDE, c.PANEL, c.STRIP
+            for _, tile in ipairs(gemm.heights(gemm.packed, cfg, names.packed_rows)) do
+                add(tile)
+            end
+            add(gemm.pack(cfg))
+            add(rows.widen(cfg, io, "widen"))
+            if names.float_rows then
+                add(panel_rows.collect_rows(cfg, {name = "collect_rows", add = names.reduces}))
+            end
+            add(panel_rows.collect(cfg, {name = "collect", dtype = names.reduces and f32 or out, add = names.reduces}))
+            if names.reduces and out.narrow then
+                add(rows.narrow(cfg, out, "narrow"))
+            end
+            return list
+        end
+        add(rows.widen(cfg, io, "widen"))
+        add(rows.turn(cfg, "turn", {dtype = f32, stride = c.STAGE, pitch = width, along = lanes, step = lanes * width}))
+        if forward then
+            add(panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}))
+            if names.copies_edges then
+                add(panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}))
+            end
+            add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = plan.slab, along = lanes * width, step = lanes}))
+            add(rows.put(cfg, out, "put", factor))
+            return list
+        end
+        panels.gradient_tiles(names, cfg, add, names.staged and c.APART_STAGED, names.staged and (c.APART - 1) * width)
+        add(panel_rows.copy(cfg, {name = "copy_rows", alternate = cfg.alternate}))
+        return list
+    end
+    return names
+end
+
+return grouped

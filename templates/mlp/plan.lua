@@ -1,0 +1,221 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- plan.lua - keys, arguments and plans of mlp_forward and mlp_backward, and the names that their templates' holes refer to.
+local dtype = require "dtype"
+local clamp = require "math.clamp"
+local epilogue = require "mlp.epilogue"
+local keys = require "shared.keys"
+local panels = require "product.panels"
+local rows = require "shared.rows"
+
+local mlp = {}
+
+local types = keys.types
+local round_up = panels.round_up
+
+local formats = {"mxfp8_e4m3", "mxfp8_e5m2"}
+
+-- Keys of both families, with the family's own between them, and those of its plan.
+function mlp.keys(own, plan)
+    local list = {"dtype", "H", "I_TP",
+        {"S", types.int(1, 1 << 40), optional = true, doc = "tokens, when fixed at generation time"},
+        "activation", "gated", "clamp", "up_offset"}
+    table.move(own, 1, #own, #list + 1, list)
+    local weights = {"f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2", "mxfp4", table.unpack(formats)}
+    for _, row in ipairs{
+        {"weights", types.map{
+            {"dtype", types.enum(weights), default_of = "dtype", doc = "of the matrices"},
+            {"scale", types.enum{"row", "static"}, default = "row", doc = "of fp8 weights"},
+            {"shared", types.bool(), default = false, doc = "one scale for all experts"},
+            {"layout", types.enum{"plain", "contiguous", "nki", "packed"}, default = "plain", doc = "of the matrices"},
+            {"gate_up_order", types.enum{"split", "interleaved"}, default = "split", doc = "of the rows of gate and up"}},
+            later = true, doc = "how the matrices are stored"},
+        {"quantize", types.enum{"none", table.unpack(formats)}, default = "none", later = true,
+            doc = "of the operands of every product"},
+        {"block_order", types.enum{"contiguous", "wrapx"}, default = "contiguous", later = true, doc = "which elements share a scale"},
+        {"scale_rule", types.enum{"ocp", "wide"}, default = "ocp", later = true, doc = "of quantised operands"},
+        "shard", "target", "spelling",
+        {"plan", types.map(plan), doc = "overrides of the planner, see moegen explain"}} do
+        list[#list + 1] = row
+    end
+    return keys.rows(list)
+end
+
+-- A key that has only one value as yet; nil: what dtype is.
+local function only(path, value)
+    return {path, function(s)
+        local at = s
+        for name in path:gmatch "[^.]+" do
+            at = at and at[name]
+        end
+        local wanted = value
+        if value == nil then
+            wanted = s.dtype
+        end
+        return at == nil or at == wanted
+    end, ("{%s} is not supported yet%s"):format(path, value == nil and ": weights are of {dtype}" or "; only " .. tostring(value))}
+end
+
+mlp.rules = {
+    {"gated", function(s) return s.gated or not (s.clamp and s.clamp.gate) end, "{gated} leaves no gate to clamp"},
+    only("weights.dtype"), only("weights.scale", "row"), only("weights.shared", false), only("weights.layout", "plain"),
+    only("weights.gate_up_order", "split"), only("quantize", "none"), only("block_order", "contiguous"), only("scale_rule", "ocp"),
+}
+
+local function gates(s)
+    return s.gated and 2 or 1
+end
+
+-- The intermediates, in the order of arguments: name, what it is; those of a gate only if there is one.
+local function kept(s)
+    local list = {{"gate_pre", "gate as the activation saw it"}, {"gate_act", "act(gate)"},
+        {"up", "up, clamped and with its offset"}, {"hidden", "what the second product sees"}}
+    return s.gated and list or {list[3], list[4]}
+end
+
+local function weights(s, list)
+    local says = s.gated and "rows of gate, then of up" or "rows of up"
+    list[#list + 1] = {"gate_up_weights", s.dtype, "in", gates(s) * s.I_TP, s.H, says = says}
+    list[#list + 1] = {"down_proj_weight", s.dtype, "in", s.H, s.I_TP, says = "of the second product"}
+    return list
+end
+
+function mlp.forward_args(s)
+    local list = weights(s, {{"hidden_states", s.dtype, "in", "S", s.H, says = "rows of tokens"}})
+    list[#list + 1] = {"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}
+    for _, row in ipairs(s.checkpoint == "save" and kept(s) or {}) do
+        list[#list + 1] = {row[1], s.dtype, "out", "S", s.I_TP, says = row[2]}
+    end
+    return list
+end
+
+function mlp.backward_args(s)
+    local grad = s.accumulate_grads and "inout" or "out"
+    local added = s.accumulate_grads and ", added to what is there" or ""
+    local list = weights(s, {{"hidden_states", s.dtype, "in", "S", s.H, says = "rows of tokens"}})
+    list[#list + 1] = {"output_hidden_states_grad", s.dtype, "in", "S", s.H, says = "gradient of output"}
+    for _, row in ipairs(s.checkpoint == "saved" and kept(s) or {}) do
+        list[#list + 1] = {row[1], s.dtype, "in?", "S", s.I_TP, says = row[2] .. "; absent: computed again"}
+    end
+    list[#list + 1] = {"hidden_states_grad", s.dtype, "out", "S", s.H, says = "gradient of hidden_states"}
+    list[#list + 1] = {"gate_up_weight_grad", s.output_dtype, grad, gates(s) * s.I_TP, s.H,
+        says = "gradient of gate_up_weights" .. added}
+    list[#list + 1] = {"down_proj_weight_grad", s.output_dtype, grad, s.H, s.I_TP,
+        says = "gradient of down_proj_weight" .. added}
+    return list
+end
+
+-- written: bytes of gradients of an element
+local function work(s, products, written)
+    local size = s.H * s.I_TP
+    return {flops_per_token = 2 * products * size, weight_bytes = (gates(s) + 1) * size * (dtype[s.dtype].size + written)}
+end
+
+function mlp.forward_work(s)
+    return work(s, gates(s) + 1, 0)
+end
+
+-- As much as a call does that gets no intermediates.
+function mlp.backward_work(s)
+    return work(s, gates(s) + 2 * (gates(s) + 1), dtype[s.output_dtype].size)
+end
+
+local function constants(spec, plan)
+    local width = plan.vectors * plan.isa.lanes
+    local list = {
+        {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"GATES", gates(spec), "gate and up, or up alone"},
+        {"HK", round_up(spec.H, width), "rows of a panel over H, full panels of k"},
+        {"IK", round_up(spec.I_TP, width), "rows of a panel over I"},
+        {"GK", round_up(gates(spec) * spec.I_TP, width), "rows of a panel over gate and up"},
+    }
+    local shared = panels.constants(plan, math.max(spec.H, spec.I_TP), plan.block_bytes and dtype[spec.output_dtype].size)
+    return table.move(shared, 1, #shared, #list + 1, list)
+end
+
+-- What both families' templates refer to. gives: tensors of tokens that rows of panels become: name of the function, dtype,
+-- columns (a constant and its value)
+local function names_of(spec, plan, job, totals, gives)
+    local cfg = panels.cfg(spec, plan, job)
+    local lanes, io = plan.isa.lanes, dtype[spec.dtype]
+    local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
+        shares = true, clears = false, clears_16 = false, turns = false, turns_whole = false, scalars = {{io, "widen"}}}
+    panels.products(names, cfg, plan, totals)
+    for _, give in ipairs(gives) do
+        local dt = dtype[give[2]]
+        names.gives[#names.gives + 1] = {name = give[1], c = dt.c, narrow = panels.convert(dt, "narrow"), columns = give[3],
+            whole = spec[give[4]] >= lanes}
+        names.scalars[#names.scalars + 1] = {dt, "narrow"}
+    end
+    local function tiles(add)
+        panels.tiles(names, cfg, plan, add)
+        local width = plan.vectors * lanes
+        local stage = round_up(math.max(spec.H, spec.I_TP), 16) + 16
+        add(rows.turn(cfg, "turn", {dtype = dtype.f32, stride = stage, pitch = width, along = lanes, step = lanes * width}))
+        for _, give in ipairs(gives) do
+            if spec[give[4]] >= lanes then
+                add(rows.transpose(cfg, dtype[give[2]], give[1] .. "_square", spec[give[4]]))
+            end
+        end
+    end
+    return names, cfg, tiles
+end
+
+-- f(add) as the function that names.tiles is.
+local function list_of(tiles)
+    return function()
+        local list = {}
+        tiles(function(tile) list[#list + 1] = tile end)
+        return list
+    end
+end
+
+function mlp.forward_names(spec, plan, job)
+    local save = spec.checkpoint == "save"
+    local gives = {{"give_output", spec.output_dtype, "H", "H"}, save and {"give_kept", spec.dtype, "I", "I_TP"} or nil}
+    local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, spec.H}, gives)
+    names.save = save
+    names.tiles = list_of(function(add)
+        tiles(add)
+        add(epilogue.hidden(cfg, spec, save))
+    end)
+    return names
+end
+
+-- A limit as C, or 0 where there is none.
+local function limit(x)
+    return clamp.bound((x or 0) + 0.0)
+end
+
+-- What `through` gets, as C: limits as the values that were clamped hold them, given or computed again.
+local function bounds(spec)
+    local given = clamp.limits(spec, dtype[spec.dtype])
+    local up, again = clamp.rounded(spec.up_offset, dtype.f32), {gate = {}, up = {}}
+    for _, name in ipairs{"gate", "up"} do
+        for side, x in pairs(spec.clamp and spec.clamp[name] or {}) do   -- in f32, as the sum is
+            again[name][side] = clamp.rounded(clamp.rounded(x, dtype.f32) + (name == "up" and up or 0), dtype.f32)
+        end
+    end
+    return {given = given, again = again, offset = limit(up), limit = limit}
+end
+
+function mlp.backward_names(spec, plan, job)
+    local lanes, out = plan.isa.lanes, dtype[spec.output_dtype]
+    local both = gates(spec) * spec.I_TP
+    local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, both, spec.H}, {{"give_gradient", spec.dtype, "H", "H"}})
+    panels.gradients(names, cfg, plan, out, {add = spec.accumulate_grads, columns = {spec.H, spec.I_TP}, rows = {both, spec.H}})
+    names.turns = true
+    names.turns_whole = spec.H >= lanes and (spec.I_TP >= lanes or both >= lanes)
+    names.saved = spec.checkpoint == "saved"
+    names.bounds = epilogue.bounded(spec) and bounds(spec)
+    names.tiles = list_of(function(add)
+        tiles(add)
+        add(rows.widen(cfg, dtype.f32, "move"))
+        local limits = clamp.limits(spec, dtype.f32)
+        add(epilogue.through(cfg, spec, limits))
+        if names.saved and spec.gated then
+            add(epilogue.through(cfg, spec, limits, true))
+        end
+    end)
+    return names
+end
+
+return mlp

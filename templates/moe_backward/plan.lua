@@ -1,0 +1,196 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- plan.lua - the plan of moe_backward, and the names that its template's holes refer to.
+local dtype = require "dtype"
+local clamp = require "math.clamp"
+local activation = require "math.activation"
+local epilogue = require "product.epilogue"
+local norm = require "math.norm"
+local panel_plan = require "product.panel_plan"
+local panels = require "product.panels"
+local rows = require "shared.rows"
+
+local backward = {}
+
+local bound, limits, convert, round_up = clamp.bound, clamp.limits, panels.convert, panels.round_up
+
+backward.plan_keys, backward.plan = panel_plan.keys, panel_plan.both
+
+-- Which steps of the semantics this spec has.
+local function steps(spec)
+    local scale, on = spec.affinity.scale, spec.affinity.on
+    local again = spec.checkpoint == "recompute"
+    local post = scale == "post"
+    local saved_down = post and on == "hidden" and not again
+    return {
+        again = again, post = post, pre = scale == "pre", saved_down = saved_down,
+        affinity_sums = post and not saved_down,
+        norm = spec.norm == "layer",
+        bias_up = spec.bias.gate_up, bias_down = spec.bias.down,
+        bias_up_value = spec.bias.gate_up and again, bias_down_value = spec.bias.down and post and not saved_down,
+        add = spec.accumulate_grads,
+    }
+end
+
+function backward.args(s)
+    local has = steps(s)
+    local tokens = s.skip_token and "T" or "T+1"
+    local flat = s.skip_token and ("%d*T"):format(s.E) or ("%d*T+%d"):format(s.E, s.E)
+    local gates = s.gated and 2 or 1
+    local grad = s.accumulate_grads and "inout" or "out"
+    local list = {
+        {"hidden_states", s.dtype, "in", tokens, s.H, says = "rows of tokens" .. (s.skip_token and "" or "; row T is padding")},
+        {"expert_affinities_masked", s.affinity_dtype, "in", flat, 1, says = "of token id and expert e at id * E + e"},
+        {"gate_up_proj_weight", s.dtype, "in", s.E, s.H, gates, s.I_TP,
+            says = "of each expert: " .. (s.gated and "0 = gate, 1 = up" or "up")},
+        {"down_proj_weight", s.dtype, "in", s.E, s.I_TP, s.H, says = "of each expert"},
+    }
+    local function add(row)
+        list[#list + 1] = row
+    end
+    local function add_grad(of, ...)
+        local added = s.accumulate_grads and ", added to what is there" or ""
+        add{of .. "_grad", s.output_dtype, grad, says = "gradient of " .. of .. added, ...}
+    end
+    if not has.again then
+        add{"gate_up_proj_act_checkpoint_T", s.dtype, "in", "N", gates, s.I_TP, s.block_size,
+            says = "gate and up as the activation saw them"}
+    end
+    if has.saved_down then
+        add{"down_proj_act_checkpoint", s.dtype, "in", "N", s.block_size, s.H, says = "what the expert gave, before the affinity"}
+    end
+    add{"token_position_to_id", "i32", "in", ("%d*N"):format(s.block_size),
+        says = "token of each slot; padding is " .. (s.skip_token and "-1" or "T")}
+    add{"block_to_expert", "i32", s.dropping and "in?" or "in", "N",
+        says = "expert of each block" .. (s.dropping and "; absent: block n is of expert n" or "")}
+    add{"conditions", "i32", "in?", "N+1", says = "1 for each block that ran, a prefix; absent: all"}
+    add{"output_hidden_states_grad", s.dtype, "in", tokens, s.H, says = "gradient of output"}
+    if has.bias_up_value then
+        add{"gate_and_up_proj_bias", s.bias_dtype, "in", s.E, gates, s.I_TP, says = "as in the forward pass"}
+    end
+    if has.bias_down_value then
+        add{"down_proj_bias", s.bias_dtype, "in", s.E, s.H, says = "as in the forward pass"}
+    end
+    if has.norm then
+        add{"norm_weight", s.bias_dtype, "in", s.E, s.I_TP, says = "factor after the normalisation"}
+        add{"norm_bias", s.bias_dtype, "in", s.E, s.I_TP, says = "added after the normalisation"}
+    end
+    add{"hidden_states_grad", s.hidden_grad_dtype, "out", tokens, s.H,
+        says = "gradient of hidden_states, summed over the experts of each token"}
+    add{"expert_affinities_masked_grad", s.affinity_dtype, "out", flat, 1,
+        says = "gradient of expert_affinities_masked; 0 where no block holds the pair"}
+    add_grad("gate_up_proj_weight", s.E, s.H, gates, s.I_TP)
+    add_grad("down_proj_weight", s.E, s.I_TP, s.H)
+    if s.bias.gate_up then
+        add_grad("gate_and_up_proj_bias", s.E, gates, s.I_TP)
+    end
+    if s.bias.down then
+        add_grad("down_proj_bias", s.E, s.H)
+    end
+    if has.norm then
+        add_grad("norm_weight", s.E, s.I_TP)
+        add_grad("norm_bias", s.E, s.I_TP)
+    end
+    return list
+end
+
+local function constants(spec, plan)
+    local lanes = plan.isa.lanes
+    local width = plan.vectors * lanes
+    local gates = spec.gated and 2 or 1
+    local hk, gk, has = round_up(spec.H, width), round_up(gates * spec.I_TP, width), steps(spec)
+    local xrows, partials = math.max(hk, round_up(spec.H + 1, lanes)), (math.max(spec.I_TP, spec.H) + lanes - 1) // lanes
+    local list = {
+        {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
+        {"B", spec.block_size, "slots of a block"}, {"GATES", gates, "gate and up, or up alone"},
+        {"HK", hk, "rows of a panel over H, full panels of k"}, {"GK", gk, "rows of a panel over gate and up"},
+        {"XROWS", xrows, "rows of a panel of X: one more than H, of ones"},
+        {"PROWS", spec.I_TP + 1, "rows of a panel of p: one more, of affinities"},
+        {"PARTIALS", partials, "parts of the affinity's gradient"},
+        {"ALL_ROWS", xrows * (has.pre and 2 or 1) + hk + gk + spec.I_TP + 1 + ((has.pre or has.affinity_sums or has.norm) and partials or 0)
+            + (has.norm and 1 + spec.I_TP + 2 * ((spec.I_TP + lanes - 1) // lanes) or 0), "floats for a column of all panels"},
+        {"TEAM_ROWS", 128, "columns of a batch for each rank of a team"},
+    }
+    local shared = panels.constants(plan, math.max(hk, gk), dtype[spec.output_dtype].size)
+    return table.move(shared, 1, #shared, #list + 1, list), shared
+end
+
+function backward.names(spec, plan, job)
+    local isa, io, out, dx = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype], dtype[spec.hidden_grad_dtype]
+    local has = steps(spec)
+    local gates = spec.gated and 2 or 1
+    local width = plan.vectors * isa.lanes
+    local cfg = panels.cfg(spec, plan, job)
+    local bias, affinity = dtype[spec.bias_dtype], dtype[spec.affinity_dtype]
+    local totals = {spec.H, spec.I_TP, 1, spec.H, has.again and gates * spec.I_TP or nil}
+    local c = {}
+    for _, row in ipairs(constants(spec, plan)) do
+        c[row[1]] = row[2]
+    end
+    local names = {
+        spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
+        bias_c = bias.c, affinity_c = affinity.c,
+        dx = dx.c, narrow_dx = dx.narrow ~= nil, narrow_out = out.narrow ~= nil,
+        shares = false, whole_segments = false, clears = true, clears_16 = out.narrow ~= nil and not has.add or affinity.narrow ~= nil,
+        turns = has.again, turns_whole = has.again and spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
+        eps = norm.number(spec.norm_eps),
+        narrow_x = convert(dx, "narrow"),
+        widen_bias = convert(bias, "widen"), widen_affinity = convert(affinity, "widen"),
+        narrow_affinity = convert(affinity, "narrow"),
+        bound = bound, float = function(x) return bound(x + 0.0, "") end,
+        bounds = {spec.clamp and spec.clamp.gate or {}, spec.clamp and spec.clamp.up or {}},
+        constants = constants(spec, plan),
+        scalars = {{io, "widen"}, {dx, "narrow"}, {affinity, "widen"}, {affinity, "narrow"},
+            (has.bias_up_value or has.bias_down_value or has.norm) and {bias, "widen"} or false,
+            has.norm and {out, "narrow"} or false, has.norm and has.add and {out, "widen"} or false},
+    }
+    panels.products(names, cfg, plan, totals)
+    panels.gradients(names, cfg, plan, out, {add = has.add, columns = {gates * spec.I_TP, spec.H},
+        rows = {spec.H, spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil}})
+    names.tiles = function()
+        local list = {}
+        local function add(tile)
+            list[#list + 1] = tile
+        end
+        panels.tiles(names, cfg, plan, add)
+        if has.again then
+            add(epilogue.bounded(cfg))
+        elseif spec.block_size >= isa.lanes then
+            add(rows.column(cfg, io, "column", width))
+        end
+        local f32 = dtype.f32
+        add(rows.turn(cfg, "turn", {dtype = f32, stride = c.STAGE, pitch = width, along = isa.lanes, step = isa.lanes * width}))
+        if spec.H >= isa.lanes then
+            add(rows.scatter(cfg, "scatter", {scaled = has.pre}))
+            add(rows.scatter(cfg, "scatter_add", {scaled = has.pre, add = true}))
+        end
+        local through = {scaled = has.post, affinity_sums = has.affinity_sums}
+        if has.norm then
+            add(norm.through(cfg, activation[spec.activation].both, through))
+            add(norm.sum(cfg, "norm_sum"))
+            add(norm.column_squares(cfg, "norm_squares"))
+            add(norm.hat(cfg, "norm_hat"))
+            add(norm.back(cfg, "norm_back"))
+        else
+            add(epilogue.through(cfg, spec, limits(spec, has.again and f32 or io), through))
+        end
+        if has.pre then
+            add(epilogue.column_sums(cfg, "column_sums"))
+            add(rows.scale(cfg, "scale"))
+        end
+        if has.affinity_sums or has.pre or has.norm or spec.H >= isa.lanes then
+            add(rows.add(cfg, "add", {add = true}))
+        end
+        if has.saved_down and spec.H >= isa.lanes then
+            add(rows.dot(cfg, "dot", io, io))
+        elseif has.bias_down_value and spec.H >= isa.lanes then
+            add(rows.dot(cfg, "dot", io, bias))
+        end
+        if dx.narrow and spec.H >= isa.lanes then
+            add(rows.narrow(cfg, dx, "narrow_dx"))
+        end
+        return list
+    end
+    return names
+end
+
+return backward

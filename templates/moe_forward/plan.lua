@@ -1,0 +1,292 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- plan.lua - the plan of moe_forward, and the names that its template's holes refer to.
+local dtype = require "dtype"
+local schema = require "schema"
+local activation = require "math.activation"
+local dot = require "product.dot"
+local epilogue = require "product.epilogue"
+local gemm = require "product.gemm"
+local limits = require "shared.limits"
+local norm = require "math.norm"
+local rows = require "shared.rows"
+
+local forward = {}
+
+local types = schema.types
+local int = types.int
+
+forward.plan_keys = {
+    {"product", types.enum{"widen", "dot"}, optional = true, doc = "of packed weights: widened to f32, or in pairs by a dot instruction"},
+    {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
+    {"unroll", int(1, 16), optional = true, doc = "k steps of a tile's loop body"},
+    {"strip", int(1, 8), optional = true, doc = "panels packed together"},
+    {"slab", int(16, 1 << 20), optional = true, doc = "rows of weights that are packed at a time"},
+    {"k_block", int(16, 1 << 20), optional = true, doc = "products summed in a register before they are added to the sum"},
+    {"prefetch", int(0, 4096), optional = true, doc = "rows of weights fetched ahead of packing"},
+    {"segment_rows", int(16, 65536), optional = true, doc = "rows of an expert that share packed weights"},
+    {"batch_rows", int(16, 65536), optional = true, doc = "rows between two meetings of the team, for each rank"},
+    {"direct_rows", int(1, 64), optional = true, doc = "up to so many rows, weights are read where they lie"},
+    {"direct_strip", int(1, 4096), optional = true, doc = "panels that such a pass covers"},
+    {"run", int(1, 1024), optional = true, doc = "vectors of a row that a direct tile fetches ahead before the next row"},
+    {"direct_k", int(16, 65536), optional = true, doc = "rows of weights that direct tiles pass over at a time"},
+}
+
+local function round_up(x, n)
+    return (x + n - 1) // n * n
+end
+
+-- Rows of the tiles that packed segments (more than direct_rows rows, cut evenly) can need.
+local function tile_heights(plan)
+    local least = plan.tile_rows
+    for r = plan.direct_rows + 1, plan.direct_rows + plan.tile_rows * plan.tile_rows do
+        least = math.min(least, r // ((r + plan.tile_rows - 1) // plan.tile_rows))
+    end
+    local list = {}
+    for m = math.max(least, 1), plan.tile_rows do
+        list[#list + 1] = m
+    end
+    return list
+end
+
+local function direct_heights(plan)
+    local list = {}
+    for m = 1, plan.direct_rows do
+        if m % 4 == 0 or m % 2 == 0 and m > 4 and m < 20 or m == plan.direct_rows then
+            list[#list + 1] = m
+        end
+    end
+    return list
+end
+
+-- Rows of the tiles that sweep; what rounding lost of compensated sums is kept in as many rows behind them.
+local function sweep_heights(plan, compensated)
+    local list = {}
+    for _, m in ipairs{1, 2, 4} do
+        if m <= (compensated and plan.direct_rows // 2 or plan.direct_rows) then
+            list[#list + 1] = m
+        end
+    end
+    return list[1] and list or false
+end
+
+forward.uses = dot.uses
+
+-- Rows of weights: how many are packed, and how many make a sum. step: rows that a tile takes at least
+local function choose_depth(plan, spec, step)
+    local deep = math.max(spec.H, spec.I_TP)
+    local whole = round_up(deep, step)
+    plan:choose("slab", 2048, "rows of weights packed at a time: what two strips take of the caches",
+        limits.useful(whole, ("matrices have %d rows"):format(deep)))
+    local narrow = dtype[spec.dtype].narrow
+    plan:choose("k_block", narrow and 4096 or 256, narrow and "products per partial sum: inputs are rounded more coarsely than sums"
+        or "products per partial sum: keeps f32 sums of long K accurate",
+        limits.sum(spec, whole, ("sums are of %d products"):format(deep), step))
+end
+
+-- How weights are read where they lie.
+local function choose_direct(plan, spec, panels)
+    local isa, deep = plan.isa, math.max(spec.H, spec.I_TP)
+    local across = ("matrices have %d panels of columns"):format(panels)
+    plan:choose("direct_rows", 2 * isa.tile.rows, "up to so many accumulators fit beside one vector of weights",
+        {most = isa.registers.v - 2, because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)})
+    plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a strip's vectors pass",
+        limits.sum(spec, deep, ("matrices have %d rows"):format(deep)))
+    plan:choose("direct_strip", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns",
+        limits.useful(panels, across))
+    local lines = math.max(1, 256 // (isa.lanes * dtype[spec.dtype].size))
+    plan:choose("run", math.min(lines, plan.direct_k), "vectors of a row fetched before the next row: 4 cache lines",
+        {useful = panels, of = across, most = plan.direct_k,
+         because = ("a direct tile passes over %d rows of weights at a time (direct_k)"):format(plan.direct_k)})
+end
+
+function forward.plan(plan, spec, _, info)
+    local isa = plan.isa
+    plan:choose("shard", spec.shard.on == "auto" and "hidden" or spec.shard.on,
+        spec.shard.on == "auto" and "columns of both projections: no sums across ranks" or "spec")
+    dot.choose(plan, spec, info)
+    plan.vectors = 2
+    plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
+        isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
+    plan:choose("unroll", 4, "k steps per row of the next panel that is packed on the way")
+    local columns = spec.gated and isa.lanes or 2 * isa.lanes
+    local panels = math.max(round_up(spec.I_TP, columns) // columns, round_up(spec.H, 2 * isa.lanes) // (2 * isa.lanes))
+    plan:choose("strip", gemm.strip(isa, dtype[spec.dtype]), "panels packed side by side: full cache lines of weights",
+        limits.useful(panels, ("matrices have %d panels of columns"):format(panels)))
+    local step = plan.group * plan.unroll
+    choose_depth(plan, spec, step)
+    if spec.shard.on == "intermediate" then
+        plan:choose("parts", spec.shard.cores == "auto" and 4 or spec.shard.cores, "of the intermediate columns, added in order")
+    else
+        plan.parts = 1
+    end
+    plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed",
+        limits.useful(plan.slab, ("a slab has %d rows"):format(plan.slab)))
+    plan:choose("segment_rows", 512, "rows of an expert per pass over its weights")
+    plan:choose("batch_rows", 512, "rows between barriers, for each rank")
+    choose_direct(plan, spec, panels)
+    if columns % step ~= 0 then   -- a step of K may end past I, but not past the columns of the last panel
+        schema.complain(info, "plan.unroll", ("steps of %d do not divide the %d columns of a panel"):format(step, columns))
+    end
+    if plan.slab % step ~= 0 then
+        schema.complain(info, "plan.slab", ("steps of %d do not divide %d rows"):format(step, plan.slab))
+    end
+    if plan.group > 1 and plan.strip > 2 then
+        schema.complain(info, "plan.strip", "pairs of rows leave registers for 2 panels at a time")
+    end
+    local longest = math.max(round_up(spec.H, step), round_up(spec.I_TP, columns))
+    local lines = round_up(longest, 16) // 16
+    plan.stride = (lines | 1) * 16   -- an odd number of cache lines: rows of a tile fall into different sets
+    plan.direct_sums = (plan.direct_rows * plan.vectors * isa.lanes // 16 | 1) * 16
+end
+
+-- The op of the products, when it is not FMA.
+function forward.params(spec, plan)
+    return plan.group > 1 and {"product.op " .. dtype[spec.dtype].dot} or {}
+end
+
+-- Which steps of the semantics this spec has.
+local function steps(spec, shard)
+    local scale, on = spec.affinity.scale, spec.affinity.on
+    local on_p = on == "intermediate" and scale ~= "none"
+    return {
+        norm = spec.norm == "layer",
+        bias_up = spec.bias.gate_up, bias_down = spec.bias.down,
+        affinity_on_x = scale == "pre" and not on_p, affinity_on_p = on_p, affinity_on_y = scale == "post" and not on_p,
+        bias_scaled = on_p and spec.bias.down,
+        affinity_in_finish = scale == "post" and not on_p and shard ~= "intermediate",
+        affinity_in_combine = scale == "post" and not on_p and shard == "intermediate",
+        add = spec.accumulate and shard ~= "intermediate",
+        checkpoint_up = spec.checkpoint == "save", checkpoint_down = spec.checkpoint == "save" and on == "hidden",
+    }
+end
+
+-- Rows of a packed panel of a slab of the longer projection.
+local function panel_rows(spec, plan)
+    return round_up((math.min(math.max(spec.H, spec.I_TP), plan.slab) + plan.group - 1) // plan.group, plan.unroll)
+end
+
+local function constants(spec, plan)
+    local lanes = plan.isa.lanes
+    local width = plan.vectors * lanes
+    local up = spec.gated and lanes or width
+    local k, panel = math.max(spec.H, spec.I_TP), panel_rows(spec, plan)
+    return {
+        {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
+        {"B", spec.block_size, "slots of a block"}, {"GATES", spec.gated and 2 or 1, "gate and up, or up alone"},
+        {"STATIC_BLOCKS", type(spec.loop) == "table" and spec.loop.static_blocks or 0, "run whatever conditions say"},
+        {"LANES", lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
+        {"WIDTH", width, "floats of a panel's row"},
+        {"UP_COLUMNS", up, "columns of I that a panel holds"},
+        {"UP_PANELS", (spec.I_TP + up - 1) // up, "over I"}, {"DOWN_PANELS", (spec.H + width - 1) // width, "over H"},
+        {"TILE_ROWS", plan.tile_rows, "rows of the tallest packed tile"}, {"UNROLL", plan.unroll, "k steps of a tile's loop"},
+        {"STRIP", plan.strip, "panels packed together"}, {"SLAB", plan.slab, "rows of weights packed at a time"},
+        {"PANEL", panel * width, "floats of a packed panel"},
+        {"K_BLOCK", plan.k_block // plan.group, (plan.group > 1 and "pairs of " or "") .. "products of a partial sum"},
+        {"IDLE", ((plan.strip - 1) * panel + k // plan.k_block + 2) * width, "floats that tiles which pack nothing may store to"},
+        {"STRIDE", plan.stride, "floats between rows of X and P: an odd number of cache lines"},
+        {"SEGMENT_ROWS", plan.segment_rows, "rows that share packed weights"},
+        {"BATCH_ROWS", plan.batch_rows, "rows between barriers, for each rank"},
+        {"DIRECT_ROWS", plan.direct_rows, "up to so many rows read weights in place"},
+        {"DIRECT_STRIP", plan.direct_strip, "panels of a strip whose weights are read in place"},
+        {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
+        {"LOST", plan.direct_rows // 2, "row of a panel's sums from where what rounding lost of the first rows is kept"},
+        {"PARTS", plan.parts, "of I, summed apart"},
+        {"RUN", plan.run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
+        {"DIRECT_K", plan.direct_k, "rows of weights per pass of direct tiles"},
+        {"FETCHED", (16 << 10) // dtype[spec.dtype].size, "elements of weights fetched ahead where few rows stream them"},
+        {"PREFETCH", plan.prefetch, "rows of weights fetched ahead"},
+        {"EDGE", (spec.I_TP % up ~= 0 or spec.H % width ~= 0) and 1 or 0, "a panel may lack columns"},
+    }
+end
+
+-- f(expression) that widens or narrows one element in C.
+local function convert(dt, how)
+    return function(x)
+        return dt[how] and ("%s(%s)"):format(dt[how], x) or x
+    end
+end
+
+-- What the template sees.
+function forward.names(spec, plan, job)
+    local isa, io = plan.isa, dtype[spec.dtype]
+    local out = dtype[spec.output_dtype]
+    local has = steps(spec, plan.shard)
+    local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll, stride = plan.stride,
+        compensated = not io.narrow, lost = plan.direct_rows // 2,
+        direct_sums = plan.direct_sums,
+        unaligned = spec.H * io.size % 64 ~= 0 or spec.I_TP * io.size % 64 ~= 0,
+        panel = panel_rows(spec, plan) * plan.vectors * isa.lanes, strip = plan.strip, product = plan.group > 1 and dot.packed or nil}
+    local up = spec.gated and isa.lanes or plan.vectors * isa.lanes
+    local names = {
+        spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix, strip = plan.strip,
+        io = io.c, bias_c = dtype[spec.bias_dtype].c, output_c = out.c,
+        narrow_output = out.narrow ~= nil, narrow_checkpoint = io.narrow ~= nil,
+        shares = false, clears = true, clears_16 = false,
+        eps = norm.number(spec.norm_eps),
+        row_out = (out.narrow and "w->sum" or "a->output") .. " + w->id[r] * H",
+        by_block = plan.shard == "block", whole_segments = plan.shard == "block", by_part = plan.shard == "intermediate",
+        compensated = not io.narrow, dots = plan.group > 1,
+        whole = function(x) return plan.group > 1 and x .. " / 2" or x end,   -- rows of a panel from rows of weights, of all
+        steps = function(x) return plan.group > 1 and ("(%s + 1) / 2"):format(x) or x end,   -- of all and a half
+        transposes = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes,
+        edge_up = spec.I_TP % up ~= 0, edge_down = spec.H % (plan.vectors * isa.lanes) ~= 0,
+        down_vectors = spec.H >= plan.vectors * isa.lanes,
+        packed_rows = tile_heights(plan), direct_rows = direct_heights(plan), sweep_rows = sweep_heights(plan, not io.narrow),
+        widen_io = convert(io, "widen"), narrow_io = convert(io, "narrow"),
+        widen_bias = convert(dtype[spec.bias_dtype], "widen"), widen_affinity = convert(dtype[spec.affinity_dtype], "widen"),
+        narrow_out = convert(out, "narrow"),
+        constants = constants(spec, plan),
+        scalars = {{dtype[spec.dtype], "widen"}, {dtype[spec.affinity_dtype], "widen"},
+            (has.bias_up or has.bias_down or has.norm) and {dtype[spec.bias_dtype], "widen"} or false,
+            has.checkpoint_up and {io, "narrow"} or false, {out, "narrow"}},
+    }
+    names.tiles = function()
+        local list = {}
+        for _, set in ipairs{{gemm.packed, names.packed_rows}, {gemm.direct, names.direct_rows}, {gemm.sweep, names.sweep_rows or {}}} do
+            local tiles = gemm.heights(set[1], cfg, set[2])
+            table.move(tiles, 1, #tiles, #list + 1, list)
+        end
+        list[#list + 1] = (names.dots and dot or gemm).pack(cfg)
+        local between = {bias = has.bias_up, affinity = has.affinity_on_p and not has.norm,
+            checkpoint = has.checkpoint_up, raw = has.norm}
+        list[#list + 1] = epilogue.intermediate(cfg, spec, between)
+        if names.dots then
+            list[#list + 1] = epilogue.intermediate(cfg, spec, between, io)
+        end
+        if has.norm then
+            list[#list + 1] = norm.sum(cfg, "row_sum")
+            list[#list + 1] = norm.squares(cfg, "row_squares")
+            list[#list + 1] = norm.normalise(cfg, "normalise", activation[spec.activation].forward, has.affinity_on_p)
+        end
+        for _, add in ipairs{false, has.add or nil} do
+            list[#list + 1] = epilogue.output(cfg, {bias = has.bias_down, bias_scaled = has.bias_scaled,
+                affinity = has.affinity_in_finish, checkpoint = has.checkpoint_down and not names.by_part, add = add})
+        end
+        if spec.H >= isa.lanes then
+            list[#list + 1] = rows.widen(cfg, io, "gather", has.affinity_on_x)
+            if names.dots then
+                list[#list + 1] = dot.copy(cfg)
+            end
+            if out.narrow then
+                list[#list + 1] = rows.narrow(cfg, out, "narrow_output")
+            end
+        end
+        if has.checkpoint_down and names.down_vectors and not names.by_part then
+            list[#list + 1] = rows.narrow(cfg, io, "narrow_io")
+        end
+        if names.compensated and names.sweep_rows or names.by_part and spec.H >= isa.lanes then
+            list[#list + 1] = rows.add(cfg, "add", {add = true})
+        end
+        if (has.add or names.by_part) and spec.H >= isa.lanes then
+            list[#list + 1] = rows.add(cfg, "combine", {scaled = has.affinity_in_combine, add = spec.accumulate})
+        end
+        if names.transposes then
+            list[#list + 1] = rows.transpose(cfg, io, "transpose", spec.block_size)
+        end
+        list[#list + 1] = rows.zero(cfg, "zero")
+        return list
+    end
+    return names
+end
+
+return forward

@@ -1,0 +1,89 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- plan.lua - the tiles of the probe: as many independent chains of an op as hide the latency, and streaming reads.
+local ir = require "ir"
+local ops = require "isa.scalar"
+local schema = require "schema"
+local target = require "target"
+
+local probe = {}
+
+local chains, rounds = 10, 8      -- 10 accumulators: more than latency times throughput of FMA on any known core
+local reads = 8                   -- vectors per iteration
+
+-- The ops that add products to a vector.
+probe.ops = {}
+for name, op in pairs(ops) do
+    if op.operands == "D a b" and not op.class then
+        probe.ops[#probe.ops + 1] = name
+    end
+end
+
+-- A target that extends another is taken for ops of its own.
+function probe.uses(isa, spec)
+    local own = isa.rows[spec.op] and not target.load(isa.extends).rows[spec.op]
+    return own, ("it has %s %s"):format(own and "an op" or "no own op", spec.op)
+end
+
+function probe.plan(plan, spec, _, info)
+    if not plan.isa.rows[spec.op] then
+        schema.complain(info, "op", ("target %s has no op %s"):format(plan.isa.name, spec.op), nil, "unsupported")
+    end
+end
+
+function probe.params(spec, plan)
+    local products = ops[spec.op].products or 1
+    return {("probe.flops_per_iteration %d"):format(2 * products * chains * rounds * plan.isa.lanes)}
+end
+
+local function loop(isa, name, op)
+    local p = ir.program(isa, name .. "_loop", {"Independent ops from registers."})
+    local out, n = p:pointer("out", "float"), p:integer("n")
+    local acc = {}
+    for i = 1, chains do
+        acc[i] = p:op("zero", "acc_" .. i)
+    end
+    local a, b = p:op("zero", "a"), p:op("zero", "b")
+    p:loop(n, function()
+        for _ = 1, rounds do
+            for i = 1, chains do
+                p:op(op, acc[i], a, b)
+            end
+        end
+    end, "rounds")
+    for i = 3, chains do
+        acc[1 + i % 2] = p:op("add", "sum_" .. i, acc[1 + i % 2], acc[i])
+    end
+    p:op("store", p:at(out, 0), acc[1])
+    p:op("store", p:at(out, isa.lanes), acc[2])
+    return p
+end
+
+local function read(isa, name)
+    local p = ir.program(isa, name .. "_read", {"Reads a stream of vectors."})
+    local out, from, n = p:pointer("out", "float"), p:pointer("from", "const float"), p:integer("n")
+    local acc = {}
+    for i = 1, 2 do
+        acc[i] = p:op("zero", "acc_" .. i)
+    end
+    p:loop(n, function()
+        for i = 1, reads do
+            local x = p:op("load", "x_" .. i, p:at(from, (i - 1) * isa.lanes))
+            p:op("fma", acc[1 + i % 2], x, x)
+        end
+        p:advance(from, reads * isa.lanes)
+    end, "steps")
+    p:op("store", p:at(out, 0), acc[1])
+    p:op("store", p:at(out, isa.lanes), acc[2])
+    return p
+end
+
+function probe.names(spec, plan, job)
+    local isa = plan.isa
+    return {
+        plan = plan,
+        constants = {{"LANES", isa.lanes, "f32 lanes of a vector"}, {"STEP", reads * isa.bytes, "bytes read per iteration"}},
+        tiles = function() return {loop(isa, job.name, spec.op), read(isa, job.name)} end,
+    }
+end
+
+return probe

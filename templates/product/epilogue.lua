@@ -1,0 +1,224 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- epilogue.lua - what happens to a panel of sums before it is stored: bias, clamp, activation, gate * up, affinity,
+-- checkpoint, combination with what other experts gave. Each tile is a loop over the rows of a panel S[n][width].
+local ir = require "ir"
+local activation = require "math.activation"
+local dtype = require "dtype"
+local quantise = require "product.quantise"
+
+local epilogue = {}
+
+local function clamped(p, x, range, name)
+    if range and range.hi then
+        x = p:op("min", name .. "_capped", p:const(name .. "_hi", range.hi + 0.0), x)
+    end
+    if range and range.lo then
+        x = p:op("max", name .. "_clamped", p:const(name .. "_lo", range.lo + 0.0), x)
+    end
+    return x
+end
+
+-- P = act(g) * u, with bias, clamps and offset before and the affinity after as the spec says.
+-- With a checkpoint, S is overwritten by g and u as the activation saw them. raw: P = u, for another tile to finish.
+-- cfg: isa, prefix, vectors, stride (of P, floats); spec: activation, gated, clamp, up_offset; has: bias, affinity, checkpoint
+-- pairs: P is rounded to this row of dtype.lua (nil: it is f32)
+function epilogue.intermediate(cfg, spec, has, pairs)
+    local lanes = cfg.isa.lanes
+    local to = pairs or dtype.f32
+    local p = ir.program(cfg.isa, cfg.prefix .. (pairs and "activate_pairs" or "activate"), {"Rows of P from rows of sums."})
+    local S, P, n = p:pointer("S", "float"), p:pointer("P", to.c), p:integer("n")
+    local bias = has.bias and p:pointer("bias", "const float")
+    local affinity = has.affinity and p:pointer("affinity", "const float")
+    local act = activation[spec.activation].forward
+    local clamp = spec.clamp or {}
+    p:loop(n, function()
+        local x = {}
+        for v = 0, cfg.vectors - 1 do
+            local gate = spec.gated and v == 0
+            local name = spec.gated and (gate and "gate" or "up") or "up_" .. v
+            local sum = p:op("load", name .. "_sum", p:at(S, v * lanes))
+            if has.bias then
+                sum = p:op("add", name .. "_biased", sum, p:op("load", name .. "_bias", p:at(bias, v * lanes)))
+            end
+            sum = clamped(p, sum, gate and clamp.gate or not gate and clamp.up, name)
+            if not gate and spec.up_offset ~= 0 then
+                sum = p:op("add", name .. "_offset", sum, p:const("offset", spec.up_offset + 0.0))
+            end
+            if has.checkpoint then
+                p:op("store", p:at(S, v * lanes), sum)
+            end
+            x[v] = sum
+        end
+        local a = has.affinity and p:op("bcast", "a", p:at(affinity, 0))
+        local function put(v, value, name)
+            if a then
+                value = p:op("mul", name .. "_scaled", value, a)
+            end
+            quantise.store(p, to, p:at(P, v * lanes), value)
+        end
+        if spec.gated then
+            put(0, p:op("mul", "p", act(p, "act", x[0]), x[1]), "p")
+        else
+            for v = 0, cfg.vectors - 1 do
+                put(v, has.raw and x[v] or act(p, "act_" .. v, x[v]), "p_" .. v)
+            end
+        end
+        p:advance(S, cfg.vectors * lanes)
+        p:advance(P, cfg.stride * 4 // to.size)
+        if a then
+            p:advance(affinity, 1)
+        end
+    end, "rows")
+    return p
+end
+
+-- out[row][column ..] += a * (S + bias), or a plain store; out is a list of row pointers (16 valid entries follow its end).
+-- With a checkpoint, S is overwritten by S + bias.
+-- has: bias, bias_scaled (the bias times a), affinity (the sum times a), checkpoint, add
+function epilogue.output(cfg, has)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. (has.add and "add_up" or "finish"), {"Rows of the output from rows of sums."})
+    local S, out, column = p:pointer("S", "float"), p:pointer("out", "float *const"), p:integer("column")
+    local n = p:integer("n")
+    local bias = has.bias and p:pointer("bias", "const float")
+    local affinity = (has.affinity or has.bias_scaled) and p:pointer("affinity", "const float")
+    p:loop(n, function()
+        local soon = p:op("load_pointer", "soon", p:at(out, 8))
+        p:op("prefetch_0", p:at(soon, 0, column))
+        p:op("prefetch_0", p:at(soon, (cfg.vectors - 1) * lanes, column))
+        local row = p:op("load_pointer", "row", p:at(out, 0))
+        local a = affinity and p:op("bcast", "a", p:at(affinity, 0))
+        for v = 0, cfg.vectors - 1 do
+            local name = "y_" .. v
+            local y = p:op("load", name .. "_sum", p:at(S, v * lanes))
+            if has.bias_scaled then
+                p:op("fma", y, a, p:op("load", name .. "_bias", p:at(bias, v * lanes)))
+            elseif has.bias then
+                y = p:op("add", name .. "_biased", y, p:op("load", name .. "_bias", p:at(bias, v * lanes)))
+            end
+            if has.checkpoint then
+                p:op("store", p:at(S, v * lanes), y)
+            end
+            if has.affinity then
+                y = p:op("mul", name .. "_scaled", y, a)
+            end
+            if has.add then
+                y = p:op("add", name, y, p:op("load", name .. "_before", p:at(row, v * lanes, column)))
+            end
+            p:op("store", p:at(row, v * lanes, column), y)
+        end
+        p:advance(S, cfg.vectors * lanes)
+        p:advance(out, 1)
+        if a then
+            p:advance(affinity, 1)
+        end
+    end, "rows")
+    return p
+end
+
+-- x where it is strictly inside its clamp, else 0; v is the value that was clamped.
+local function inside(p, x, v, limits, name)
+    for side, limit in pairs(limits) do
+        local bound = p:const(name .. "_" .. side, limit + 0.0)
+        local open = side == "lo" and p:op("is_less", name .. "_above", bound, v) or p:op("is_less", name .. "_below", v, bound)
+        x = p:op("blend", ("%s_%s_open"):format(x.name, side), open, p:op("zero", name .. "_none_" .. side), x)
+    end
+    return x
+end
+
+-- Back through p = act(g) u, for n rows of a panel of WIDTH tokens. S holds dO Wd^T without the affinity; G and U, gate and up
+-- as the activation saw them, become their gradients; P becomes p as the second product saw it; sums of S * p over the rows
+-- are the affinity's gradient.
+-- spec: activation, gated; limits: gate, up = {lo, hi} as the checkpoint holds them; has: scaled (p and its gradient carry the
+-- affinity), affinity_sums
+function epilogue.through(cfg, spec, limits, has)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "through", {"Gradients of gate and up, and p, for rows of I."})
+    local S, U, P, n = p:pointer("S", "const float"), p:pointer("U", "float"), p:pointer("P", "float"), p:integer("n")
+    local G = spec.gated and p:pointer("G", "float")
+    local a = has.scaled and p:pointer("a", "const float")
+    local sums = has.affinity_sums and p:pointer("sums", "float")
+    local act = activation[spec.activation].both
+    p:loop(n, function()
+        for v = 0, cfg.vectors - 1 do
+            local tag = "_" .. v
+            local at = v * lanes
+            local up = p:op("load", "up" .. tag, p:at(U, at))
+            local gate = spec.gated and p:op("load", "gate" .. tag, p:at(G, at)) or up
+            local value, slope = act(p, "act" .. tag, gate)
+            local product = spec.gated and p:op("mul", "p" .. tag, value, up) or value
+            local dp = p:op("load", "dp" .. tag, p:at(S, at))
+            if sums then
+                local sum = p:op("load", "sum" .. tag, p:at(sums, at))
+                p:op("store", p:at(sums, at), p:op("fma", sum, dp, product))
+            end
+            if a then
+                local scale = p:op("load", "a" .. tag, p:at(a, at))
+                dp = p:op("mul", "dp_scaled" .. tag, dp, scale)
+                product = p:op("mul", "p_scaled" .. tag, product, scale)
+            end
+            p:op("store", p:at(P, at), product)
+            if spec.gated then
+                local dg = p:op("mul", "dg" .. tag, p:op("mul", "dp_up" .. tag, dp, up), slope)
+                p:op("store", p:at(G, at), inside(p, dg, gate, limits.gate, "gate" .. tag))
+                p:op("store", p:at(U, at), inside(p, p:op("mul", "du" .. tag, dp, value), up, limits.up, "up" .. tag))
+            else
+                p:op("store", p:at(U, at), inside(p, p:op("mul", "du" .. tag, dp, slope), up, limits.up, "up" .. tag))
+            end
+        end
+        p:advance(S, width)
+        p:advance(P, width)
+        p:advance(U, width)
+        if G then
+            p:advance(G, width)
+        end
+    end, "rows of I")
+    return p
+end
+
+-- Rows of gate or up from sums: Y = max(lo, min(hi, S + bias)) + offset, each row with its own bias.
+function epilogue.bounded(cfg)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "bounded", {"Gate or up, for rows of I: bounds = lo, hi, offset."})
+    local Y, S, bias = p:pointer("Y", "float"), p:pointer("S", "const float"), p:pointer("bias", "const float")
+    local n, bounds = p:integer("n"), p:pointer("bounds", "const float")
+    local lo, hi = p:op("bcast", "lo", p:at(bounds, 0)), p:op("bcast", "hi", p:at(bounds, 1))
+    local offset = p:op("bcast", "offset", p:at(bounds, 2))
+    p:loop(n, function()
+        local b = p:op("bcast", "b", p:at(bias, 0))
+        for v = 0, cfg.vectors - 1 do
+            local y = p:op("add", "y_" .. v, b, p:op("load", "s_" .. v, p:at(S, v * lanes)))
+            y = p:op("max", "clamped_" .. v, lo, p:op("min", "capped_" .. v, hi, y))
+            p:op("store", p:at(Y, v * lanes), p:op("add", "offset_" .. v, y, offset))
+        end
+        p:advance(Y, cfg.vectors * lanes)
+        p:advance(S, cfg.vectors * lanes)
+        p:advance(bias, 1)
+    end, "rows of I")
+    return p
+end
+
+-- sums += a * b, for n rows of a panel.
+function epilogue.column_sums(cfg, name)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Sums over rows, for each column of a panel."})
+    local sums, a, b, n = p:pointer("sums", "float"), p:pointer("a", "const float"), p:pointer("b", "const float"), p:integer("n")
+    local acc = {}
+    for v = 0, cfg.vectors - 1 do
+        acc[v] = p:op("load", "sum_" .. v, p:at(sums, v * lanes))
+    end
+    p:loop(n, function()
+        for v = 0, cfg.vectors - 1 do
+            p:op("fma", acc[v], p:op("load", "a_" .. v, p:at(a, v * lanes)), p:op("load", "b_" .. v, p:at(b, v * lanes)))
+        end
+        p:advance(a, cfg.vectors * lanes)
+        p:advance(b, cfg.vectors * lanes)
+    end, "rows")
+    for v = 0, cfg.vectors - 1 do
+        p:op("store", p:at(sums, v * lanes), acc[v])
+    end
+    return p
+end
+
+return epilogue

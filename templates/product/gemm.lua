@@ -1,0 +1,290 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- gemm.lua - register tiles of S = A B. A is f32, rows `stride` elements apart; S is a panel of f32, rows packed.
+--
+-- packed(rows)   B is a packed f32 panel, `width` columns (vectors * lanes) to a row. S is added to, in parts: the tile passes
+--                `folds` times over steps * inner * unroll rows of B and adds what it summed. After every inner * unroll rows it
+--                packs one row of the next `strip` panels: while the multiplier works, the next weights come in at an even pace,
+--                whose prefetches leave enough of the core's line buffers to the tile itself.
+-- direct(rows)   B is read where it lies, one vector to a row, `ld` elements apart; S is added to. For experts with few
+--                rows, whose weights are used only once.
+local ir = require "ir"
+local quantise = require "product.quantise"
+
+local gemm = {}
+
+-- How packed() multiplies: op that broadcasts of A, op that multiplies and adds, rows of weights to a row of a packed panel,
+-- how a vector of such a row of weights is loaded, and made one of the panel. This is the way of f32; dot.lua has another.
+local widened = {
+    bcast = "bcast", multiply = "fma", group = 1,
+    load = quantise.load,
+    join = function(_, _, x) return x end,
+}
+
+-- Panels packed together, so that rows of weights of dtype dt are read by whole cache lines.
+function gemm.strip(isa, dt)
+    return math.max(2, 64 // (isa.lanes * dt.size))
+end
+
+-- cfg: isa, prefix, dtype (row of dtype.lua of the weights), stride (of A, elements), vectors (2), unroll, panel (floats of one),
+-- strip, product (nil: widened), unaligned (rows of weights start anywhere in a cache line)
+-- src_0, src_1 point to the first and the second vector of the first panel; those of the next are `step` on, rows `ld` apart
+-- (unless two panels are packed: `ld` less strip * step). A row to fetch is two runs of cache lines, which start ahead_0 elements
+-- from src_0 and ahead_1 from src_1.
+function gemm.packed(cfg, rows)
+    local isa, lanes, how = cfg.isa, cfg.isa.lanes, cfg.product or widened
+    local width, io = cfg.vectors * lanes, "const " .. cfg.dtype.c
+    local p = ir.program(isa, ("%sgemm_%d"):format(cfg.prefix, rows),
+        {("S[%d rows] += A * B, folds times over steps * inner * %d rows of B; packs folds * steps rows of the next panels.")
+            :format(rows, cfg.unroll)})
+    local S, A, B = p:pointer("S", "float"), p:pointer("A", "const float"), p:pointer("B", "const float")
+    local folds, steps, inner = p:integer("folds"), p:integer("steps"), p:integer("inner")
+    local dst = p:pointer("dst", "float")
+    local src = {[0] = p:pointer("src_0", io), p:pointer("src_1", io)}
+    local step, ld = p:integer("step"), p:integer("ld")
+    local ahead = {[0] = p:integer("ahead_0"), p:integer("ahead_1")}
+    local acc = {}
+    local function clear()
+        for r = 0, rows - 1 do
+            p:row(r)
+            acc[r] = {}
+            for v = 0, cfg.vectors - 1 do
+                acc[r][v] = p:op("zero", ("acc_%d_%d"):format(r, v))
+            end
+        end
+        p:row(nil)
+    end
+    local function k_step(k)
+        local b = {}
+        for v = 0, cfg.vectors - 1 do
+            b[v] = p:op("load", "b_" .. v, p:at(B, k * width + v * lanes))
+        end
+        for r = 0, rows - 1 do
+            p:row(r)
+            local a = p:op(how.bcast, "a_" .. r, p:at(A, r * cfg.stride + k))
+            for v = 0, cfg.vectors - 1 do
+                p:op(how.multiply, acc[r][v], a, b[v])
+            end
+        end
+        p:row(nil)
+    end
+    local function pack_row()
+        local lines = (cfg.strip * lanes * cfg.dtype.size - 1) // 64 + (cfg.unaligned and 1 or 0)
+        for i = 0, 1 do
+            local first = {}   -- [panel]: of two rows of weights
+            for g = 1, how.group do
+                for line = 0, lines do
+                    p:op("prefetch_1", p:at(src[i], line * 64 // cfg.dtype.size, ahead[i]))
+                end
+                for q = 0, cfg.strip - 1 do
+                    local name = ("w_%d_%d"):format(q, i)
+                    local x = how.load(p, cfg.dtype, how.group > 1 and name .. "_" .. g or name,
+                        p:at(src[i], 0, cfg.strip == 2 and q == 1 and step or nil))
+                    first[q] = first[q] or x
+                    if g == how.group then
+                        p:op("store", p:at(dst, q * cfg.panel + i * lanes), how.join(p, name, first[q], x))
+                    end
+                    if cfg.strip ~= 2 then
+                        p:advance(src[i], step)
+                    end
+                end
+                p:advance(src[i], ld)
+            end
+        end
+        p:advance(dst, width)
+    end
+    local function fold()
+        for r = 0, rows - 1 do
+            p:row(r)
+            for v = 0, cfg.vectors - 1 do
+                local at = p:at(S, r * width + v * lanes)
+                local sum = ("sum_%d_%d"):format(r, v)
+                p:op("store", at, p:op("add", sum, acc[r][v], p:op("load", sum .. "_before", at)))
+            end
+        end
+        p:row(nil)
+    end
+    p:loop(folds, function()
+        clear()
+        local down = p:count_from("down", steps)
+        p:loop(down, function()
+            local left = p:count_from("left", inner)
+            p:loop(left, function()
+                for k = 0, cfg.unroll - 1 do
+                    p:block("k = " .. k, function() k_step(k) end)
+                end
+                p:advance(A, cfg.unroll)
+                p:advance(B, cfg.unroll * width)
+            end, "over K")
+            p:block("a row of the next panels", pack_row)
+        end)
+        fold()
+    end)
+    return p
+end
+
+function gemm.direct(cfg, rows)
+    local isa, lanes = cfg.isa, cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(isa, ("%sdirect_%d"):format(cfg.prefix, rows),
+        {("S[%d rows] += A * B for some vectors of columns, over steps * inner rows of B as they lie in memory."):format(rows)})
+    local S, A = p:pointer("S", "float"), p:pointer("A", "const float")
+    local B, ld = p:pointer("B", "const " .. cfg.dtype.c), p:integer("ld")
+    local columns, steps, inner = p:integer("columns"), p:integer("steps"), p:integer("inner")
+    local ahead, jump = p:pointer("ahead", "const " .. cfg.dtype.c), p:integer("jump")
+    local back, over = p:integer("back"), p:integer("over")
+    local acc = {}
+    local function k_step()
+        p:op("prefetch_1", p:at(ahead, 0))
+        local b = quantise.load(p, cfg.dtype, "b", p:at(B, 0))
+        for r = 0, rows - 1 do
+            p:row(r)
+            if p:has("fma_bcast") then
+                p:op("fma_bcast", acc[r], b, p:at(A, r * cfg.stride))
+            else
+                p:op("fma", acc[r], p:op("bcast", "a_" .. r, p:at(A, r * cfg.stride)), b)
+            end
+        end
+        p:row(nil)
+        p:advance(A, 1)
+        p:advance(B, ld)
+        p:advance(ahead, lanes)
+    end
+    p:loop(columns, function()
+        for r = 0, rows - 1 do
+            p:row(r)
+            acc[r] = p:op("zero", "acc_" .. r)
+        end
+        p:row(nil)
+        local down = p:count_from("down", steps)
+        p:loop(down, function()
+            local left = p:count_from("left", inner)
+            p:loop(left, k_step, "over K")
+            p:advance(ahead, jump)
+        end)
+        for r = 0, rows - 1 do
+            p:row(r)
+            local sum = "sum_" .. r
+            p:op("store", p:at(S, r * width), p:op("add", sum, acc[r], p:op("load", sum .. "_before", p:at(S, r * width))))
+        end
+        p:row(nil)
+        p:advance(S, cfg.direct_sums)
+        p:advance(A, back)
+        p:advance(B, over)
+    end, "vectors of columns")
+    return p
+end
+
+-- S += A * B for all vectors of columns of `panels` panels, 4 rows of B at a time: memory is read in its order, at its speed.
+-- b_0 .. b_3 point to the 4 rows; vectors of a panel are `second` apart, panels `step`; `jump` leads to the next 4 rows and
+-- `back` to the sums of the first panel; what lies `far` elements on is fetched. cfg.compensated: f32 sums of long K are
+-- kept in two parts, the second `lost` rows below the first.
+function gemm.sweep(cfg, rows)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, ("%ssweep_%d"):format(cfg.prefix, rows),
+        {("S[panel][%d rows] += A * B for all panels, 4 rows of B at a time."):format(rows)})
+    local S, A = p:pointer("S", "float"), p:pointer("A", "const float")
+    local b = {}
+    for k = 0, 3 do
+        b[k] = p:pointer("b_" .. k, "const " .. cfg.dtype.c)
+    end
+    local second, step, panels, steps = p:integer("second"), p:integer("step"), p:integer("panels"), p:integer("steps")
+    local jump, back, far = p:integer("jump"), p:integer("back"), p:integer("far")
+    local function multiply(acc, r, v, k, w, first)
+        local a = p:at(A, r * cfg.stride + k)
+        if first then
+            return p:op("mul", ("t_%d_%d"):format(r, v), w, p:op("bcast", ("a_%d_%d_%d"):format(r, k, v), a))
+        elseif p:has("fma_bcast") then
+            return p:op("fma_bcast", acc, w, a)
+        end
+        return p:op("fma", acc, p:op("bcast", ("a_%d_%d_%d"):format(r, k, v), a), w)
+    end
+    -- sum += t, with what the rounding of all sums so far lost taken back (Kahan)
+    local function put(r, v, t)
+        local at = p:at(S, r * width + v * lanes)
+        if not cfg.compensated then
+            return p:op("store", at, t)
+        end
+        local name, kept = ("_%d_%d"):format(r, v), p:at(S, (cfg.lost + r) * width + v * lanes)
+        local before = p:op("load", "before" .. name, at)
+        local x = p:op("add", "x" .. name, t, p:op("load", "lost" .. name, kept))
+        local sum = p:op("add", "sum" .. name, before, x)
+        p:op("store", at, sum)
+        p:op("store", kept, p:op("sub", "left" .. name, x, p:op("sub", "added" .. name, sum, before)))
+    end
+    local function panel()
+        for k = 0, 3 do
+            p:op("prefetch_0", p:at(b[k], 0, far))
+        end
+        for v = 0, cfg.vectors - 1 do
+            local acc = {}
+            for r = 0, rows - 1 do
+                p:row(r)
+                acc[r] = not cfg.compensated and p:op("load", ("acc_%d_%d"):format(r, v), p:at(S, r * width + v * lanes)) or nil
+            end
+            for k = 0, 3 do
+                p:row(nil)
+                local w = quantise.load(p, cfg.dtype, ("w_%d_%d"):format(k, v), p:at(b[k], 0, v > 0 and second or nil))
+                for r = 0, rows - 1 do
+                    p:row(r)
+                    acc[r] = multiply(acc[r], r, v, k, w, cfg.compensated and k == 0)
+                end
+            end
+            for r = 0, rows - 1 do
+                p:row(r)
+                put(r, v, acc[r])
+            end
+            p:row(nil)
+        end
+        for k = 0, 3 do
+            p:advance(b[k], step)
+        end
+        p:advance(S, cfg.direct_sums)
+    end
+    p:loop(steps, function()
+        local left = p:count_from("left", panels)
+        p:loop(left, panel, "panels")
+        p:advance(S, back)
+        p:advance(A, 4)
+        for k = 0, 3 do
+            p:advance(b[k], jump)
+        end
+    end, "over K")
+    return p
+end
+
+-- dst[n][width] = src, rows `ld` apart; the second vector of a row is `second` elements after the first.
+function gemm.pack(cfg)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "pack", {"Pack n rows of weights into a panel."})
+    local dst, src = p:pointer("dst", "float"), p:pointer("src", "const " .. cfg.dtype.c)
+    local ld, second, n = p:integer("ld"), p:integer("second"), p:integer("n")
+    local ahead = p:pointer("ahead", "const " .. cfg.dtype.c)
+    p:loop(n, function()
+        p:op("prefetch_0", p:at(ahead, 0))
+        p:op("prefetch_0", p:at(ahead, 0, second))
+        for v = 0, cfg.vectors - 1 do
+            local w = quantise.load(p, cfg.dtype, "w_" .. v, p:at(src, 0, v > 0 and second or nil))
+            p:op("store", p:at(dst, v * lanes), w)
+        end
+        p:advance(src, ld)
+        p:advance(ahead, ld)
+        p:advance(dst, cfg.vectors * lanes)
+    end, "rows")
+    return p
+end
+
+-- Tiles of all these heights (ascending): the tallest is built, the others are it without its last rows.
+function gemm.heights(build, cfg, heights)
+    local list = {}
+    local most = heights[#heights]
+    local tallest = most and build(cfg, most)
+    for i = #heights, 1, -1 do
+        local rows = heights[i]
+        list[#list + 1] = rows == most and tallest or ir.shorter(tallest, rows, (tallest.name:gsub("%d+$", rows)),
+            {(tallest.note[1]:gsub("%d+ rows", rows .. " rows", 1))})
+    end
+    return list
+end
+
+return gemm

@@ -1,0 +1,249 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- matrix.lua - products of matrices in panels, for families that need a matrix and its transpose.
+--
+-- A panel holds WIDTH columns of a matrix of `rows` rows: P[q][row][WIDTH], f32. It is the B of a product over its rows, or the
+-- A of a product over its columns (each row's WIDTH values are consecutive k). Columns are tokens, as a rule; the first panel
+-- is the one that need not be full: its tokens stand at its end.
+--
+-- product(rows)    S[rows][WIDTH] += A * B, on its way copying the next weights; narrow: only one vector of columns
+-- gradient(rows)   C = A * B for some panels of columns, straight to memory, in its dtype
+local ir = require "ir"
+local quantise = require "product.quantise"
+local row_tiles = require "shared.rows"
+
+local matrix = {}
+
+-- acc += A * B for t.unroll k; A's rows are t.a_row floats apart, and its k t.a_k: those of a panel, unless they are given.
+local function step(p, cfg, t)
+    local width = cfg.vectors * cfg.isa.lanes
+    local a_row, a_k = t.a_row or width, t.a_k or 1
+    for k = 0, t.unroll - 1 do
+        p:block("k = " .. k, function()
+            local b = {}
+            for v = 0, t.vectors - 1 do
+                b[v] = p:op("load", "b_" .. v, p:at(t.B, k * width + v * cfg.isa.lanes))
+            end
+            for r = 0, t.rows - 1 do
+                p:row(r)
+                local at = p:at(t.A, r * a_row + k * a_k)
+                if t.vectors == 1 and p:has("fma_bcast") then
+                    p:op("fma_bcast", t.acc[r][0], b[0], at)
+                else
+                    local a = p:op("bcast", "a_" .. r, at)
+                    for v = 0, t.vectors - 1 do
+                        p:op("fma", t.acc[r][v], a, b[v])
+                    end
+                end
+            end
+            p:row(nil)
+        end)
+    end
+    p:advance(t.A, t.unroll * a_k)
+    p:advance(t.B, t.unroll * width)
+end
+
+-- acc += A * B over `panels` panels of A; the first has `first` steps of t.unroll k, the others `full`; `jump` leads from the
+-- end of a panel's rows to the start of the next one's.
+local function sum(p, cfg, t)
+    local current = p:count_from("current", t.first)
+    p:loop(t.panels, function()
+        p:loop(p:count_from("left", current), function()
+            step(p, cfg, t)
+        end, "over the columns of a panel")
+        p:advance(t.A, t.jump)
+        p:set(current, t.full)
+    end, "panels")
+end
+
+-- t.acc = 0; what it will be added to, rows at S, is fetched.
+local function clear(p, cfg, t, S)
+    t.acc = {}
+    for r = 0, t.rows - 1 do
+        p:row(r)
+        for i = 0, S and t.vectors * cfg.isa.lanes - 1 or -1, 16 do
+            p:op("prefetch_0", p:at(S, r * cfg.vectors * cfg.isa.lanes + i))
+        end
+        t.acc[r] = {}
+        for v = 0, t.vectors - 1 do
+            t.acc[r][v] = p:op("zero", ("acc_%d_%d"):format(r, v))
+        end
+    end
+    p:row(nil)
+end
+
+-- Rows at S += t.acc; S moves on.
+local function add_to(p, cfg, S, t)
+    for r = 0, t.rows - 1 do
+        p:row(r)
+        for v = 0, t.vectors - 1 do
+            local at, name = p:at(S, v * cfg.isa.lanes), ("sum_%d_%d"):format(r, v)
+            p:op("store", at, p:op("add", name, t.acc[r][v], p:op("load", name .. "_before", at)))
+        end
+        p:advance(S, cfg.vectors * cfg.isa.lanes)
+    end
+    p:row(nil)
+end
+
+-- The vectors of a row of sums to memory, with what is there; 16-bit pairs share a store (see quantise.pairs).
+-- value(v) gives vector v; has: dtype, add, stream
+local function put_row(p, cfg, C, has, name, value)
+    local lanes, dt, x = cfg.isa.lanes, has.dtype, {}
+    for v = 0, cfg.vectors - 1 do
+        x[v] = value(v)
+        if has.add then
+            local before = quantise.load(p, dt, ("%s_%d_before"):format(name, v), p:at(C, v * lanes))
+            x[v] = p:op("add", ("%s_%d"):format(name, v), x[v], before)
+        end
+    end
+    if cfg.pairs and dt.narrow then
+        quantise.store_pair(p, dt, p:at(C, 0), x[0], x[1], has.stream and "stream_bits" or "store_bits")
+        return
+    end
+    for v = 0, cfg.vectors - 1 do
+        if has.stream then
+            p:op("store_stream", p:at(C, v * lanes), x[v])
+        else
+            quantise.store(p, dt, p:at(C, v * lanes), x[v])
+        end
+    end
+end
+
+-- cfg: isa, prefix, dtype (of the weights), vectors, unroll; block: panels of a row of weights, slab: rows of a panel of A,
+-- unaligned (rows of weights start anywhere in a cache line).
+-- After each panel the tile copies `count` rows (or none) of a block of the next weights, `ld` apart, as rows of A, and fetches others
+-- `ahead` of them: while the multiplier works, the next weights come in at an even pace.
+function matrix.product(cfg, rows, vectors)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
+        {("S[%d rows] += A * B, groups times; fetches lines at `near`, copies `count` rows of the next weights after each panel."):format(
+            rows)})
+    local t = {rows = rows, vectors = vectors, unroll = cfg.unroll}
+    local S = p:pointer("S", "float")
+    t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
+    local panels = p:integer("panels")
+    local near = p:pointer("near", "const float")
+    local to, from = p:pointer("to", "float"), p:pointer("from", "const " .. cfg.dtype.c)
+    local count, ld, ahead = p:integer("count"), p:integer("ld"), p:integer("ahead")
+    local groups, over, back = p:integer("groups"), p:integer("over"), p:integer("back")
+    local line = 64 // cfg.dtype.size
+    local function copy_row()
+        for i = 0, cfg.block * width - (cfg.unaligned and 0 or 1), line do
+            p:op("prefetch_1", p:at(from, i, ahead))
+        end
+        for i = 0, cfg.block * cfg.vectors - 1 do
+            local x = quantise.load(p, cfg.dtype, "w_" .. i, p:at(from, i * lanes))
+            p:op("store", p:at(to, i // cfg.vectors * cfg.slab * width + i % cfg.vectors * lanes), x)
+        end
+        p:advance(from, ld)
+        p:advance(to, width)
+    end
+    p:loop(groups, function()
+        clear(p, cfg, t, S)
+        p:loop(p:count_from("down", panels), function()
+            p:loop(p:count_from("left", width // cfg.unroll), function()
+                p:op("prefetch_1", p:at(near, 0))
+                p:advance(near, 16)
+                step(p, cfg, t)
+            end, "over the columns of a panel")
+            p:advance(t.A, (cfg.slab - 1) * width)
+            p:loop(p:count_from("more", count), copy_row, "rows of the next weights", true)
+        end, "panels")
+        add_to(p, cfg, S, t)
+        p:advance(t.A, over)
+        p:advance(t.B, back)
+    end, "groups of rows")
+    return p
+end
+
+-- The same for few tokens, of which each has a row of the tile: S[tokens][WIDTH] += A * B, where A are columns of a panel of
+-- tokens and B is weights with WIDTH of their rows as columns. Fetches tokens that come next at `near`, and a row of the next
+-- weights at each step from `next` on, `ld` apart.
+function matrix.by_token(cfg, rows)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, ("%sby_token_%d"):format(cfg.prefix, rows),
+        {("S[%d rows] += A * B over steps of %d k; fetches tokens at `near`, rows of weights at `next`."):format(rows, cfg.unroll)})
+    local t = {rows = rows, vectors = cfg.vectors, unroll = cfg.unroll, a_row = 1, a_k = width}
+    local S = p:pointer("S", "float")
+    t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
+    local steps, near = p:integer("steps"), p:pointer("near", "const float")
+    local weights, ld = p:pointer("next", "const " .. cfg.dtype.c), p:integer("ld")
+    local line = 64 // cfg.dtype.size
+    clear(p, cfg, t, S)
+    p:loop(steps, function()
+        for i = 0, cfg.block * width - (cfg.unaligned and 0 or 1), line do
+            p:op("prefetch_1", p:at(weights, i))
+        end
+        p:advance(weights, ld)
+        for k = 0, cfg.unroll - 1 do
+            p:op("prefetch_0", p:at(near, k * 16))
+        end
+        p:advance(near, cfg.unroll * 16)
+        step(p, cfg, t)
+    end, "over k")
+    add_to(p, cfg, S, t)
+    return p
+end
+
+-- Rows of C for n panels of columns, one after the other; A is the same for all, rows of B are `skip` further from the end of a
+-- panel's to the next one's. has: name; dtype (of C), add (to what C holds), stream (stores that pass the caches by), ld and
+-- jump (unless parameters); gives: after each panel `count` cache lines go from `from` to `to`, past the caches
+function matrix.gradient(cfg, rows, has)
+    local width = cfg.vectors * cfg.isa.lanes
+    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
+        {("C[%d rows] %s A * B for n panels of columns: rows `ld` apart, C `up` and A `again` to the start of the next panel."):format(
+            rows, has.add and "+=" or "=")})
+    p.hoists = 0   -- the sums need the registers; constants are loaded where they are used
+    local t = {rows = rows, vectors = cfg.vectors, unroll = cfg.t_unroll}
+    local C = p:pointer("C", has.dtype.c)
+    t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
+    local panels, first = p:integer("panels"), p:integer("first")
+    t.full, t.jump, t.first = p:integer("full"), has.jump or p:integer("jump"), first
+    local n, again, skip = p:integer("n"), p:integer("again"), p:integer("skip")
+    local ld = has.ld or p:integer("ld")
+    local up = has.ld and width - rows * ld or p:integer("up")
+    local to, from = has.gives and p:pointer("to", has.dtype.c), has.gives and p:pointer("from", "const " .. has.dtype.c)
+    local count = has.gives and p:integer("count")
+    p:loop(n, function()
+        clear(p, cfg, t)
+        t.panels = p:count_from("down", panels)
+        sum(p, cfg, t)
+        for r = 0, rows - 1 do
+            p:row(r)
+            put_row(p, cfg, C, has, "c_" .. r, function(v) return t.acc[r][v] end)
+            p:advance(C, ld)
+        end
+        p:row(nil)
+        p:advance(C, up)
+        p:advance(t.A, again)
+        p:advance(t.B, skip)
+        if has.gives then
+            p:loop(p:count_from("lines", count), function()
+                row_tiles.give(p, has.dtype, to, from, 16 // cfg.isa.lanes)
+            end, "cache lines", true)
+        end
+    end, "panels of columns")
+    return p
+end
+
+-- One row of sums to C, in its dtype. has: name, dtype, add
+function matrix.put(cfg, has)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. has.name,
+        {("C[n rows of %d] %s S."):format(cfg.vectors * lanes, has.add and "+=" or "=")})
+    local C, S = p:pointer("C", has.dtype.c), p:pointer("S", "const float")
+    local n, ld = p:integer("n"), p:integer("ld")
+    p:loop(n, function()
+        put_row(p, cfg, C, has, "c", function(v) return p:op("load", "s_" .. v, p:at(S, v * lanes)) end)
+        p:advance(C, ld)
+        p:advance(S, cfg.vectors * lanes)
+    end, "rows")
+    return p
+end
+
+function matrix.shorter(tallest, rows)
+    return ir.shorter(tallest, rows, (tallest.name:gsub("%d+$", rows)), {(tallest.note[1]:gsub("%d+ rows", rows .. " rows", 1))})
+end
+
+return matrix

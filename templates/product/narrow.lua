@@ -1,0 +1,150 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- narrow.lua - register tiles of S = A B for matrices of which one is narrow. A is f32 at any strides; B is a packed panel of
+-- f32, `vectors` vectors to a row.
+local ir = require "ir"
+local quantise = require "product.quantise"
+
+local product = {}
+
+-- One step of K: acc[r][v] += A[r][k] * b[v].
+local function step(p, cfg, rows, acc, A, B, k)
+    local lanes, b = cfg.isa.lanes, {}
+    for v = 0, cfg.vectors - 1 do
+        b[v] = p:op("load", "b_" .. v, p:at(B, (k * cfg.vectors + v) * lanes))
+    end
+    for r = 0, rows - 1 do
+        p:row(r)
+        local a = p:op("bcast", "a_" .. r, p:at(A, r * cfg.a_row + k * cfg.a_k))
+        for v = 0, cfg.vectors - 1 do
+            p:op("fma", acc[r][v], a, b[v])
+        end
+    end
+    p:row(nil)
+end
+
+local function each(p, cfg, rows, body)
+    for r = 0, rows - 1 do
+        p:row(r)
+        for v = 0, cfg.vectors - 1 do
+            body(r, v, ("_%d_%d"):format(r, v))
+        end
+    end
+    p:row(nil)
+end
+
+local function zeros(p, cfg, rows, name)
+    local acc = {}
+    each(p, cfg, rows, function(r, v, at)
+        acc[r] = acc[r] or {}
+        acc[r][v] = p:op("zero", name .. at)
+    end)
+    return acc
+end
+
+local function steps(p, cfg, rows, acc, A, B, n)
+    p:loop(n, function()
+        for k = 0, cfg.unroll - 1 do
+            p:block("k = " .. k, function() step(p, cfg, rows, acc, A, B, k) end)
+        end
+        p:advance(A, cfg.unroll * cfg.a_k)
+        p:advance(B, cfg.unroll * cfg.vectors * cfg.isa.lanes)
+    end, "over K")
+end
+
+-- S += A B over n * unroll of K.
+-- cfg: isa, prefix, name, vectors, unroll, a_row and a_k (elements between rows and columns of A), pitch (between rows of S)
+function product.add(cfg, rows)
+    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, cfg.name, rows),
+        {("S[%d rows] += A * B over n * %d of K."):format(rows, cfg.unroll)})
+    local S, A, B, n = p:pointer("S", "float"), p:pointer("A", "const float"), p:pointer("B", "const float"), p:integer("n")
+    local acc = zeros(p, cfg, rows, "acc")
+    steps(p, cfg, rows, acc, A, B, n)
+    each(p, cfg, rows, function(r, v, at)
+        local mem = p:at(S, r * cfg.pitch + v * cfg.isa.lanes)
+        p:op("store", mem, p:op("add", "sum" .. at, acc[r][v], p:op("load", "before" .. at, mem)))
+    end)
+    return p
+end
+
+-- S = A B over all of K = cfg.K, rounded once to cfg.dtype, for panels of B with cfg.skip unused rows behind each. What K leaves when it is
+-- divided by `unroll` is unrolled; n = K / unroll. With cfg.folds sums are built from parts: n steps of K at a time, `folds`
+-- times, then `rest` steps.
+function product.set(cfg, rows)
+    local width, tail = cfg.vectors * cfg.isa.lanes, cfg.K % cfg.unroll
+    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, cfg.name, rows),
+        {("S[%d rows] = A * B over all of K, for some panels of B."):format(rows)})
+    p.hoists = 0   -- all registers are taken
+    local S, A, B = p:pointer("S", cfg.dtype.c), p:pointer("A", "const float"), p:pointer("B", "const float")
+    local panels, n = p:integer("panels"), cfg.K >= cfg.unroll and p:integer("n")
+    local folds, rest = cfg.folds and p:integer("folds"), cfg.folds and p:integer("rest")
+    p:loop(panels, function()
+        local sum = cfg.folds and zeros(p, cfg, rows, "sum")
+        local one = cfg.folds and p:op("const", "unit", 1.0)
+        local acc
+        local function fold()
+            each(p, cfg, rows, function(r, v) p:op("fma", sum[r][v], acc[r][v], one) end)
+        end
+        if cfg.folds then
+            p:loop(p:count_from("folds_left", folds), function()
+                acc = zeros(p, cfg, rows, "acc")
+                steps(p, cfg, rows, acc, A, B, p:count_from("left", n))
+                fold()
+            end, "parts of K")
+        end
+        acc = zeros(p, cfg, rows, cfg.folds and "last" or "acc")
+        if n then
+            steps(p, cfg, rows, acc, A, B, p:count_from("last_left", rest or n))
+        end
+        for k = 0, tail - 1 do
+            p:block("k = " .. k, function() step(p, cfg, rows, acc, A, B, k) end)
+        end
+        if cfg.folds then
+            fold()
+        end
+        each(p, cfg, rows, function(r, v)
+            quantise.store(p, cfg.dtype, p:at(S, r * cfg.pitch + v * cfg.isa.lanes), (sum or acc)[r][v])
+        end)
+        p:advance(S, width)
+        p:advance(A, tail * cfg.a_k - cfg.K * cfg.a_k)
+        p:advance(B, (tail + cfg.skip) * width)
+    end, "panels")
+    return p
+end
+
+-- Panels of f32 from a matrix of dtype cfg.dtype: n rows, `cfg.ld` elements apart, of cfg.strip panels, `cfg.panel` apart.
+function product.pack(cfg)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. cfg.name, {("Rows of %d panels from rows of a matrix."):format(cfg.strip)})
+    local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const " .. cfg.dtype.c), p:integer("n")
+    p:loop(n, function()
+        for q = 0, cfg.strip - 1 do
+            for v = 0, cfg.vectors - 1 do
+                local x = quantise.load(p, cfg.dtype, ("x_%d_%d"):format(q, v), p:at(src, (q * cfg.vectors + v) * lanes))
+                p:op("store", p:at(dst, q * cfg.panel + v * lanes), x)
+            end
+        end
+        p:advance(src, cfg.ld)
+        p:advance(dst, cfg.vectors * lanes)
+    end, "rows")
+    return p
+end
+
+-- f32 rows of n vectors from rows of dtype cfg.dtype; to_next and from_next lead from the end of a row to the next row.
+function product.gather(cfg)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. cfg.name, {"Some rows in f32."})
+    local dst, src = p:pointer("dst", "float"), p:pointer("src", "const " .. cfg.dtype.c)
+    local rows, n, to_next, from_next = p:integer("rows"), p:integer("n"), p:integer("to_next"), p:integer("from_next")
+    p:loop(rows, function()
+        p:loop(p:count_from("left", n), function()
+            p:op("store", p:at(dst, 0), quantise.load(p, cfg.dtype, "x", p:at(src, 0)))
+            p:advance(src, lanes)
+            p:advance(dst, lanes)
+        end, "vectors")
+        p:advance(dst, to_next)
+        p:advance(src, from_next)
+    end, "rows")
+    return p
+end
+
+return product

@@ -1,0 +1,138 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- panel_plan.lua - plans of products in panels of tokens, and of gradients of weights: their keys, what is chosen, and limits.
+local dtype = require "dtype"
+local limits = require "shared.limits"
+local panels = require "product.panels"
+local schema = require "schema"
+
+local panel_plan = {}
+
+local int, round_up = schema.types.int, panels.round_up
+
+-- Of gradients of weights.
+panel_plan.gradient_keys = {
+    {"t_block", int(16, 65536), optional = true, doc = "tokens whose products are summed in a register, in gradients of weights"},
+    {"block_bytes", int(1, 1 << 30), optional = true, doc = "of tokens' rows that a pass over a weight gradient's columns reads"},
+    {"t_unroll", int(1, 8), optional = true, doc = "tokens of a step of a weight gradient's loop"},
+    {"row_bytes", int(1, limits.BLOCK_BYTES), optional = true, doc = "of columns' rows that groups of a weight gradient's rows pass over"},
+    {"run_bytes", int(1, 65536), optional = true, doc = "of a weight gradient's row that are stored together, at least"},
+}
+
+panel_plan.forward_keys = {
+    {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
+    {"unroll", int(1, 8), optional = true, doc = "k steps of a tile's loop body"},
+    {"k_block", int(16, 65536), optional = true, doc = "products summed in a register before they are added to the sum"},
+    {"slab", int(1, 4096), optional = true, doc = "rows of weights that a pass over the tokens uses"},
+    {"few_rows", int(1, 4096), optional = true, doc = "of a slab for a single panel of tokens"},
+    {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
+    {"idle", int(1, 64), optional = true, doc = "lanes without a token from which on few tokens have tiles of their own"},
+    {"pass_rows", int(16, 65536), optional = true, doc = "tokens (of an expert) that are worked on together"},
+}
+
+panel_plan.keys = {table.unpack(panel_plan.forward_keys)}
+table.move(panel_plan.gradient_keys, 1, #panel_plan.gradient_keys, #panel_plan.keys + 1, panel_plan.keys)
+
+-- Complains of steps that do not divide a panel.
+local function check_steps(plan, info, key)
+    local width = plan.vectors * plan.isa.lanes
+    if width % plan[key] ~= 0 then
+        schema.complain(info, "plan." .. key, ("steps of %d do not divide the %d columns of a panel"):format(plan[key], width))
+    end
+end
+
+-- Complains of a plan whose blocks have no tiles.
+function panel_plan.check(plan, info)
+    local lanes = plan.isa.lanes
+    if plan.unroll then
+        check_steps(plan, info, "unroll")
+    end
+    for _, key in ipairs{"slab", "few_rows"} do
+        if plan[key] and plan[key] % lanes ~= 0 then
+            schema.complain(info, "plan." .. key, ("%d rows are no multiple of the %d lanes of a vector"):format(plan[key], lanes))
+        end
+    end
+    if plan.slab and plan.slab < plan.tile_rows then
+        schema.complain(info, "plan.slab", ("%d rows are fewer than a tile has, %d"):format(plan.slab, plan.tile_rows))
+    end
+    if plan.few_rows and plan.few_rows > plan.slab then
+        schema.complain(info, "plan.few_rows", ("%d rows are more than a slab has, %d"):format(plan.few_rows, plan.slab))
+    end
+    if plan.k_block and plan.slab and plan.k_block * plan.slab * 4 > limits.BLOCK_BYTES then
+        schema.complain(info, plan.spec.plan.k_block and "plan.k_block" or "plan.slab",
+            ("%d products of %d rows are a block of more than %d bytes"):format(plan.k_block, plan.slab, limits.BLOCK_BYTES))
+    end
+end
+
+-- Blocks of weights: `rows` the most rows that a matrix has, `deep` the most products of a sum.
+function panel_plan.choose_block(plan, spec, info, k_block, rows, deep)
+    local isa, width = plan.isa, plan.vectors * plan.isa.lanes
+    plan:choose("k_block", k_block, "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
+        limits.sum(spec, round_up(deep, width), ("sums are of %d products"):format(deep), width))
+    panel_plan.choose_slab(plan, rows, "rows of weights that pass over the tokens together")
+    plan:choose("few_rows", math.min(3 * isa.lanes, plan.slab), "rows of a slab for a single panel of tokens: two of them stay in L1",
+        limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))
+    plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted",
+        limits.useful(plan.slab, ("a slab has %d rows"):format(plan.slab)))
+    panel_plan.check(plan, info)
+end
+
+function panel_plan.choose_slab(plan, rows, why)
+    local isa = plan.isa
+    plan:choose("slab", round_up(8 * isa.tile.rows, isa.lanes), why,
+        limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))
+end
+
+function panel_plan.choose_idle(plan, why)
+    plan:choose("idle", plan.isa.lanes // 4, why, limits.useful(plan.isa.lanes, ("vectors have %d lanes"):format(plan.isa.lanes)))
+end
+
+-- Rows of the largest matrix; so many products have the longest sums.
+local function longest(spec)
+    return math.max(spec.H, (spec.gated and 2 or 1) * spec.I_TP)
+end
+
+-- The plan of products.
+function panel_plan.forward(plan, spec, _, info)
+    local isa = plan.isa
+    plan.vectors = 2
+    plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
+    plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
+        isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
+    plan:choose("unroll", 4, "k steps of a loop body")
+    panel_plan.choose_block(plan, spec, info, 64, longest(spec), longest(spec))
+    panel_plan.choose_idle(plan, "lanes without a token: from here on turning the weights costs less, for few tokens")
+    plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace")
+end
+
+-- Sums of gradients of weights.
+function panel_plan.choose_sums(plan, info)
+    local width = plan.vectors * plan.isa.lanes
+    plan:choose("t_block", 512, "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate",
+        limits.useful(round_up(plan.pass_rows, width), ("a pass has %d tokens"):format(plan.pass_rows), width))
+    plan:choose("t_unroll", panels.stores_bursts(plan.isa) and 2 or 4,
+        "tokens of a step of a weight gradient's loop: the shorter a tile, the fewer may be wasted")
+    check_steps(plan, info, "t_unroll")
+end
+
+-- How gradients of weights are cut. block_bytes: of A; rows, columns: of the largest gradients; size: bytes of an element
+function panel_plan.choose_cuts(plan, block_bytes, rows, columns, size)
+    local width = plan.vectors * plan.isa.lanes
+    local all, pass = round_up(columns, width), round_up(plan.pass_rows, width) * 4
+    plan:choose("block_bytes", block_bytes, "of the tokens' rows stay in L2 while the columns of a weight gradient pass",
+        limits.useful(rows * pass, ("a pass has %d rows of %d tokens"):format(rows, plan.pass_rows)))
+    plan:choose("row_bytes", 1 << 14, "of the columns' rows stay in L1 while groups of a weight gradient's rows pass",
+        limits.useful(all * pass, ("a pass has %d columns of %d tokens"):format(columns, plan.pass_rows)))
+    plan:choose("run_bytes", panels.stores_bursts(plan.isa) and 256 or 128,
+        "of a weight gradient's row at least are stored together: runs of lines are faster",
+        limits.useful(all * size, ("rows of gradients have %d columns"):format(columns)))
+    plan.columns = all
+end
+
+-- Products and gradients.
+function panel_plan.both(plan, spec, shape, info)
+    panel_plan.forward(plan, spec, shape, info)
+    panel_plan.choose_sums(plan, info)
+    panel_plan.choose_cuts(plan, 1 << 20, longest(spec), longest(spec), dtype[spec.output_dtype].size)
+end
+
+return panel_plan

@@ -1,0 +1,88 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- panel_rows.lua - tiles that take rows of a matrix into panels, and rows of panels out of them. The layout of a panel: see
+-- matrix.lua.
+local ir = require "ir"
+local quantise = require "product.quantise"
+
+local panel_rows = {}
+
+-- Rows as panels: n panels of each of `rows` rows, in f32.
+-- has: name; pitch (floats between a row's panels; none: a parameter); masked: and-ed with the width words at `mask`;
+-- alternate: groups of 4 lanes go to the two vectors of a panel in turns, as pairs of 16-bit stores want it, see quantise.pairs
+function panel_rows.copy(cfg, has)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. has.name, {"Rows as n panels of each, in f32."})
+    local A, W = p:pointer("A", "float"), p:pointer("W", "const " .. cfg.dtype.c)
+    local n, rows, over, back = p:integer("n"), p:integer("rows"), p:integer("over"), p:integer("back")
+    local pitch = has.pitch or p:integer("pitch")
+    local mask = has.masked and p:pointer("mask", "const float")
+    p:loop(rows, function()
+        local left = p:count_from("left", n)
+        p:loop(left, function()
+            local x = {}
+            for v = 0, cfg.vectors - 1 do
+                x[v] = quantise.load(p, cfg.dtype, "w_" .. v, p:at(W, v * lanes))
+                if mask then
+                    x[v] = p:op("bit_and", "kept_" .. v, x[v], p:op("load", "mask_" .. v, p:at(mask, v * lanes)))
+                end
+            end
+            if has.alternate then
+                x[0], x[1] = p:op("groups_even", "even", x[0], x[1]), p:op("groups_odd", "odd", x[0], x[1])
+            end
+            for v = 0, cfg.vectors - 1 do
+                p:op("store", p:at(A, v * lanes), x[v])
+            end
+            p:advance(W, width)
+            p:advance(A, pitch)
+        end, "panels")
+        p:advance(W, over)
+        p:advance(A, back)
+    end, "rows")
+    return p
+end
+
+-- A row of n panels, which are `pitch` floats apart, to C in its dtype. has: name, dtype, add
+function panel_rows.collect(cfg, has)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. has.name, {("C %s a row of n panels."):format(has.add and "+=" or "=")})
+    local C, S = p:pointer("C", has.dtype.c), p:pointer("S", "const float")
+    local n, pitch = p:integer("n"), p:integer("pitch")
+    p:loop(n, function()
+        for v = 0, cfg.vectors - 1 do
+            local at, x = p:at(C, v * lanes), p:op("load", "c_" .. v, p:at(S, v * lanes))
+            if has.add then
+                x = p:op("add", "sum_" .. v, x, quantise.load(p, has.dtype, "before_" .. v, at))
+            end
+            quantise.store(p, has.dtype, at, x)
+        end
+        p:advance(C, cfg.vectors * lanes)
+        p:advance(S, pitch)
+    end, "panels")
+    return p
+end
+
+-- Two panels of sums, `pitch` floats apart, to columns of n f32 rows: row r goes to out[r] + column. has: name, add
+function panel_rows.collect_rows(cfg, has)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. has.name, {("Columns of n rows %s two panels."):format(has.add and "+=" or "=")})
+    local out, column = p:pointer("out", "float *const"), p:integer("column")
+    local S, n, pitch = p:pointer("S", "const float"), p:integer("n"), p:integer("pitch")
+    p:loop(n, function()
+        local soon, row = p:op("load_pointer", "soon", p:at(out, 8)), p:op("load_pointer", "row", p:at(out, 0))
+        for i = 0, 2 * width - 1, 16 do
+            p:op("prefetch_0", p:at(soon, i, column))
+        end
+        for v = 0, 2 * cfg.vectors - 1 do
+            local at = p:at(row, v * lanes, column)
+            local x = p:op("load", "s_" .. v, p:at(S, v % cfg.vectors * lanes, v >= cfg.vectors and pitch or nil))
+            p:op("store", at, has.add and p:op("add", "sum_" .. v, x, p:op("load", "before_" .. v, at)) or x)
+        end
+        p:advance(S, width)
+        p:advance(out, 1)
+    end, "rows")
+    return p
+end
+
+return panel_rows

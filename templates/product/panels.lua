@@ -1,0 +1,242 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- panels.lua - what families with products in panels of tokens share: constants, names and tiles that the fragments
+-- matrix.c.in and matrix_gradient.c.in refer to. Their plan: panel_plan.lua; the layout of a panel: matrix.lua.
+local dtype = require "dtype"
+local heights = require "product.heights"
+local matrix = require "product.matrix"
+local panel_rows = require "product.panel_rows"
+local quantise = require "product.quantise"
+local rows = require "shared.rows"
+
+local panels = {many_slabs = 8}
+
+function panels.round_up(x, n)
+    return (x + n - 1) // n * n
+end
+
+-- Are stores of a vector parts of cache lines, so that groups of rows of a gradient are put together before they are stored?
+function panels.stores_bursts(isa)
+    return isa.lanes * 4 < 64
+end
+
+-- Panels of a row of weights that are worked on together.
+function panels.block(plan)
+    return math.max(1, (plan.k_block or 0) // (plan.vectors * plan.isa.lanes))
+end
+
+-- cfg of the tiles.
+function panels.cfg(spec, plan, job)
+    return {isa = plan.isa, prefix = job.name .. "_", dtype = dtype[spec.dtype], vectors = plan.vectors, unroll = plan.unroll,
+            t_unroll = plan.t_unroll, block = panels.block(plan), slab = plan.slab}
+end
+
+-- Panels of as few tokens as may have a row of a tile each.
+function panels.few_panels(plan)
+    return math.max(1, 32 // (plan.vectors * plan.isa.lanes))
+end
+
+-- Constants of gradients whose elements have `size` bytes.
+local function gradient_constants(plan, size)
+    local width = plan.vectors * plan.isa.lanes
+    local list = {
+        {"T_STEPS", width // plan.t_unroll, "loops of a weight gradient over a full panel of tokens"},
+        {"PART_ROWS", math.max(1, plan.slab // plan.tile_rows) * plan.tile_rows, "rows of a gradient whose sums pass through memory"},
+        {"GROUP", heights.group(plan.tile_rows, plan.isa.lanes), "rows of whole tiles and whole vectors"},
+        {"T_PANELS", math.max(1, plan.t_block // width), "panels of tokens that are summed in a register"},
+    }
+    if not plan.run_bytes then   -- put together otherwise
+        return list
+    end
+    local line = math.max(1, 64 // (width * size))
+    local run = panels.round_up((plan.run_bytes + width * size - 1) // (width * size), line)
+    local most = math.max(math.min(plan.row_bytes // 4 // plan.isa.lanes, plan.columns), run * width)   -- columns at a time
+    return table.move({
+        {"BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads"},
+        {"ROW_FLOATS", plan.row_bytes // 4, "floats of B that groups of a weight gradient's rows pass over"},
+        {"ROW_PANELS", run, "panels of columns that they pass over at least"},
+        {"LINE_PANELS", line, "panels of columns of a cache line"},
+        {"BURST", (plan.tile_rows * most * size + 3) // 4, "floats for a group of rows that are put together, then stored"},
+    }, 1, 5, #list + 1, list)
+end
+
+-- Adds constants of tokens as columns of panels and, if their elements have `size` bytes (none: no gradients), of gradients.
+function panels.token_constants(list, plan, size)
+    list[#list + 1] = {"T_UNROLL", plan.t_unroll or 1, "tokens of a step of a loop over them"}
+    list[#list + 1] = {"EDGE", math.max(plan.isa.lanes, plan.unroll or 1, plan.t_unroll or 1),
+        "columns of which all are written if one is in use"}
+    local more = size and gradient_constants(plan, size) or {}
+    return table.move(more, 1, #more, #list + 1, list)
+end
+
+-- wide: columns of the widest matrix whose rows become panels; size: bytes of an element of gradients (none: no gradients)
+function panels.constants(plan, wide, size)
+    local lanes = plan.isa.lanes
+    local width = plan.vectors * lanes
+    return panels.token_constants({
+        {"LANES", lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
+        {"WIDTH", width, "columns of a panel"},
+        {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"},
+        {"UNROLL", plan.unroll, "k steps of a tile's loop"}, {"STEPS", width // plan.unroll, "loops over a full panel"},
+        {"K_PANELS", panels.block(plan), "panels of k that a slab of weights holds"},
+        {"SLAB", plan.slab, "rows of such a slab"}, {"FEW_ROWS", plan.few_rows, "of one for a single panel of tokens"},
+        {"MANY_SLABS", panels.many_slabs, "of a rank at least, where shares are whole slabs"},
+        {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
+        {"FEW_PANELS", panels.few_panels(plan), "panels of as few tokens as may have a row of a tile each,"},
+        {"IDLE_LANES", plan.idle, "if vectors of them would have so many idle lanes"},
+        {"PASS_ROWS", plan.pass_rows, "tokens that are worked on together"},
+        {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
+        {"STAGE", panels.round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},
+    }, plan, size)
+end
+
+-- f(expression) that widens or narrows one element in C.
+function panels.convert(dt, how)
+    return function(x)
+        return dt[how] and ("%s(%s)"):format(dt[how], x) or x
+    end
+end
+
+-- Adds the names of products of few tokens.
+function panels.few(names, cfg, plan)
+    local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
+    names.square = lanes * quantise.per_lane(cfg.dtype)
+    names.token_rows = {}
+    -- a block of weights and the sums have to fit into the room of a slab
+    if math.max(panels.block(plan), panels.few_panels(plan)) * width <= panels.block(plan) * plan.slab then
+        names.token_rows = heights.tokens(plan.tile_rows, lanes, width, panels.few_panels(plan), plan.idle)
+    end
+    names.few, names.turn_sums = #names.token_rows > 0, "turn_sums"
+end
+
+-- Adds the names of products. totals: of rows that products have
+function panels.products(names, cfg, plan, totals)
+    local lanes = cfg.isa.lanes
+    names.io, names.widen_io = cfg.dtype.c, panels.convert(cfg.dtype, "widen")
+    names.copies_edges, cfg.unaligned = false, false
+    for _, total in ipairs(totals) do
+        names.copies_edges = names.copies_edges or total > 1 and total % (plan.vectors * lanes) ~= 0
+        cfg.unaligned = cfg.unaligned or total > 1 and total * cfg.dtype.size % 64 ~= 0
+    end
+    names.product_rows = heights.blocks(plan.tile_rows, lanes, plan.slab, totals)
+    names.narrow_rows = heights.blocks(2 * plan.tile_rows, lanes, plan.slab, totals)
+    panels.few(names, cfg, plan)
+end
+
+-- How gradients of dtype `out` go to memory, unless they are added to: past the caches if rows of `columns` (one of them at
+-- least) allow it. streams: stores of tiles, which are whole cache lines; bursts: the tiles' stores would be shorter, so a
+-- group of rows is put together first.
+local function ways(isa, width, out, adds, columns, paired)
+    local whole = not panels.stores_bursts(isa)
+    local aligned = not whole and 64 // out.size or paired and width or isa.lanes   -- elements
+    local some = false
+    for _, total in ipairs(columns) do
+        some = some or total % aligned == 0
+    end
+    return {
+        streams = whole and some and (paired or not out.narrow) and not adds,
+        bursts = not whole and some and not adds,
+        aligned = aligned, aligned_bytes = aligned * out.size,
+    }
+end
+
+-- Are rows of gradients (accumulated or not), of so many columns, put together before they are stored, as groups of tiles' rows
+-- that neither pass the caches by nor burst are?
+function panels.stages(isa, width, out, adds, columns)
+    local how = ways(isa, width, out, adds, {columns}, (quantise.pairs(out, isa, adds)))
+    return not (adds or how.streams or how.bursts)
+end
+
+-- Adds the names of gradients, dtype `out`, and their scalars. how: add (to what is there), rows and columns: totals of both
+function panels.gradients(names, cfg, plan, out, how)
+    cfg.pairs, cfg.alternate = quantise.pairs(out, cfg.isa, how.add)
+    local width = plan.vectors * cfg.isa.lanes
+    if not cfg.alternate then
+        names.turn_sums = "turn_back"   -- of panels.tiles, the same program
+    end
+    names.gradient, names.adds, names.alternate = out, how.add, cfg.alternate
+    names.out_c, names.widen_out, names.narrow_o = out.c, panels.convert(out, "widen"), panels.convert(out, "narrow")
+    names.part = how.add and not out.narrow and "gradient" or "part"   -- tiles that add to f32 sums
+    names.edges, names.staged = false, false
+    for key, value in pairs(ways(cfg.isa, width, out, how.add, how.columns, cfg.pairs)) do
+        names[key] = value
+    end
+    for _, total in ipairs(how.columns) do
+        names.edges = names.edges or total % width ~= 0
+    end
+    names.scalars[#names.scalars + 1] = names.edges and {out, "narrow"} or false
+    names.scalars[#names.scalars + 1] = names.edges and how.add and {out, "widen"} or false
+    local set = {[plan.tile_rows] = true}
+    for _, total in ipairs(how.rows) do
+        set[total % plan.tile_rows] = true
+    end
+    names.gradient_rows = {}
+    for m = 1, plan.tile_rows do
+        names.gradient_rows[#names.gradient_rows + 1] = set[m] and m or nil
+    end
+end
+
+-- Adds the tiles that multiply.
+function panels.product_tiles(names, cfg, plan, add)
+    for _, set in ipairs{{names.product_rows, plan.vectors}, {names.narrow_rows, 1}} do
+        local most = set[1][#set[1]]
+        local tallest = matrix.product(cfg, most, set[2])
+        for i = #set[1], 1, -1 do
+            local m = set[1][i]
+            add(m == most and tallest or matrix.shorter(tallest, m))
+        end
+    end
+    for _, m in ipairs(names.token_rows) do
+        add(matrix.by_token(cfg, m))
+    end
+    if names.few then
+        local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+        add(rows.turn(cfg, "turn_rows", {dtype = cfg.dtype, pairs = true, pitch = width, step = names.square * width}))
+        if names.turn_sums == "turn_sums" then
+            add(rows.turn(cfg, "turn_sums", {dtype = dtype.f32, stride = width, pitch = width, step = lanes, along = lanes * width}))
+        end
+    end
+end
+
+-- Adds the tiles of gradients. ld, jump: of those that are staged
+function panels.gradient_tiles(names, cfg, add, ld, jump)
+    local out = names.gradient
+    for _, m in ipairs(names.gradient_rows) do
+        add(matrix.gradient(cfg, m, {name = "gradient", dtype = out, add = names.adds, gives = names.staged, ld = ld, jump = jump}))
+        if names.part == "part" then
+            add(matrix.gradient(cfg, m, {name = "part", dtype = dtype.f32, add = true}))
+        end
+        if names.streams and m > 1 then
+            add(matrix.gradient(cfg, m, {name = "stream", dtype = out, stream = true}))
+        end
+    end
+    if names.bursts or names.staged then
+        add(rows.lines(cfg, out, "give"))
+    end
+    add(matrix.put(cfg, {name = "put", dtype = out, add = names.adds}))
+    if names.streams then
+        add(matrix.put(cfg, {name = "put_stream", dtype = out, stream = true}))
+    end
+end
+
+-- Adds the tiles of products, and of gradients if the names have them.
+function panels.tiles(names, cfg, plan, add)
+    local lanes = cfg.isa.lanes
+    local width = plan.vectors * lanes
+    panels.product_tiles(names, cfg, plan, add)
+    add(panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}))
+    if names.copies_edges then
+        add(panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}))
+    end
+    add(rows.widen(cfg, cfg.dtype, "widen"))
+    add(rows.zero(cfg, "zero"))
+    if names.turns_whole then
+        add(rows.turn(cfg, "turn_weights", {dtype = cfg.dtype, pitch = width, step = lanes * width}))
+    end
+    if names.gradient_rows then
+        panels.gradient_tiles(names, cfg, add)
+        add(rows.turn(cfg, "turn_back", {dtype = dtype.f32, stride = width, pitch = width, step = lanes, apart = cfg.alternate,
+            along = (cfg.alternate and 4 or lanes) * width}))
+    end
+end
+
+return panels

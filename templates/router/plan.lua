@@ -1,0 +1,236 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- plan.lua - the methods and the plan of the router, and the names that its template's holes refer to.
+local dtype = require "dtype"
+local limits = require "shared.limits"
+local tiles = require "router.tiles"
+local types = require("schema").types
+
+local router = {}
+
+local int = types.int
+
+-- rank   what a correction bias is added to before the best are chosen (logits rank as softmax and sigmoid of them do)
+-- weigh  what makes weights of the logits
+-- over   whose sum the weights are divided by
+router.methods = {
+    order = {"softmax_topk", "softmax_topk_renorm", "topk_softmax", "sigmoid_topk", "sigmoid_topk_renorm", "topk_sigmoid"},
+    softmax_topk        = {rank = "softmax", weigh = "softmax", over = "all"},
+    softmax_topk_renorm = {rank = "softmax", weigh = "softmax", over = "chosen"},
+    topk_softmax        = {rank = "logits",  weigh = "softmax", over = "chosen"},
+    sigmoid_topk        = {rank = "sigmoid", weigh = "sigmoid"},
+    sigmoid_topk_renorm = {rank = "sigmoid", weigh = "sigmoid", over = "chosen"},
+    topk_sigmoid        = {rank = "logits",  weigh = "sigmoid"},
+}
+
+router.plan_keys = {
+    {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
+    {"unroll", int(1, 4), optional = true, doc = "k steps of a tile's loop body"},
+    {"k_block", int(16, 1 << 20), optional = true, doc = "products summed in a register before they are added to the sum"},
+    {"block_rows", int(16, 65536), optional = true, doc = "tokens that pass over the packed weights together"},
+    {"strip", int(1, 64), optional = true, doc = "panels of H that are packed, or multiplied, together"},
+}
+
+function router.args(s)
+    local list = {
+        {"hidden_states", s.dtype, "in", "T", s.H, says = "rows of tokens"},
+        {"router_weight", s.dtype, "in", s.H, s.E, says = "logits are hidden_states times it"},
+    }
+    local function add(row)
+        list[#list + 1] = row
+    end
+    if s.op == "backward" then
+        local out = s.accumulate_grads and "inout" or "out"
+        local added = s.accumulate_grads and ", added to what is there" or ""
+        add{"logits", "f32", "in", "T", s.E, says = "of the forward pass"}
+        add{"expert_index", "i32", "in", "T", s.top_k, says = "of the forward pass"}
+        add{"expert_affinities_grad", s.affinity_dtype, "in", "T", s.E,
+            says = "gradient of expert_affinities, read at the chosen experts only"}
+        add{"hidden_states_grad", s.hidden_grad_dtype, "out", "T", s.H, says = "gradient of hidden_states"}
+        add{"router_weight_grad", s.output_dtype, out, s.H, s.E, says = "gradient of router_weight" .. added}
+        add(s.bias and {"router_bias_grad", s.output_dtype, out, s.E, says = "gradient of router_bias" .. added} or nil)
+        return list
+    end
+    add(s.bias and {"router_bias", s.bias_dtype, "in", s.E, says = "added to the logits"} or nil)
+    add(s.correction_bias and {"correction_bias", s.bias_dtype, "in", s.E, says = "added to the scores for choosing only"} or nil)
+    add{"logits", "f32", "out", "T", s.E, says = "of every expert, with router_bias"}
+    add{"expert_index", "i32", "out", "T", s.top_k, says = "experts of each token, best first"}
+    add{"expert_affinities", s.affinity_dtype, "out", "T", s.E, says = "of every expert; 0 for those not chosen"}
+    add{"topk_weights", s.affinity_dtype, "out", "T", s.top_k, says = "affinities of expert_index"}
+    add(s.aux_loss.load_balance and {"load_balance_loss", "f32", "out", 1, says = "auxiliary loss, with its coefficient"} or nil)
+    add(s.aux_loss.z and {"z_loss", "f32", "out", 1, says = "auxiliary loss, with its coefficient"} or nil)
+    return list
+end
+
+function router.statuses(s)
+    local list = {"T is not what the spec fixes"}
+    if s.op == "backward" then
+        list[2], list[3] = "expert_index names an expert outside 0..E-1", "expert_index names an expert twice for one token"
+    end
+    return list
+end
+
+function router.computes(s)
+    if s.op == "backward" then
+        return "the gradients of x, G and b from those of the weights, through the method for all experts: dX = dL G', dG = X' dL"
+    end
+    return "logits = x G + b, the top_k experts of each token, of equals the lower one, and their weights"
+end
+
+function router.work(s)
+    return {flops_per_token = (s.op == "backward" and 4 or 2) * s.H * s.E, weight_bytes = s.H * s.E * dtype[s.dtype].size}
+end
+
+local function round_up(x, n)
+    return (x + n - 1) // n * n
+end
+
+-- The multiple of 16 floats (a cache line) from n on that is odd: rows of a tile then fall into different sets.
+local function odd_lines(n)
+    return (round_up(n, 16) // 16 | 1) * 16
+end
+
+function router.plan(plan, spec)
+    local isa, back = plan.isa, spec.op == "backward"
+    plan.vectors = (back or spec.E > isa.lanes) and 2 or 1
+    plan:choose("tile_rows", isa.tile.rows * (plan.vectors == 1 and 2 or 1),
+        ("%d x %d accumulators, %d of weights and a row value fill %d registers"):format(isa.tile.rows * (3 - plan.vectors),
+            plan.vectors, plan.vectors, isa.registers.v), limits.tile(isa, plan.vectors))
+    plan:choose("unroll", 4, "k steps per turn of a tile's loop")
+    if back then
+        local width = plan.vectors * isa.lanes
+        local panels = (spec.H + width - 1) // width
+        plan:choose("strip", 8, "panels of H side by side: rows are read by whole cache lines",
+            limits.useful(panels, ("hidden states have %d panels"):format(panels)))
+        plan:choose("k_block", 64, "tokens per partial sum: keeps f32 sums of many tokens accurate, and panels in L1",
+            {step = plan.unroll, most = (1 << 18) // (plan.strip * width * 4),
+             because = ("%d panels of more tokens do not stay in the caches"):format(plan.strip)})
+    else
+        plan:choose("k_block", 128, "products per partial sum: keeps f32 sums of long K accurate, and panels in L1",
+            limits.sum(spec, round_up(spec.H, plan.unroll), ("sums are of %d products"):format(spec.H), plan.unroll))
+    end
+    plan:choose("block_rows", 96, "tokens per pass over the weights", {step = isa.lanes})
+end
+
+-- Which steps of the semantics this spec has.
+local function steps(spec, method)
+    local aux, back = spec.aux_loss, spec.op == "backward"
+    local has = {
+        backward = back, bias = spec.bias, correction = spec.correction_bias and not back,
+        z = aux.z ~= nil, balance = aux.load_balance ~= nil,
+        sigmoid = method.weigh == "sigmoid", over_all = method.over == "all", over_chosen = method.over == "chosen",
+        ranked_by_share = method.rank == "softmax", ranked_by_sigmoid = method.rank == "sigmoid",
+        accumulate = spec.accumulate_grads,
+    }
+    has.share = has.balance and not has.sigmoid   -- the balance loss is over softmax weights
+    has.softmax = has.over_all or has.z or has.share or has.correction and has.ranked_by_share
+    has.divided = method.over ~= nil
+    has.first = not has.balance and not has.z     -- what chosen experts get is the first to be put into dL
+    return has
+end
+
+-- Heights of the tiles that cut n rows evenly.
+local function heights(n, most)
+    local count = (n + most - 1) // most
+    local low, high = n // count, (n + count - 1) // count
+    return low == high and {low} or {low, high}
+end
+
+local function all_heights(most)
+    local list = {}
+    for m = 1, most do
+        list[m] = m
+    end
+    return list
+end
+
+local function shape(spec, plan, has)
+    local wide, width = plan.isa.lanes, plan.vectors * plan.isa.lanes
+    local s = {width = width, panels = (spec.E + width - 1) // width, depth = round_up(spec.H, plan.unroll),
+        rows_e = round_up(spec.E, wide), h_panels = (spec.H + width - 1) // width}
+    s.pitch = odd_lines(has.backward and s.rows_e or s.panels * width)
+    s.x_pitch = odd_lines(math.min(plan.k_block, s.depth))
+    s.full = spec.H // width
+    s.steps = spec.E // plan.unroll
+    s.part = 256 // plan.unroll   -- turns over E of a partial sum of dX, whose terms are few or small
+    s.folds = s.steps > s.part and (s.steps - 1) // s.part or nil
+    s.out_rows = s.folds and math.max(1, plan.tile_rows // 2) or plan.tile_rows
+    return s
+end
+
+local function constants(spec, plan, has, s)
+    local list = {
+        {"H", spec.H, "hidden size"}, {"E", spec.E, "experts"}, {"K", spec.top_k, "experts of a token"},
+        {"LANES", plan.isa.lanes, "f32 lanes of a vector; tokens of a group"},
+        {"WIDTH", s.width, "floats of a panel's row"}, {"UNROLL", plan.unroll, "k steps of a tile's loop"},
+        {"K_BLOCK", plan.k_block, "products of a partial sum"}, {"BLOCK_ROWS", plan.block_rows, "tokens of a block"},
+        {"PITCH", s.pitch, "floats between rows of logits in the workspace: an odd number of cache lines"},
+        {"ROWS_E", s.rows_e, "E in whole vectors"},
+    }
+    local function add(name, value, says)
+        list[#list + 1] = {name, value, says}
+    end
+    if has.backward then
+        add("PANELS", s.h_panels, "over H")
+        add("FULL_PANELS", s.full, "that lack no columns")
+        add("STRIP", plan.strip, "panels side by side")
+        add("OUT_ROWS", s.out_rows, "rows of the tallest tile of dX")
+        add("OUTER_TILES", (spec.E + plan.tile_rows - 1) // plan.tile_rows, "of dG, over E")
+        add("STEPS", s.folds and s.part or s.steps, "turns over E of a tile of dX")
+        if s.folds then
+            add("FOLDS", s.folds, "parts of them")
+            add("REST", s.steps - s.folds * s.part, "turns after them")
+        end
+    else
+        add("PANELS", s.panels, "over E")
+        add("TILE_ROWS", plan.tile_rows, "rows of the tallest tile")
+        add("DEPTH", s.depth, "rows of a packed panel")
+        add("X_PITCH", s.x_pitch, "floats between rows of hidden states in the workspace")
+    end
+    return list
+end
+
+-- f(expression) that widens or narrows one element in C.
+local function convert(dt, how)
+    return function(x)
+        return dt[how] and ("%s(%s)"):format(dt[how], x) or x
+    end
+end
+
+-- A number as C has it, of type double.
+local function number(x)
+    local text = ("%.17g"):format(x)
+    return text:find("[%.en]") and text or text .. ".0"
+end
+
+-- What the template sees.
+function router.names(spec, plan, job)
+    local method = router.methods[spec.method]
+    local has = steps(spec, method)
+    local s = shape(spec, plan, has)
+    local io, grad, affinity = dtype[spec.dtype], dtype[spec.output_dtype], dtype[spec.affinity_dtype]
+    local dx = dtype[spec.hidden_grad_dtype]
+    local cfg = {isa = plan.isa, prefix = job.name .. "_", vectors = plan.vectors, unroll = plan.unroll, k_block = plan.k_block,
+        strip = plan.strip, many = spec.E > 64}
+    local names = {
+        spec = spec, plan = plan, isa = plan.isa, has = has, shape = s, p = cfg.prefix, number = number,
+        io = io.c, io_type = io, grad = grad.c, grad_type = grad, dx = dx.c, dx_type = dx,
+        affinity = affinity.c, bias_c = dtype[spec.bias_dtype].c,
+        counted = spec.aux_loss.per == "tokens" and "T" or "(T * K)",   -- what shares of experts are of
+        narrow_weights = affinity.narrow ~= nil,
+        edge_e = spec.E % (has.backward and plan.isa.lanes or s.width) ~= 0, edge_h = spec.H % s.width ~= 0,
+        tile_rows = all_heights(has.backward and s.out_rows or plan.tile_rows),
+        outer_rows = heights(spec.E, plan.tile_rows),
+        widen_io = convert(io, "widen"), widen_bias = convert(dtype[spec.bias_dtype], "widen"),
+        widen_affinity = convert(affinity, "widen"), widen_grad = convert(grad, "widen"), narrow_grad = convert(grad, "narrow"),
+        constants = constants(spec, plan, has, s),
+        scalars = {{io, "widen"}, not has.backward and (has.bias or has.correction) and {dtype[spec.bias_dtype], "widen"},
+            has.backward and {affinity, "widen"}, has.backward and has.accumulate and {grad, "widen"},
+            has.backward and {grad, "narrow"}},
+    }
+    names.tiles = function()
+        return tiles[spec.op](spec, has, cfg, s, names)
+    end
+    return names
+end
+
+return router

@@ -1,0 +1,94 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- keys.lua - rows of the spec language that several families share.
+local t = require("schema").types
+local activation = require "math.activation"
+local planner = require "planner"
+local dtype = require "dtype"
+
+local int, num, bool, enum, map, range, either = t.int, t.num, t.bool, t.enum, t.map, t.range, t.either
+
+local keys = {}
+
+keys.dtypes = {also = {}}
+for name, row in pairs(dtype) do
+    keys.dtypes[#keys.dtypes + 1] = name
+    for _, other in ipairs(row.also) do
+        keys.dtypes.also[other] = name
+    end
+end
+table.sort(keys.dtypes, function(a, b)
+    return dtype[a].size > dtype[b].size or dtype[a].size == dtype[b].size and a < b
+end)
+
+local function target_names()
+    local names = {"auto", "scalar", hidden = {}}
+    for _, isa in ipairs(planner.targets()) do
+        names[#names + 1] = isa.name
+        names.hidden[isa.name] = isa.partial
+    end
+    return names
+end
+
+local row = {
+    dtype = {"dtype", enum(keys.dtypes), doc = "of hidden states, weights and what follows them"},
+    H = {"H", int(1, 1 << 20), doc = "hidden size"},
+    I_TP = {"I_TP", int(1, 1 << 20), doc = "intermediate size / tensor-parallel degree"},
+    E = {"E", int(1, 65536), doc = "experts"},
+    top_k = {"top_k", int(1, 65536), default = 1, doc = "experts of one token"},
+    block_size = {"block_size", int(1, 1 << 20), doc = "token slots of a block"},
+    T = {"T", int(1, 1 << 40), optional = true, doc = "tokens, when fixed at generation time"},
+    N_blocks = {"N_blocks", int(1, 1 << 40), optional = true, doc = "blocks, when fixed at generation time"},
+    activation = {"activation", enum(activation.order, {what = "activations"}), default = "silu", doc = "of the gate"},
+    gated = {"gated", bool(), default = true, doc = "act(gate) * up; false: act(up)"},
+    affinity = {"affinity", map{
+        {"scale", enum{"post", "pre", "none"}, default = "post", doc = "where the affinity multiplies"},
+        {"on", enum{"hidden", "intermediate"}, default = "hidden", doc = "which activations it multiplies"}}},
+    bias = {"bias", either(bool(), map{{"gate_up", bool(), default = false}, {"down", bool(), default = false}}),
+        default = false, doc = "biases of the projections", into = function(v)
+            return type(v) == "boolean" and {gate_up = v, down = v} or v
+        end},
+    clamp = {"clamp", map{{"gate", range(), optional = true}, {"up", range(), optional = true}},
+        doc = "[lo, hi] of gate and up before the activation; null is open"},
+    up_offset = {"up_offset", num(), default = 0.0, doc = "added to up after the clamp"},
+    norm = {"norm", enum{"none", "layer"}, default = "none",
+        doc = "layer: an expert is a Linear, a LayerNorm over its columns, the activation and a Linear"},
+    norm_eps = {"norm_eps", num(0.0), default = 1e-5, doc = "added to the variance"},
+    skip_token = {"skip_token", bool(), default = false, doc = "padding id is -1 and there is no padding row"},
+    shard = {"shard", map{
+        {"on", enum{"auto", "hidden", "block", "intermediate"}, default = "hidden", doc = "what the ranks of a team share out"},
+        {"strategy", enum{"ping_pong", "hi_lo"}, default = "ping_pong", doc = "how blocks are dealt out"},
+        {"cores", either(enum{"auto"}, int(1, 1024)), default = "auto",
+            doc = "threads of a call that asks for none; with on: intermediate also parts, which the result depends on"}}},
+    aux_loss = {"aux_loss", map{
+        {"load_balance", num(), optional = true, doc = "coefficient of the load balancing loss"},
+        {"z", num(), optional = true, doc = "coefficient of the z-loss"},
+        {"per", enum{"tokens_and_choices", "tokens"}, default = "tokens_and_choices",
+            doc = "what load_balance divides an expert's tokens by: T * top_k (Switch, GShard), or T (Hugging Face: top_k times larger)"}},
+        doc = "auxiliary losses"},
+    target = {"target", enum(target_names()), default = "auto", doc = "instruction set"},
+    spelling = {"spelling", enum{"auto", "bytes", "intrinsics", "scalar"}, default = "auto", doc = "what a tile is printed as"},
+}
+
+keys.aux_rule = {"aux_loss.per", function(s) return s.aux_loss.load_balance or s.aux_loss.per == "tokens_and_choices" end,
+    "{aux_loss.per} is about load_balance, which is not there"}
+
+-- What a spec with `norm: layer` may not have beside it.
+keys.norm_rules = {
+    {"norm", function(s) return s.norm == "none" or not s.gated end, "{norm} needs gated = false, here {gated}"},
+    {"norm", function(s) return s.norm == "none" or not (s.clamp and s.clamp.up) end, "{norm} leaves nothing to clamp"},
+    {"norm", function(s) return s.norm == "none" or s.up_offset == 0 end, "{norm} leaves no place for {up_offset}"},
+    {"norm", function(s) return s.norm == "none" or s.shard.on ~= "intermediate" end,
+        "{norm} is over all columns: {shard.on} would share them out"},
+}
+
+-- The rows with these names; a table is a row of its own.
+function keys.rows(list)
+    local out = {}
+    for i, name in ipairs(list) do
+        out[i] = type(name) == "table" and name or assert(row[name], name)
+    end
+    return out
+end
+
+keys.types = t
+return keys

@@ -1,0 +1,268 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- rows.lua - tiles over one row of n vectors: widen, narrow, scale, add, zero.
+local ir = require "ir"
+local quantise = require "product.quantise"
+
+local rows = {}
+
+-- dst = a * src (a only with `scaled`), from dtype dt to f32.
+function rows.widen(cfg, dt, name, scaled)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {scaled and "f32 row = a * row." or "f32 row = row."})
+    local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const " .. dt.c), p:integer("n")
+    local a = scaled and p:op("bcast", "scale", p:at(p:pointer("a", "const float"), 0))
+    p:loop(n, function()
+        local x = quantise.load(p, dt, "x", p:at(src, 0))
+        if scaled then
+            x = p:op("mul", "x_scaled", x, a)
+        end
+        p:op("store", p:at(dst, 0), x)
+        p:advance(src, lanes)
+        p:advance(dst, lanes)
+    end, "vectors")
+    return p
+end
+
+-- dst = src, add: dst += src, rounded from f32 to dtype dt.
+function rows.narrow(cfg, dt, name, add)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {(add and "Add a row of f32 to " or "Round a row of f32 to ") .. dt.name .. "."})
+    local dst, src, n = p:pointer("dst", dt.c), p:pointer("src", "const float"), p:integer("n")
+    p:loop(n, function()
+        local x = p:op("load", "x", p:at(src, 0))
+        if add then
+            x = p:op("add", "sum", x, quantise.load(p, dt, "before", p:at(dst, 0)))
+        end
+        quantise.store(p, dt, p:at(dst, 0), x)
+        p:advance(src, lanes)
+        p:advance(dst, lanes)
+    end, "vectors")
+    return p
+end
+
+-- dst = [a *] src, to dtype dt: one of f32 too.
+function rows.put(cfg, dt, name, scaled)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {("%s row = %srow."):format(dt.name, scaled and "a * " or "")})
+    local dst, src, n = p:pointer("dst", dt.c), p:pointer("src", "const float"), p:integer("n")
+    local a = scaled and p:op("bcast", "scale", p:at(p:pointer("a", "const float"), 0))
+    p:loop(n, function()
+        local x = p:op("load", "x", p:at(src, 0))
+        quantise.store(p, dt, p:at(dst, 0), a and p:op("mul", "x_scaled", x, a) or x)
+        p:advance(src, lanes)
+        p:advance(dst, lanes)
+    end, "vectors")
+    return p
+end
+
+-- dst = [dst +] [a *] src, all f32. has: add, scaled
+function rows.add(cfg, name, has)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name,
+        {("Row %s= %srow."):format(has.add and "+" or "", has.scaled and "a * " or "")})
+    local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const float"), p:integer("n")
+    local a = has.scaled and p:op("bcast", "scale", p:at(p:pointer("a", "const float"), 0))
+    p:loop(n, function()
+        local x = p:op("load", "x", p:at(src, 0))
+        if has.scaled then
+            x = p:op("mul", "x_scaled", x, a)
+        end
+        if has.add then
+            x = p:op("add", "sum", x, p:op("load", "before", p:at(dst, 0)))
+        end
+        p:op("store", p:at(dst, 0), x)
+        p:advance(src, lanes)
+        p:advance(dst, lanes)
+    end, "vectors")
+    return p
+end
+
+-- In program p: n aligned vectors of dtype dt from src to dst, which pass the caches by; both pointers move on.
+function rows.give(p, dt, dst, src, n)
+    local elements = p.isa.lanes * 4 // dt.size   -- of a vector
+    for i = 0, n - 1 do
+        local x = p:op(dt.narrow and "load_bits" or "load", "x_" .. i, p:at(src, i * elements))
+        p:op(dt.narrow and "stream_bits" or "store_stream", p:at(dst, i * elements), x)
+    end
+    p:advance(dst, n * elements)
+    p:advance(src, n * elements)
+end
+
+-- Some rows of n cache lines of dtype dt, which lie side by side, to memory: `over` from the end of a row there to the next one.
+function rows.lines(cfg, dt, name)
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Rows of n cache lines to memory."})
+    local dst, src, n = p:pointer("dst", dt.c), p:pointer("src", "const " .. dt.c), p:integer("n")
+    local rows_left, over = p:integer("rows"), p:integer("over")
+    p:loop(rows_left, function()
+        p:loop(p:count_from("left", n), function()
+            rows.give(p, dt, dst, src, 16 // cfg.isa.lanes)
+        end, "lines")
+        p:advance(dst, over)
+    end, "rows")
+    return p
+end
+
+-- n vectors of zeros.
+function rows.zero(cfg, name)
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Zero n vectors."})
+    local dst, n = p:pointer("dst", "float"), p:integer("n")
+    local zero = p:op("zero", "zero")
+    p:loop(n, function()
+        p:op("store", p:at(dst, 0), zero)
+        p:advance(dst, cfg.isa.lanes)
+    end, "vectors")
+    return p
+end
+
+-- Transpose lanes x lanes: row(i) gives row i as a vector, column(c, vector) takes column c.
+local function transposed(p, row, column)
+    local lanes = p.isa.lanes
+    local quads = {}   -- quads[s][j]: in group g, column 4 g + j of rows 4 s .. 4 s + 3
+    for s = 0, lanes // 4 - 1 do
+        local r = {}
+        for i = 0, 3 do
+            r[i] = row(4 * s + i)
+        end
+        local a, b = p:op("unpack_low", "low_01_" .. s, r[0], r[1]), p:op("unpack_low", "low_23_" .. s, r[2], r[3])
+        local c, d = p:op("unpack_high", "high_01_" .. s, r[0], r[1]), p:op("unpack_high", "high_23_" .. s, r[2], r[3])
+        quads[s] = {[0] = p:op("halves_low", "quad_0_" .. s, a, b), p:op("halves_high", "quad_1_" .. s, a, b),
+                    p:op("halves_low", "quad_2_" .. s, c, d), p:op("halves_high", "quad_3_" .. s, c, d)}
+    end
+    -- list: vectors whose groups are columns first, first + step, ... of ever more rows
+    local function join(list, first, step, j)
+        if #list == 1 then
+            return column(4 * first + j, list[1])
+        end
+        for _, half in ipairs{"even", "odd"} do
+            local joined = {}
+            for i = 1, #list, 2 do
+                local named = ("%s_%d_%d_%d_%d"):format(half:sub(1, 1), j, first, step, i)
+                joined[#joined + 1] = p:op("groups_" .. half, named, list[i], list[i + 1])
+            end
+            join(joined, first + (half == "odd" and step or 0), 2 * step, j)
+        end
+    end
+    for j = 0, 3 do
+        local list = {}
+        for s = 0, lanes // 4 - 1 do
+            list[s + 1] = quads[s][j]
+        end
+        join(list, 0, 1, j)
+    end
+end
+
+-- A square of lanes x lanes: column c of S (rows `width` apart) becomes the run T[c * pitch ..], in dtype dt.
+function rows.transpose(cfg, dt, name, pitch)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose %d x %d sums."):format(lanes, lanes)})
+    local T, S = p:pointer("T", dt.c), p:pointer("S", "const float")
+    transposed(p, function(i)
+        return p:op("load", "row_" .. i, p:at(S, i * cfg.vectors * lanes))
+    end, function(c, x)
+        quantise.store(p, dt, p:at(T, c * pitch), x)
+    end)
+    return p
+end
+
+-- n squares of lanes x lanes: column c of a square becomes the run T[c * pitch ..], in f32.
+-- how: dtype (of S), stride (between rows of S, elements; nil: the parameter ld, and `back` leads from a square's last row to the
+-- next square), pitch, along (from a square of S to the next), step (of T); apart: a square takes every other group of 4 rows
+-- of S; pairs: a square has as many columns as fit into the lanes, see quantise.per_lane
+function rows.turn(cfg, name, how)
+    local lanes, per_lane = cfg.isa.lanes, how.pairs and quantise.per_lane(how.dtype) or 1
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose n squares of %d x %d."):format(lanes, per_lane * lanes)})
+    local T, S, n = p:pointer("T", "float"), p:pointer("S", "const " .. how.dtype.c), p:integer("n")
+    local ld = not how.stride and p:integer("ld")
+    local back = ld and p:integer("back")
+    local split = how.pairs and quantise.split(p, how.dtype) or function(_, x) return x end
+    local function load(i, at)
+        return per_lane > 1 and p:op("load_bits", "row_" .. i, at) or quantise.load(p, how.dtype, "row_" .. i, at)
+    end
+    p:loop(n, function()
+        transposed(p, function(i)
+            if ld then
+                local x = load(i, p:at(S, 0))
+                p:advance(S, i + 1 < lanes and ld or back)
+                return x
+            end
+            local row = how.apart and i + i // 4 * 4 or i
+            return load(i, p:at(S, row * how.stride))
+        end, function(c, x)
+            for i, column in ipairs{split("column_" .. c, x)} do
+                p:op("store", p:at(T, (c * per_lane + i - 1) * how.pitch), column)
+            end
+        end)
+        if not ld then
+            p:advance(S, how.along)
+        end
+        p:advance(T, how.step)
+    end, "squares")
+    return p
+end
+
+-- A square of lanes x lanes sums (rows `width` apart) to the rows out[c][column ..].
+-- has: scaled (column c times a[c]), add (to what the rows hold)
+function rows.scatter(cfg, name, has)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name,
+        {("Column c of %d x %d sums is %s row out[c]."):format(lanes, lanes, has.add and "added to" or "put into")})
+    local out, column, S = p:pointer("out", "float *const"), p:integer("column"), p:pointer("S", "const float")
+    local a = has.scaled and p:op("load", "scale", p:at(p:pointer("a", "const float"), 0))
+    transposed(p, function(i)
+        local x = p:op("load", "row_" .. i, p:at(S, i * cfg.vectors * lanes))
+        return a and p:op("mul", ("row_%d_scaled"):format(i), x, a) or x
+    end, function(c, x)
+        local row = p:op("load_pointer", "out_" .. c, p:at(out, c))
+        local at = p:at(row, 0, column)
+        p:op("store", at, has.add and p:op("add", "sum_" .. c, x, p:op("load", "before_" .. c, at)) or x)
+    end)
+    return p
+end
+
+-- sums[lanes] = a * b, lane by lane, over n vectors; both are widened.
+function rows.dot(cfg, name, of_a, of_b)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Partial sums of a product of two rows."})
+    local sums, a, b = p:pointer("sums", "float"), p:pointer("a", "const " .. of_a.c), p:pointer("b", "const " .. of_b.c)
+    local n, acc = p:integer("n"), p:op("zero", "acc")
+    p:loop(n, function()
+        p:op("fma", acc, quantise.load(p, of_a, "x", p:at(a, 0)), quantise.load(p, of_b, "y", p:at(b, 0)))
+        p:advance(a, lanes)
+        p:advance(b, lanes)
+    end, "vectors")
+    p:op("store", p:at(sums, 0), acc)
+    return p
+end
+
+-- n rows of a panel of width floats: dst = a * src, column by column.
+function rows.scale(cfg, name)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Columns of a panel times a."})
+    local dst, src, a = p:pointer("dst", "float"), p:pointer("src", "const float"), p:pointer("a", "const float")
+    local n, scale = p:integer("n"), {}
+    for v = 0, cfg.vectors - 1 do
+        scale[v] = p:op("load", "a_" .. v, p:at(a, v * lanes))
+    end
+    p:loop(n, function()
+        for v = 0, cfg.vectors - 1 do
+            p:op("store", p:at(dst, v * lanes), p:op("mul", "x_" .. v, p:op("load", "s_" .. v, p:at(src, v * lanes)), scale[v]))
+        end
+        p:advance(src, cfg.vectors * lanes)
+        p:advance(dst, cfg.vectors * lanes)
+    end, "rows")
+    return p
+end
+
+-- n rows of one vector each: dst rows `pitch` apart, src rows `ld`.
+function rows.column(cfg, dt, name, pitch)
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"A vector of each of n rows, in f32."})
+    local dst, src, n, ld = p:pointer("dst", "float"), p:pointer("src", "const " .. dt.c), p:integer("n"), p:integer("ld")
+    p:loop(n, function()
+        p:op("store", p:at(dst, 0), quantise.load(p, dt, "x", p:at(src, 0)))
+        p:advance(src, ld)
+        p:advance(dst, pitch)
+    end, "rows")
+    return p
+end
+
+return rows
