@@ -129,8 +129,10 @@ static void make_index(struct source *s, const char *root, char **file, int coun
         lua_pushstring(L, file[i]);
         lua_rawseti(L, -2, i + 1);
     }
-    if (lua_pcall(L, 2, 1, 0) != LUA_OK)
-        die(lua_tostring(L, -1), "the templates");
+    if (lua_pcall(L, 2, 1, 0) != LUA_OK) {
+        fprintf(stderr, "%s\n", lua_tostring(L, -1)); /* has its places */
+        exit(1);
+    }
     *s = (struct source){.path = "gen/lua/index.lua", .part = "keys", .made = true};
     snprintf(s->name, sizeof s->name, "families.keys");
     s->text = strdup(luaL_checklstring(L, -1, &s->len));

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- index.lua - what the build finds out about all families, so that a generation need not load them: the text of a chunk that
--- returns the set of their keys. Run by embed.c, with the standard library, on a source tree.
+-- returns the set of their keys. An error if fragments of templates are not what they say. Run by embed.c, with the standard
+-- library, on a source tree.
 
 -- Stems of the files of a folder among the paths, sorted.
 local function stems(paths, folder, suffix)
@@ -38,6 +39,14 @@ return function(root, paths)
         }
     end
     require "prelude"
+    local template, families = require "template", {}
+    local wrong = require "fragments"(paths, function(path) return read(root .. "/" .. path) end, function(name, fragment)
+        families[name] = families[name] or template.family(name)
+        return template.find(families[name], fragment)
+    end)
+    if #wrong > 0 then
+        error(table.concat(wrong, "\n"), 0)
+    end
     local out = {}
     for name in pairs(require("moegen").keys()) do
         out[#out + 1] = ("[%q]=true"):format(name)

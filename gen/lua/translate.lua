@@ -2,7 +2,7 @@
 -- translate.lua - a template or fragment (see template.lua) as the text of Lua chunks. The build runs this and embeds the compiled
 -- chunks; a source tree in $MOEGEN_TEMPLATE_DIR is translated on use.
 --
---     head   the header: returns the family table; of a template only
+--     head   the header: returns the family table; of a family's template or, for the build only, of a fragment
 --     body   called with (environment, list, all, text): appends the C to the list
 --     bare   body without comments and indentation, for text that only libtcc reads
 --
