@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Every C file is as clang-format writes it, every Lua file passes luacheck, every file names its licence, and no file and no
-# function is too long to read.
+# Every C file is as clang-format writes it, every Lua file passes luacheck, every file names its licence, no file and no function
+# is too long to read, and no room of templates is too full.
 #   format.sh MOEGEN SOURCE
 set -u
 cd "$2" || exit 1
@@ -37,4 +37,7 @@ longest 300 $(find gen templates tests -name '*.lua')
 longest 250 $(find templates -name '*.c.in')
 # shellcheck disable=SC2046
 awk -v most=60 -f tests/sizes.awk $c $(find gen templates tests -name '*.lua') || failed=1
+for folder in templates/*/; do
+  [ "$(find "$folder" -type f | wc -l)" -le 24 ] || { echo "$folder has more than 24 files: make a room of its own for some"; failed=1; }
+done
 exit $failed
