@@ -111,14 +111,17 @@ end
 function Pieces:control(item)
     local kind = item.control
     if kind == "loop" then
+        self.loops = self.loops + 1
+        item.number, item.outer, self.within = self.loops, self.within, item
         if item.maybe then
             self:add(frame_op("add_8", 0, item.count.reg, 0), nil, {control = "look", count = item.count})
-            self:special("skip", {control = "skip"})
+            self:special("skip", {control = "skip", number = self.loops})
         end
         self:special("loop", item)
     elseif kind == "again" then
         self:add(frame_op("down", 0, item.count.reg, 1), nil, {control = "down", count = item.count})
-        self:special("jump", {control = "jump", maybe = item.maybe})
+        self:special("jump", {control = "jump", maybe = item.maybe, number = self.within.number})
+        self.within = self.within.outer
     elseif kind ~= "open" and kind ~= "close" then
         self:add(control[kind](item), item.row, item)
     elseif kind == "open" and self.apart then
@@ -154,7 +157,7 @@ end
 
 -- The pieces of the tallest program; apart: one per instruction.
 local function pieces(p, apart)
-    local list = setmetatable({apart = apart}, Pieces)
+    local list = setmetatable({apart = apart, loops = 0}, Pieces)
     list:frame_in(p)
     for _, code in ipairs(p.preamble) do
         list:special("const", code)
@@ -211,6 +214,10 @@ function assemble.place(p, apart)
     tall.pieces[key] = list
     local out, what, n, length, loops = {}, {titles = {}}, 0, 0, {}
     local fixups, skips, pool, index = {}, {}, {}, {}
+    local function title(text)   -- of what comes next
+        local before = what.titles[n + 1]
+        what.titles[n + 1] = before and before .. "; " .. text or text
+    end
     local function emit(text, item)
         n = n + 1
         out[n], what[n] = text, item
@@ -226,9 +233,11 @@ function assemble.place(p, apart)
             end
         elseif kind == "loop" then
             loops[#loops + 1] = length
-            what.titles[n + 1] = "loop: " .. item.count.name .. " times"
+            if apart then
+                title(("loop %d: %s times%s"):format(item.number, item.count.name, item.title and ", " .. item.title or ""))
+            end
         elseif kind == "open" then
-            what.titles[n + 1] = item.title
+            title(item.title)
         elseif kind == "jump" then
             emit(frame_op("again", 0, 0, table.remove(loops) - (length + 6)), item)
             if item.maybe then

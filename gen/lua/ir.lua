@@ -89,10 +89,10 @@ function Program:value(name, class, ctype)
     return v
 end
 
--- A parameter. ctype is the pointed-to type, with its const: "const float".
-function Program:pointer(name, ctype)
+-- A parameter. ctype is the pointed-to type, with its const: "const float". units: for the reader, see coordinate.lua
+function Program:pointer(name, ctype, units)
     local v = self:value(name, "r", ctype .. " *")
-    v.size = size_of[(ctype:gsub("^const ", ""))]
+    v.size, v.units = size_of[(ctype:gsub("^const ", ""))], units
     assert(v.size, ctype)
     self.params[#self.params + 1] = v
     return v

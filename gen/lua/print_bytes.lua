@@ -2,6 +2,7 @@
 -- print_bytes.lua - a program as machine code: file-scope asm that tcc, gcc and clang assemble to the same bytes.
 -- For a file, one instruction a line with its mnemonic and its meaning; for the JIT, the same bytes packed into .quad.
 local assemble = require "assemble"
+local coordinate = require "coordinate"
 local native = require "native"
 local regalloc = require "regalloc"
 
@@ -24,15 +25,7 @@ local function register(p, v)
     return class == "r" and gpr[v.reg] or (p.isa.prefix[class] .. v.reg)
 end
 
-local function element(mem)
-    local index = mem.index and mem.index.name or nil
-    if index and mem.offset ~= 0 then
-        index = index .. " + " .. mem.offset
-    end
-    return ("%s[%s]"):format(mem.base.name, index or mem.offset)
-end
-
-local function says(code)
+local function says(p, code)
     local letters = code.op.roles
     local text = code.op.says or ""
     return (text:gsub("%$(%a)", function(letter)
@@ -40,7 +33,7 @@ local function says(code)
             if role:lower() == letter then
                 local x = code[i]
                 if type(x) == "table" then
-                    return x.base and element(x) or x.name
+                    return x.base and ("%s[%s]"):format(x.base.name, coordinate.index(x, p.lengths)) or x.name
                 elseif math.type(x) == "float" then
                     return ("%.9g"):format(x)
                 end
@@ -99,8 +92,8 @@ local describe = {
     argument = function(item) return ("mov %s,[rsp%s]"):format(gpr[item.value.reg], hex_disp(item.disp)), item.value.name end,
     down = function(item) return ("sub %s,1"):format(gpr[item.count.reg]), "--" .. item.count.name end,
     look = function(item) return ("add %s,0"):format(gpr[item.count.reg]), item.count.name .. " == 0?" end,
-    skip = function() return "jz past it", "then the loop does not run" end,
-    jump = function() return "jnz loop", "until none is left" end,
+    skip = function(item) return "jz past loop " .. item.number, "then it does not run" end,
+    jump = function(item) return "jnz loop " .. item.number, "until none is left" end,
     count = function(item)
         local from, name = item.from, item.from
         if type(from) == "table" then
@@ -111,15 +104,15 @@ local describe = {
     set = function(item)
         return ("mov %s,%s"):format(gpr[item.value.reg], gpr[item.from.reg]), ("%s = %s"):format(item.value.name, item.from.name)
     end,
-    advance = function(item)
+    advance = function(item, p)
         local v, by = item.pointer, item.by
         if type(by) == "table" then
             return ("lea %s,[%s+%s*%d]"):format(gpr[v.reg], gpr[v.reg], gpr[by.reg], v.size), v.name .. " += " .. by.name
         end
-        return ("add %s,%d"):format(gpr[v.reg], by * v.size), ("%s += %d"):format(v.name, by)
+        return ("add %s,%d"):format(gpr[v.reg], by * v.size), coordinate.move(v, by, p.lengths)
     end,
     const = function(item, p)
-        return ("vbroadcastss %s,[rip+0x%x]"):format(register(p, item.code[1]), item.rip), says(item.code)
+        return ("vbroadcastss %s,[rip+0x%x]"):format(register(p, item.code[1]), item.rip), says(p, item.code)
     end,
     pool = function(item) return ".long", ("0x%08x"):format(item.bits) end,
 }
@@ -183,7 +176,7 @@ function bytes.print(p, job)
         if item.control then
             text, meaning = describe[item.control](item, p)
         else
-            text, meaning = op_text(p, item), says(item)
+            text, meaning = op_text(p, item), says(p, item)
         end
         out[#out + 1] = ("    \".byte %s\\n\" // %s  %s\n"):format(native.hex(code[i]), text, meaning)
     end

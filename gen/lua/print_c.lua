@@ -2,6 +2,7 @@
 -- print_c.lua - a program as C: over intrinsics, or in plain C99 where every op is spelled by its meaning.
 -- Both walk the same items; a spelling is a table that says how one op, one declaration and the preamble look.
 local bytes = require "print_bytes"
+local coordinate = require "coordinate"
 local helpers = require "helpers"
 local ops = require "isa.scalar"
 local regalloc = require "regalloc"
@@ -9,28 +10,27 @@ local x86 = require "isa.x86"
 
 local print_c = {}
 
-local function address(mem)
-    local text = mem.base.name
-    if mem.offset ~= 0 then
-        text = ("%s %s %d"):format(text, mem.offset < 0 and "-" or "+", math.abs(mem.offset))
-    end
-    if mem.index then
-        text = text .. " + " .. mem.index.name
-    end
-    return text
-end
-
 -- Intrinsics -----------------------------------------------------------------------------------------------------
 
 local intrin = {}
 
--- An operand of an op. Memory that an op takes for floats may hold pairs of 16-bit elements.
-local function operand(x, op)
+-- Memory that an op takes for floats may hold pairs of 16-bit elements.
+local function is_cast(mem, op)
+    return mem.base.size ~= 4 and op.meaning and op.meaning:find("((float *)m)", 1, true)
+end
+
+-- An operand of an op. element: itself, where it is in memory, not its address
+local function operand(p, x, op, element)
     if type(x) ~= "table" then
         return tostring(x)
     elseif x.base then
-        local cast = x.base.size ~= 4 and op.meaning and op.meaning:find("((float *)m)", 1, true)
-        return cast and ("(float *)(%s)"):format(address(x)) or address(x)
+        local cast = is_cast(x, op)
+        if element and not cast then
+            return ("%s[%s]"):format(x.base.name, coordinate.index(x, p.lengths))
+        end
+        local address = coordinate.address(x, p.lengths)
+        address = cast and ("(float *)(%s)"):format(address) or address
+        return element and ("*(%s)"):format(address) or address
     end
     return x.class == "t" and tostring(x.reg) or x.name
 end
@@ -39,13 +39,13 @@ function intrin.op(p, code)
     local row = p.isa.rows[code.name] or x86.rows[code.name]
     local roles = code.op.roles
     local put
-    local text = row[1]:gsub("%$(%a)", function(letter)
+    local text = row[1]:gsub("%*%(%$m%)", "$M"):gsub("%$(%a)", function(letter)
         if letter == "i" then
             return code.name == "const" and ("0x%08xu"):format(bytes.bits(code.imm)) or tostring(code.imm)
         end
         for i, role in ipairs(roles) do
-            if role:lower() == letter then
-                return operand(code[i], code.op)
+            if role:lower() == letter:lower() then
+                return operand(p, code[i], code.op, letter == "M")
             end
         end
     end)
@@ -71,18 +71,18 @@ end
 
 local scalar = {}
 
-function scalar.op(_, code)
+function scalar.op(p, code)
     local roles = code.op.roles
     local args, declare = {}, ""
     for i, role in ipairs(roles) do
         local x = code[i]
         if role == "d" and x.class == "r" then
-            return ("float *const %s = *(%s);"):format(x.name, address(code[2]))
+            return ("float *const %s = %s;"):format(x.name, operand(p, code[2], code.op, true))
         elseif role == "d" then
             declare = (x.class == "t" and "tile " or "vec ") .. x.name .. "; "
             args[i] = "&" .. x.name
         elseif role == "m" then
-            args[i] = address(x)
+            args[i] = coordinate.address(x, p.lengths)
         elseif role == "s" then
             args[i] = x.name
         elseif role == "i" then
@@ -179,7 +179,9 @@ local function print_with(p, spelling)
         elseif kind == "set" then
             indent(out, depth, ("%s = %s;"):format(code.value.name, code.from.name))
         elseif kind == "advance" then
-            indent(out, depth, ("%s += %s;"):format(code.pointer.name, by_text(code.by)))
+            local by = code.by
+            indent(out, depth, (type(by) == "table" and ("%s += %s"):format(code.pointer.name, by.name)
+                or coordinate.move(code.pointer, by, p.lengths)) .. ";")
         else
             local text = spelling.op(p, code)
             if text then

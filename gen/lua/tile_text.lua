@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- tile_text.lua - the tiles of a kernel as C text, in the plan's spelling, and what they share.
+local coordinate = require "coordinate"
 local entry = require "entry"
 
 local tile_text = {}
@@ -35,10 +36,12 @@ function tile_text.tiles(job, names, shared)
     end
     local tiles = {table.unpack(names.tiles())}
     tiles[#tiles + 1] = not job.part and entry.tile(job) or nil
+    local lengths = not job.bare and coordinate.lengths(names.constants or {}, job.part and job.part .. "_" or "") or nil
     for _, p in ipairs(tiles) do
         for _, op in ipairs(p.used_list) do
             once(shared, shared.ops, "op " .. op, op)
         end
+        p.lengths = lengths
         local text, why = print(p, {jit = job.bare})
         if not text then
             return nil, why

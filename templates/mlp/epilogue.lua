@@ -34,9 +34,10 @@ end
 function mlp_epilogue.hidden(cfg, spec, keep)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "hidden", {"What the second product sees, for rows of I."})
-    local S, P, n = p:pointer("S", "float"), p:pointer("P", "float"), p:integer("n")
-    local G = spec.gated and p:pointer("G", "float")
-    local A = spec.gated and keep and p:pointer("A", "float")
+    local rows = "WIDTH LANES"
+    local S, P, n = p:pointer("S", "float", rows), p:pointer("P", "float", rows), p:integer("n")
+    local G = spec.gated and p:pointer("G", "float", rows)
+    local A = spec.gated and keep and p:pointer("A", "float", rows)
     local act, clamp = activation[spec.activation].forward, spec.clamp or {}
     local function sides(name)
         local given = clamp[name] or {}
@@ -76,8 +77,9 @@ function mlp_epilogue.through(cfg, spec, limits, given)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. (given and "through_given" or "through"),
         {"Gradients of gate and up, and p, for rows of I."})
-    local S, U, P, n = p:pointer("S", "const float"), p:pointer("U", "float"), p:pointer("P", "float"), p:integer("n")
-    local G = spec.gated and p:pointer("G", "float")
+    local rows = "WIDTH LANES"
+    local S, U, P, n = p:pointer("S", "const float", rows), p:pointer("U", "float", rows), p:pointer("P", "float", rows), p:integer("n")
+    local G = spec.gated and p:pointer("G", "float", rows)
     local bounds = mlp_epilogue.bounded(spec) and p:pointer("bounds", "const float")
     local act = activation[spec.activation].both
     local function sides(name, first, tag)

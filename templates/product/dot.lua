@@ -75,7 +75,7 @@ dot.packed = {
 function dot.pack(cfg)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "pack", {"Pack n pairs of rows of weights into a panel."})
-    local dst, src = p:pointer("dst", "float"), p:pointer("src", "const " .. cfg.dtype.c)
+    local dst, src = p:pointer("dst", "float", "WIDTH LANES"), p:pointer("src", "const " .. cfg.dtype.c)
     local ld, second, n = p:integer("ld"), p:integer("second"), p:integer("n")
     local ahead = p:pointer("ahead", "const " .. cfg.dtype.c)
     p:loop(n, function()

@@ -26,7 +26,7 @@ function epilogue.intermediate(cfg, spec, has, pairs)
     local lanes = cfg.isa.lanes
     local to = pairs or dtype.f32
     local p = ir.program(cfg.isa, cfg.prefix .. (pairs and "activate_pairs" or "activate"), {"Rows of P from rows of sums."})
-    local S, P, n = p:pointer("S", "float"), p:pointer("P", to.c), p:integer("n")
+    local S, P, n = p:pointer("S", "float", "WIDTH LANES"), p:pointer("P", to.c, "STRIDE LANES"), p:integer("n")
     local bias = has.bias and p:pointer("bias", "const float")
     local affinity = has.affinity and p:pointer("affinity", "const float")
     local act = activation[spec.activation].forward
@@ -78,7 +78,7 @@ end
 function epilogue.output(cfg, has)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. (has.add and "add_up" or "finish"), {"Rows of the output from rows of sums."})
-    local S, out, column = p:pointer("S", "float"), p:pointer("out", "float *const"), p:integer("column")
+    local S, out, column = p:pointer("S", "float", "WIDTH LANES"), p:pointer("out", "float *const"), p:integer("column")
     local n = p:integer("n")
     local bias = has.bias and p:pointer("bias", "const float")
     local affinity = (has.affinity or has.bias_scaled) and p:pointer("affinity", "const float")
@@ -135,8 +135,9 @@ function epilogue.through(cfg, spec, limits, has)
     local lanes = cfg.isa.lanes
     local width = cfg.vectors * lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "through", {"Gradients of gate and up, and p, for rows of I."})
-    local S, U, P, n = p:pointer("S", "const float"), p:pointer("U", "float"), p:pointer("P", "float"), p:integer("n")
-    local G = spec.gated and p:pointer("G", "float")
+    local rows = "WIDTH LANES"
+    local S, U, P, n = p:pointer("S", "const float", rows), p:pointer("U", "float", rows), p:pointer("P", "float", rows), p:integer("n")
+    local G = spec.gated and p:pointer("G", "float", rows)
     local a = has.scaled and p:pointer("a", "const float")
     local sums = has.affinity_sums and p:pointer("sums", "float")
     local act = activation[spec.activation].both

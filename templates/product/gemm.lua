@@ -36,9 +36,10 @@ function gemm.packed(cfg, rows)
     local p = ir.program(isa, ("%sgemm_%d"):format(cfg.prefix, rows),
         {("S[%d rows] += A * B, folds times over steps * inner * %d rows of B; packs folds * steps rows of the next panels.")
             :format(rows, cfg.unroll)})
-    local S, A, B = p:pointer("S", "float"), p:pointer("A", "const float"), p:pointer("B", "const float")
+    local S, A = p:pointer("S", "float", "WIDTH LANES"), p:pointer("A", "const float", "STRIDE")
+    local B = p:pointer("B", "const float", "WIDTH LANES")
     local folds, steps, inner = p:integer("folds"), p:integer("steps"), p:integer("inner")
-    local dst = p:pointer("dst", "float")
+    local dst = p:pointer("dst", "float", "PANEL WIDTH LANES")
     local src = {[0] = p:pointer("src_0", io), p:pointer("src_1", io)}
     local step, ld = p:integer("step"), p:integer("ld")
     local ahead = {[0] = p:integer("ahead_0"), p:integer("ahead_1")}
@@ -127,7 +128,7 @@ function gemm.direct(cfg, rows)
     local width = cfg.vectors * lanes
     local p = ir.program(isa, ("%sdirect_%d"):format(cfg.prefix, rows),
         {("S[%d rows] += A * B for some vectors of columns, over steps * inner rows of B as they lie in memory."):format(rows)})
-    local S, A = p:pointer("S", "float"), p:pointer("A", "const float")
+    local S, A = p:pointer("S", "float", "DIRECT_SUMS WIDTH LANES"), p:pointer("A", "const float", "STRIDE")
     local B, ld = p:pointer("B", "const " .. cfg.dtype.c), p:integer("ld")
     local columns, steps, inner = p:integer("columns"), p:integer("steps"), p:integer("inner")
     local ahead, jump = p:pointer("ahead", "const " .. cfg.dtype.c), p:integer("jump")
@@ -183,7 +184,7 @@ function gemm.sweep(cfg, rows)
     local width = cfg.vectors * lanes
     local p = ir.program(cfg.isa, ("%ssweep_%d"):format(cfg.prefix, rows),
         {("S[panel][%d rows] += A * B for all panels, 4 rows of B at a time."):format(rows)})
-    local S, A = p:pointer("S", "float"), p:pointer("A", "const float")
+    local S, A = p:pointer("S", "float", "DIRECT_SUMS WIDTH LANES"), p:pointer("A", "const float", "STRIDE")
     local b = {}
     for k = 0, 3 do
         b[k] = p:pointer("b_" .. k, "const " .. cfg.dtype.c)
@@ -257,7 +258,7 @@ end
 function gemm.pack(cfg)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "pack", {"Pack n rows of weights into a panel."})
-    local dst, src = p:pointer("dst", "float"), p:pointer("src", "const " .. cfg.dtype.c)
+    local dst, src = p:pointer("dst", "float", "WIDTH LANES"), p:pointer("src", "const " .. cfg.dtype.c)
     local ld, second, n = p:integer("ld"), p:integer("second"), p:integer("n")
     local ahead = p:pointer("ahead", "const " .. cfg.dtype.c)
     p:loop(n, function()

@@ -119,11 +119,11 @@ function matrix.product(cfg, rows, vectors)
         {("S[%d rows] += A * B, groups times; fetches lines at `near`, copies `count` rows of the next weights after each panel."):format(
             rows)})
     local t = {rows = rows, vectors = vectors, unroll = cfg.unroll}
-    local S = p:pointer("S", "float")
-    t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
+    local S = p:pointer("S", "float", "WIDTH LANES")
+    t.A, t.B = p:pointer("A", "const float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
     local panels = p:integer("panels")
-    local near = p:pointer("near", "const float")
-    local to, from = p:pointer("to", "float"), p:pointer("from", "const " .. cfg.dtype.c)
+    local near = p:pointer("near", "const float", "")
+    local to, from = p:pointer("to", "float", "SLAB*WIDTH WIDTH LANES"), p:pointer("from", "const " .. cfg.dtype.c)
     local count, ld, ahead = p:integer("count"), p:integer("ld"), p:integer("ahead")
     local groups, over, back = p:integer("groups"), p:integer("over"), p:integer("back")
     local line = 64 // cfg.dtype.size
@@ -165,9 +165,9 @@ function matrix.by_token(cfg, rows)
     local p = ir.program(cfg.isa, ("%sby_token_%d"):format(cfg.prefix, rows),
         {("S[%d rows] += A * B over steps of %d k; fetches tokens at `near`, rows of weights at `next`."):format(rows, cfg.unroll)})
     local t = {rows = rows, vectors = cfg.vectors, unroll = cfg.unroll, a_row = 1, a_k = width}
-    local S = p:pointer("S", "float")
-    t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
-    local steps, near = p:integer("steps"), p:pointer("near", "const float")
+    local S = p:pointer("S", "float", "WIDTH LANES")
+    t.A, t.B = p:pointer("A", "const float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
+    local steps, near = p:integer("steps"), p:pointer("near", "const float", "")
     local weights, ld = p:pointer("next", "const " .. cfg.dtype.c), p:integer("ld")
     local line = 64 // cfg.dtype.size
     clear(p, cfg, t, S)
@@ -197,7 +197,7 @@ function matrix.gradient(cfg, rows, has)
     p.hoists = 0   -- the sums need the registers; constants are loaded where they are used
     local t = {rows = rows, vectors = cfg.vectors, unroll = cfg.t_unroll}
     local C = p:pointer("C", has.dtype.c)
-    t.A, t.B = p:pointer("A", "const float"), p:pointer("B", "const float")
+    t.A, t.B = p:pointer("A", "const float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
     local panels, first = p:integer("panels"), p:integer("first")
     t.full, t.jump, t.first = p:integer("full"), has.jump or p:integer("jump"), first
     local n, again, skip = p:integer("n"), p:integer("again"), p:integer("skip")

@@ -52,11 +52,13 @@ local function steps(p, cfg, rows, acc, A, B, n)
 end
 
 -- S += A B over n * unroll of K.
--- cfg: isa, prefix, name, vectors, unroll, a_row and a_k (elements between rows and columns of A), pitch (between rows of S)
+-- cfg: isa, prefix, name, vectors, unroll, a_row and a_k (elements between rows and columns of A), pitch (between rows of S),
+-- a_units and s_units (of these, see coordinate.lua)
 function product.add(cfg, rows)
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, cfg.name, rows),
         {("S[%d rows] += A * B over n * %d of K."):format(rows, cfg.unroll)})
-    local S, A, B, n = p:pointer("S", "float"), p:pointer("A", "const float"), p:pointer("B", "const float"), p:integer("n")
+    local S, A = p:pointer("S", "float", cfg.s_units), p:pointer("A", "const float", cfg.a_units)
+    local B, n = p:pointer("B", "const float", "WIDTH LANES"), p:integer("n")
     local acc = zeros(p, cfg, rows, "acc")
     steps(p, cfg, rows, acc, A, B, n)
     each(p, cfg, rows, function(r, v, at)
@@ -74,7 +76,8 @@ function product.set(cfg, rows)
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, cfg.name, rows),
         {("S[%d rows] = A * B over all of K, for some panels of B."):format(rows)})
     p.hoists = 0   -- all registers are taken
-    local S, A, B = p:pointer("S", cfg.dtype.c), p:pointer("A", "const float"), p:pointer("B", "const float")
+    local S, A = p:pointer("S", cfg.dtype.c, cfg.s_units), p:pointer("A", "const float", cfg.a_units)
+    local B = p:pointer("B", "const float", "WIDTH LANES")
     local panels, n = p:integer("panels"), cfg.K >= cfg.unroll and p:integer("n")
     local folds, rest = cfg.folds and p:integer("folds"), cfg.folds and p:integer("rest")
     p:loop(panels, function()
@@ -115,7 +118,7 @@ end
 function product.pack(cfg)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. cfg.name, {("Rows of %d panels from rows of a matrix."):format(cfg.strip)})
-    local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const " .. cfg.dtype.c), p:integer("n")
+    local dst, src, n = p:pointer("dst", "float", "K_BLOCK*WIDTH WIDTH LANES"), p:pointer("src", "const " .. cfg.dtype.c), p:integer("n")
     p:loop(n, function()
         for q = 0, cfg.strip - 1 do
             for v = 0, cfg.vectors - 1 do

@@ -13,7 +13,7 @@ function panel_rows.copy(cfg, has)
     local lanes = cfg.isa.lanes
     local width = cfg.vectors * lanes
     local p = ir.program(cfg.isa, cfg.prefix .. has.name, {"Rows as n panels of each, in f32."})
-    local A, W = p:pointer("A", "float"), p:pointer("W", "const " .. cfg.dtype.c)
+    local A, W = p:pointer("A", "float", "WIDTH LANES"), p:pointer("W", "const " .. cfg.dtype.c)
     local n, rows, over, back = p:integer("n"), p:integer("rows"), p:integer("over"), p:integer("back")
     local pitch = has.pitch or p:integer("pitch")
     local mask = has.masked and p:pointer("mask", "const float")
@@ -46,7 +46,7 @@ end
 function panel_rows.collect(cfg, has)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. has.name, {("C %s a row of n panels."):format(has.add and "+=" or "=")})
-    local C, S = p:pointer("C", has.dtype.c), p:pointer("S", "const float")
+    local C, S = p:pointer("C", has.dtype.c), p:pointer("S", "const float", "WIDTH LANES")
     local n, pitch = p:integer("n"), p:integer("pitch")
     p:loop(n, function()
         for v = 0, cfg.vectors - 1 do
@@ -68,7 +68,7 @@ function panel_rows.collect_rows(cfg, has)
     local width = cfg.vectors * lanes
     local p = ir.program(cfg.isa, cfg.prefix .. has.name, {("Columns of n rows %s two panels."):format(has.add and "+=" or "=")})
     local out, column = p:pointer("out", "float *const"), p:integer("column")
-    local S, n, pitch = p:pointer("S", "const float"), p:integer("n"), p:integer("pitch")
+    local S, n, pitch = p:pointer("S", "const float", "WIDTH LANES"), p:integer("n"), p:integer("pitch")
     p:loop(n, function()
         local soon, row = p:op("load_pointer", "soon", p:at(out, 8)), p:op("load_pointer", "row", p:at(out, 0))
         for i = 0, 2 * width - 1, 16 do

@@ -20,8 +20,8 @@ local function to_lanes(cfg, s)
 end
 
 function tiles.forward(spec, has, cfg, s, names)
-    local list = gemm.heights(product.add, with(cfg, {name = "product", a_row = s.x_pitch, a_k = 1, pitch = s.pitch}),
-        names.tile_rows)
+    local list = gemm.heights(product.add, with(cfg, {name = "product", a_row = s.x_pitch, a_k = 1, pitch = s.pitch,
+        a_units = "X_PITCH", s_units = "PITCH LANES"}), names.tile_rows)
     local function put(p)
         list[#list + 1] = p
     end
@@ -52,9 +52,10 @@ end
 
 function tiles.backward(spec, has, cfg, s, names)
     local set = with(cfg, {name = "product", dtype = names.dx_type, a_row = s.pitch, a_k = 1, pitch = spec.H, K = spec.E,
+        a_units = "PITCH", s_units = "H LANES",
         skip = s.rows_e - spec.E, folds = s.folds})
     local list = gemm.heights(product.set, set, names.tile_rows)
-    local outer = with(cfg, {name = "outer", a_row = 1, a_k = s.pitch, pitch = s.width})
+    local outer = with(cfg, {name = "outer", a_row = 1, a_k = s.pitch, pitch = s.width, a_units = "PITCH", s_units = "WIDTH LANES"})
     table.move(gemm.heights(product.add, outer, names.outer_rows), 1, #names.outer_rows, #list + 1, list)
     local function put(p)
         list[#list + 1] = p

@@ -155,7 +155,7 @@ end
 function rows.transpose(cfg, dt, name, pitch)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose %d x %d sums."):format(lanes, lanes)})
-    local T, S = p:pointer("T", dt.c), p:pointer("S", "const float")
+    local T, S = p:pointer("T", dt.c), p:pointer("S", "const float", "WIDTH")
     transposed(p, function(i)
         return p:op("load", "row_" .. i, p:at(S, i * cfg.vectors * lanes))
     end, function(c, x)
@@ -206,7 +206,7 @@ function rows.scatter(cfg, name, has)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. name,
         {("Column c of %d x %d sums is %s row out[c]."):format(lanes, lanes, has.add and "added to" or "put into")})
-    local out, column, S = p:pointer("out", "float *const"), p:integer("column"), p:pointer("S", "const float")
+    local out, column, S = p:pointer("out", "float *const"), p:integer("column"), p:pointer("S", "const float", "WIDTH")
     local a = has.scaled and p:op("load", "scale", p:at(p:pointer("a", "const float"), 0))
     transposed(p, function(i)
         local x = p:op("load", "row_" .. i, p:at(S, i * cfg.vectors * lanes))
