@@ -37,7 +37,7 @@ static void add_command(struct text *t, const struct options *o, const struct jo
 {
     struct text spec = {0};
     text_fmt(&spec, "%s%s%s", j->path, *j->kernel[k] ? ":" : "", j->kernel[k]);
-    text_fmt(t, "moegen gen");
+    text_fmt(t, "./moegen gen");
     add_word(t, spec.at ? spec.at : "");
     text_free(&spec);
     add_option(t, "--target", o->target);

@@ -228,7 +228,7 @@ local function part_text(job, shared)
     if at then
         text = text:sub(1, at - 1) .. tiles .. text:sub(stop + 1)
     end
-    return emit.part_banner(job) .. text
+    return job.bare and text or require("banner").part(job) .. text
 end
 
 -- What the template of a job sees as `parts`; nil and a sentence when a tile does not fit. Adds to `shared`.

@@ -52,7 +52,7 @@ local function sections(text)
     return list
 end
 
--- Names that differ in a number at their end, together: "gemm_12 .. gemm_1".
+-- Names that differ in a number at their end, together: "gemm_12..1".
 local function folded(names)
     local out, stems = {}, {}
     for _, name in ipairs(names) do
@@ -66,7 +66,7 @@ local function folded(names)
         end
     end
     for i, one in ipairs(out) do
-        out[i] = one.last and one.first .. " .. " .. one.last or one.first
+        out[i] = one.last and one.first .. ".." .. one.last:match("%d+$") or one.first
     end
     return out
 end

@@ -6,7 +6,7 @@ local fit = {}
 local WIDTH <const> = 100
 
 -- Break text at spaces into lines that start with `first`, then `rest`.
-local function words(text, first, rest)
+function fit.words(text, first, rest)
     local out, line, fresh = {}, first, true
     for word in text:gmatch("%S+") do
         if not fresh and #line + 1 + #word > WIDTH then
@@ -19,6 +19,8 @@ local function words(text, first, rest)
     out[#out + 1] = line
     return table.concat(out, "\n")
 end
+
+local words = fit.words
 
 -- Places where a line of code may be broken: {at = last column kept, depth = open parentheses, column = of the innermost}.
 local function places(line)
@@ -51,6 +53,9 @@ local function best(line, indent)
     for _, p in ipairs(places(line)) do
         if p.at <= WIDTH and p.at > indent + 20 then
             local score = p.depth * 4 + p.rank * p.rank * 2 - (p.at > 60 and 3 or 0)
+            if p.rank == 1 and p.depth > 1 and p.column + #line - p.at > WIDTH then
+                score = score + 16   -- what is left would not fit behind the parenthesis
+            end
             if not chosen or score <= chosen.score then
                 p.score = score
                 chosen = p
@@ -107,6 +112,9 @@ local function line_of(line)
     local lead, text = line:match("^(%s*// )(.*)$")
     if lead then
         return words(text, lead, lead)
+    end
+    if line:find("^ %*     %S") then
+        return line   -- a command is run as it stands
     end
     local star, key, rest = line:match("^( %* )(.-= %S+%s+)(%(.*)$")
     if star then

@@ -96,8 +96,8 @@ function moegen.build(req)
     compose.fill(job, names, tile_text.preamble(job, shared), tiles)
     names.includes = emit.includes(job)
     local text = template.render(job.family, names, job.bare)  -- C
-    text = emit.banner(job) .. symbols.settle(text, job.title, emit.members(job))
     local file = not job.bare and require "fit"                       -- lines that a reader's window holds
+    text = (file and require("banner").file(job, text) or "") .. symbols.settle(text, job.title, emit.members(job))
     return {name = job.title, c = file and file.text(text) or text, h = file and file.text(emit.header(job)) or "",
             meta = emit.meta(job), notes = job.info.notes or {}}
 end

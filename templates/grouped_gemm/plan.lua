@@ -271,13 +271,13 @@ function grouped.names(spec, plan, job)
             return list
         end
         add(rows.widen(cfg, io, "widen"))
-        add(rows.turn(cfg, "turn", {dtype = f32, stride = c.STAGE, pitch = width, along = lanes, step = lanes * width}))
+        add(rows.turn(cfg, "turn", {dtype = f32, stride = c.STAGE, s_units = "STAGE", pitch = width, along = lanes, step = lanes * width}))
         if forward then
             add(panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}))
             if names.copies_edges then
                 add(panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}))
             end
-            add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = plan.slab, along = lanes * width, step = lanes}))
+            add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = plan.slab, t_units = "SLAB", along = lanes * width, step = lanes}))
             add(rows.put(cfg, out, "put", factor))
             return list
         end

@@ -281,7 +281,7 @@ function forward.names(spec, plan, job)
             list[#list + 1] = rows.add(cfg, "combine", {scaled = has.affinity_in_combine, add = spec.accumulate})
         end
         if names.transposes then
-            list[#list + 1] = rows.transpose(cfg, io, "transpose", spec.block_size)
+            list[#list + 1] = rows.transpose(cfg, io, "transpose", spec.block_size, "B")
         end
         list[#list + 1] = rows.zero(cfg, "zero")
         return list

@@ -16,7 +16,7 @@ end
 -- Rows of logits to a row for each expert.
 local function to_lanes(cfg, s)
     local wide = cfg.isa.lanes
-    return {dtype = dtype.f32, stride = s.pitch, pitch = wide, along = wide, step = wide * wide}
+    return {dtype = dtype.f32, stride = s.pitch, s_units = "PITCH", pitch = wide, along = wide, step = wide * wide}
 end
 
 function tiles.forward(spec, has, cfg, s, names)
@@ -67,7 +67,7 @@ function tiles.backward(spec, has, cfg, s, names)
     put(rows.turn(cfg, "turn_weights", {dtype = names.io_type, stride = spec.E, pitch = s.width, along = wide, step = wide * s.width}))
     put(rows.widen(cfg, dtype.f32, "copy"))
     put((has.softmax or has.balance) and rows.turn(cfg, "turn", to_lanes(cfg, s)) or nil)
-    put(rows.turn(cfg, "turn_back", {dtype = dtype.f32, stride = wide, pitch = s.pitch, along = wide * wide, step = wide}))
+    put(rows.turn(cfg, "turn_back", {dtype = dtype.f32, stride = wide, pitch = s.pitch, t_units = "PITCH", along = wide * wide, step = wide}))
     put(spec.E >= wide and rows.turn(cfg, "turn_sums", {dtype = dtype.f32, stride = s.width, pitch = spec.E,
         along = wide * s.width, step = wide}) or nil)
     put((has.softmax or has.over_chosen and not has.sigmoid) and lanes.softmax(cfg) or nil)

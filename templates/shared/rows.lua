@@ -151,11 +151,11 @@ local function transposed(p, row, column)
     end
 end
 
--- A square of lanes x lanes: column c of S (rows `width` apart) becomes the run T[c * pitch ..], in dtype dt.
-function rows.transpose(cfg, dt, name, pitch)
+-- A square of lanes x lanes: column c of S (rows `width` apart) becomes the run T[c * pitch ..], in dtype dt. units: of T, see coordinate.lua
+function rows.transpose(cfg, dt, name, pitch, units)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose %d x %d sums."):format(lanes, lanes)})
-    local T, S = p:pointer("T", dt.c), p:pointer("S", "const float", "WIDTH")
+    local T, S = p:pointer("T", dt.c, units), p:pointer("S", "const float", "WIDTH")
     transposed(p, function(i)
         return p:op("load", "row_" .. i, p:at(S, i * cfg.vectors * lanes))
     end, function(c, x)
@@ -167,11 +167,14 @@ end
 -- n squares of lanes x lanes: column c of a square becomes the run T[c * pitch ..], in f32.
 -- how: dtype (of S), stride (between rows of S, elements; nil: the parameter ld, and `back` leads from a square's last row to the
 -- next square), pitch, along (from a square of S to the next), step (of T); apart: a square takes every other group of 4 rows
--- of S; pairs: a square has as many columns as fit into the lanes, see quantise.per_lane
+-- of S; pairs: a square has as many columns as fit into the lanes, see quantise.per_lane; s_units, t_units: see coordinate.lua
 function rows.turn(cfg, name, how)
     local lanes, per_lane = cfg.isa.lanes, how.pairs and quantise.per_lane(how.dtype) or 1
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose n squares of %d x %d."):format(lanes, per_lane * lanes)})
-    local T, S, n = p:pointer("T", "float"), p:pointer("S", "const " .. how.dtype.c), p:integer("n")
+    local width = cfg.vectors * lanes
+    local T = p:pointer("T", "float", how.t_units or how.pitch == width and "WIDTH LANES" or nil)
+    local S = p:pointer("S", "const " .. how.dtype.c, how.s_units or how.stride == width and "WIDTH LANES" or nil)
+    local n = p:integer("n")
     local ld = not how.stride and p:integer("ld")
     local back = ld and p:integer("back")
     local split = how.pairs and quantise.split(p, how.dtype) or function(_, x) return x end
