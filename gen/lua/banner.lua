@@ -59,7 +59,7 @@ end
 
 -- How it is done, in the words of the family's header.
 local function algorithm(job)
-    local says = job.family.algorithm
+    local says = assert(job.family.algorithm, "no algorithm")
     return table.concat(type(says) == "function" and says(job.spec, job.plan) or says, " ")
 end
 

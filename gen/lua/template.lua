@@ -7,9 +7,10 @@
 --     $(text)                             a hole alone on its line takes text of many lines, or vanishes when it is ""
 --     $(include "routing")                the text of a fragment, templates/ROOM/routing.c.in, which sees the same names
 --
--- Above the line `@ ----` stands the family's header: Lua that returns the family table (schema, contract, plan). That of a
--- fragment returns what it gives and needs, which only the build reads, see fragments.lua. A fragment lies in the family's
--- room, templates/FAMILY/, in a room that the header names (rooms = {"product"}), or in templates/shared/; not in two of them.
+-- Above the line `@ ----` stands the family's header: Lua that returns the family table (schema, contract, plan, and the
+-- `algorithm` in some sentences, for who reads the generated C). That of a fragment returns what it gives and needs, which only
+-- the build reads, see fragments.lua. A fragment lies in the family's room, templates/FAMILY/, in a room that the header names
+-- (rooms = {"product"}), or in templates/shared/; not in two of them.
 -- Translated to Lua by translate.lua, as a rule when moegen is built.
 local source = require "source"
 
