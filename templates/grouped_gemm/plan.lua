@@ -277,7 +277,8 @@ function grouped.names(spec, plan, job)
             if names.copies_edges then
                 add(panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}))
             end
-            add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = plan.slab, t_units = "SLAB", along = lanes * width, step = lanes}))
+            add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = plan.slab, t_units = "SLAB",
+                along = lanes * width, step = lanes}))
             add(rows.put(cfg, out, "put", factor))
             return list
         end

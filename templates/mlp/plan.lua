@@ -149,7 +149,8 @@ local function names_of(spec, plan, job, totals, gives)
         panels.tiles(names, cfg, plan, add)
         local width = plan.vectors * lanes
         local stage = round_up(math.max(spec.H, spec.I_TP), 16) + 16
-        add(rows.turn(cfg, "turn", {dtype = dtype.f32, stride = stage, s_units = "STAGE", pitch = width, along = lanes, step = lanes * width}))
+        add(rows.turn(cfg, "turn", {dtype = dtype.f32, stride = stage, s_units = "STAGE", pitch = width,
+            along = lanes, step = lanes * width}))
         for _, give in ipairs(gives) do
             if spec[give[4]] >= lanes then
                 add(rows.transpose(cfg, dtype[give[2]], give[1] .. "_square", spec[give[4]]))

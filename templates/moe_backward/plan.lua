@@ -158,7 +158,8 @@ function backward.names(spec, plan, job)
             add(rows.column(cfg, io, "column", width))
         end
         local f32 = dtype.f32
-        add(rows.turn(cfg, "turn", {dtype = f32, stride = c.STAGE, s_units = "STAGE", pitch = width, along = isa.lanes, step = isa.lanes * width}))
+        add(rows.turn(cfg, "turn", {dtype = f32, stride = c.STAGE, s_units = "STAGE", pitch = width,
+            along = isa.lanes, step = isa.lanes * width}))
         if spec.H >= isa.lanes then
             add(rows.scatter(cfg, "scatter", {scaled = has.pre}))
             add(rows.scatter(cfg, "scatter_add", {scaled = has.pre, add = true}))

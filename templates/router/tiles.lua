@@ -64,10 +64,12 @@ function tiles.backward(spec, has, cfg, s, names)
     put(product.pack(with(cfg, {name = "pack", dtype = names.io_type, strip = 1, panel = panel, ld = spec.H})))
     put(s.full >= cfg.strip and product.pack(with(cfg, {name = "pack_strip", dtype = names.io_type, strip = cfg.strip,
         panel = panel, ld = spec.H})) or nil)
-    put(rows.turn(cfg, "turn_weights", {dtype = names.io_type, stride = spec.E, s_units = "E", pitch = s.width, along = wide, step = wide * s.width}))
+    put(rows.turn(cfg, "turn_weights", {dtype = names.io_type, stride = spec.E, s_units = "E", pitch = s.width,
+        along = wide, step = wide * s.width}))
     put(rows.widen(cfg, dtype.f32, "copy"))
     put((has.softmax or has.balance) and rows.turn(cfg, "turn", to_lanes(cfg, s)) or nil)
-    put(rows.turn(cfg, "turn_back", {dtype = dtype.f32, stride = wide, pitch = s.pitch, t_units = "PITCH", along = wide * wide, step = wide}))
+    put(rows.turn(cfg, "turn_back", {dtype = dtype.f32, stride = wide, pitch = s.pitch, t_units = "PITCH",
+        along = wide * wide, step = wide}))
     put(spec.E >= wide and rows.turn(cfg, "turn_sums", {dtype = dtype.f32, stride = s.width, pitch = spec.E, t_units = "E",
         along = wide * s.width, step = wide}) or nil)
     put((has.softmax or has.over_chosen and not has.sigmoid) and lanes.softmax(cfg) or nil)

@@ -151,7 +151,8 @@ local function transposed(p, row, column)
     end
 end
 
--- A square of lanes x lanes: column c of S (rows `width` apart) becomes the run T[c * pitch ..], in dtype dt. units: of T, see coordinate.lua
+-- A square of lanes x lanes: column c of S (rows `width` apart) becomes the run T[c * pitch ..], in dtype dt.
+-- units: of T, see coordinate.lua
 function rows.transpose(cfg, dt, name, pitch, units)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose %d x %d sums."):format(lanes, lanes)})
