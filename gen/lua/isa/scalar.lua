@@ -6,7 +6,6 @@
 -- meaning    statement for lane l of LANES; d, a, b, c point to vec (f float, i int32_t, u uint32_t lanes), m to memory
 -- whole      the same as a statement for all lanes, or for the rows of tiles (class t); helpers: see print_c.lua
 -- says       the same for the comment beside the bytes
--- mode       the op is about the thread's state, not about its operands
 -- products   of a lane, where it is not one (ops D a b)
 --
 -- A NEW INSTRUCTION SET (EVEX or VEX) takes 2 files: gen/lua/isa/<name>.lua with a row per op it has (copy avx2.lua, which
@@ -15,7 +14,7 @@
 -- the CPU features), and, for a feature moegen has not met yet, one row in runtime/cpu.c. The planner ranks targets by
 -- their properties, the encoder test and the kernel tests enumerate isa/ by themselves. An op that is in no table yet
 -- gets its meaning here first.
-return {
+local ops = {
     -- op            operands                meaning
     zero         = {operands = "d",         meaning = "d->u[l] = 0", says = "$d = 0"},
     const        = {operands = "d i",       meaning = "d->u[l] = i", says = "$d = $i", immediate = "bits"},
@@ -92,19 +91,10 @@ return {
     load_pointer = {operands = "d m",       class = "r", ctype = "float *", whole = "$d = *$m;", says = "$d = $m"},
     prefetch_0   = {operands = "m",         whole = "(void)m;", says = "fetch $m"},
     prefetch_1   = {operands = "m",         whole = "(void)m;", says = "fetch $m to L2"},
-
-    -- the thread's floating-point mode: a control word of the CPU, see entry.lua
-    keep_mode    = {operands = "m",         mode = true, whole = "mode_get((int32_t *)m);", says = "$m = floating-point mode", writes = true},
-    set_mode     = {operands = "m",         mode = true, whole = "mode_set(*(const int32_t *)m);", says = "floating-point mode = $m"},
-
-    -- tiles: 16 rows of 64 bytes, rows in memory s bytes apart; sums are f32, products of bf16 pairs
-    tile_config  = {operands = "m",         class = "t", whole = "(void)m;", says = "tile shapes = $m"},
-    tile_release = {operands = "",          class = "t", whole = "", says = "tiles off"},
-    tile_zero    = {operands = "d",         class = "t", whole = "for (int r = 0; r < 16; r++) for (int n = 0; n < 16; n++) d->f[r][n] = 0;",
-                                            says = "$d = 0"},
-    tile_load    = {operands = "d m s",     class = "t", whole = "for (int r = 0; r < 16; r++) copy_64(d->row[r], (const uint8_t *)m + r * s);",
-                                            says = "$d = rows of $m"},
-    tile_store   = {operands = "m s a",     class = "t", whole = "for (int r = 0; r < 16; r++) copy_64((uint8_t *)m + r * s, a->row[r]);",
-                                            says = "rows of $m = $a", writes = true},
-    tile_dot     = {operands = "D a b",     class = "t", whole = "dot_bf16(d, a, b);", says = "$d += $a * $b"},
 }
+
+for name, op in next, (require "isa.scalar_state") do   -- in any order
+    ops[name] = op
+end
+
+return ops
