@@ -134,6 +134,8 @@ void sandbox_setup(lua_State *L, struct sandbox *s)
     lua_setfield(L, -2, "native");
     encode_open(L);
     lua_setfield(L, -2, "encode");
+    words_open(L);
+    lua_setfield(L, -2, "words");
     lua_pushcclosure(L, require, 1);
     lua_setglobal(L, "require");
     source_load(L, s->root, "prelude");

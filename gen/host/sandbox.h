@@ -54,6 +54,7 @@ void source_load(struct lua_State *L, const char *root,
 void source_open(struct lua_State *L); /* pushes module "source" */
 int native_open(struct lua_State *L);  /* native.c: pushes module "native" */
 int encode_open(struct lua_State *L);  /* encode_lua.c: pushes module "encode" */
+int words_open(struct lua_State *L);   /* words.c: pushes module "words" */
 
 /* ---- embedded.c ---- */
 

@@ -20,6 +20,7 @@ local schema = require "schema"
 local symbols = require "symbols"
 local template = require "template"
 local tile_text = require "tile_text"
+local words = require "words"   -- gen/words.c
 
 local compose = {}
 
@@ -155,38 +156,13 @@ end
 
 -- Their C ----------------------------------------------------------------------------------------------------------
 
--- Names that a C text defines at file scope: functions, data, tags, enumerators, types.
-local function definitions(text, names)
-    local map = {}
-    text = text:gsub("//[^\n]*", "")
-    for _, row in ipairs(names.constants or {}) do
-        map[row[1]] = true
+-- Names that a C text, with these constants, defines at file scope, as a set.
+local function definitions(text, constants)
+    local set = words.defined(text)
+    for _, row in ipairs(constants or {}) do
+        set[row[1]] = true
     end
-    for name in text:gmatch("static%s+[^;={}%(%[]-([%a_][%w_]*)%s*[%(%[=;]") do
-        map[name] = true
-    end
-    for _, kind in ipairs{"struct", "union", "enum"} do
-        for name in text:gmatch("%f[%w_]" .. kind .. "%s+([%a_][%w_]*)%s*{") do
-            map[name] = true
-        end
-    end
-    for list in text:gmatch("%f[%w_]enum%s*[%w_]*%s*(%b{})") do
-        for name in list:gmatch("[{,]%s*([%a_][%w_]*)") do
-            map[name] = true
-        end
-    end
-    for name in text:gmatch("typedef%s[^;]-([%a_][%w_]*);") do
-        map[name] = true
-    end
-    return map
-end
-
--- The text with those names replaced, outside of comments.
-local function renamed(text, map)
-    return (text:gsub("[^\n]+", function(line)
-        local code, comment = line:match("^([^\"]-)(//.*)$")
-        return (code or line):gsub("%f[%w_][%a_][%w_]*", map) .. (comment or "")
-    end))
+    return set
 end
 
 -- Sets the holes that every template has, but for includes.
@@ -211,7 +187,7 @@ local function part_text(job, shared)
     compose.fill(job, names, "", MARK)
     names.includes = ""
     local text = template.render(job.family, names, job.bare)
-    local map = definitions(text, {constants = constants})
+    local map = definitions(text, constants)
     map[job.name .. "_args"] = nil
     for name in pairs(map) do
         map[name] = job.part .. "_" .. name
@@ -222,7 +198,7 @@ local function part_text(job, shared)
             assert(not map[name], name .. " names a tensor or size and something at file scope")
         end
     end
-    text = renamed(text, map):gsub("^%s+", "")
+    text = words.renamed(text, map):gsub("^%s+", "")
     text = text:gsub("int64_t " .. job.name .. "_workspace%(", "static %0")
     local at, stop = text:find(MARK, 1, true)
     if at then

@@ -38,6 +38,7 @@ return function(root, paths)
             end,
         }
     end
+    package.preload.words = function() return {} end   -- nothing is rendered here
     require "prelude"
     local template, families = require "template", {}
     local wrong = require "fragments"(paths, function(path) return read(root .. "/" .. path) end, function(name, fragment)

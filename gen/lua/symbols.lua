@@ -4,6 +4,7 @@
 --
 -- C is made with SELF in the place of the name, so that the two kinds can be told apart; settle() puts the name in.
 local reserved = require "reserved"
+local words = require "words"   -- gen/words.c
 
 local symbols = {}
 
@@ -11,8 +12,13 @@ symbols.SELF = "moegen_self"   -- no name of a kernel begins like this
 
 -- ---- which names a kernel may have ----
 
+-- Is it one of the words of a list? They have spaces or line ends around them.
 local function has(list, word)
-    return list:find("%s" .. word .. "%s") ~= nil
+    local from, to = 0, 0
+    repeat
+        from, to = list:find(word, to + 1, true)
+    until not from or list:find("^%s", from - 1) and list:find("^%s", to + 1)
+    return from ~= nil
 end
 
 -- Why the C identifier cannot be a kernel's name, as in "'malloc' belongs to the C library"; nil if it can.
@@ -50,21 +56,6 @@ local function words_from(text, stem)
         if from == 1 or not text:find("^[%w_]", from - 1) then
             set[text:match("^[%w_]+", from)] = true
         end
-    end
-end
-
--- SELF replaced.
-local function named(text, name)
-    local out, at = {}, 1
-    while true do
-        local from, to = text:find(symbols.SELF, at, true)
-        if not from then
-            out[#out + 1] = text:sub(at)
-            return table.concat(out)
-        end
-        out[#out + 1] = text:sub(at, from - 1)
-        out[#out + 1] = name
-        at = to + 1
     end
 end
 
@@ -123,7 +114,7 @@ function symbols.settle(text, name, members)
             map[word] = other
         end
     end
-    return named(next(map) and renamed(text, map) or text, name)
+    return words.replaced(next(map) and renamed(text, map) or text, symbols.SELF, name)
 end
 
 return symbols
