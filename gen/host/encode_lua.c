@@ -62,21 +62,36 @@ static unsigned small(lua_State *L, int i)
     return (unsigned)n;
 }
 
+/* Fields of operands and items; their names are upvalues of every function, in this order. */
+enum key { REG, BASE, SIZE, OFFSET, INDEX, OP_NAME, ROW, CODER, KEYS };
+static const char *const key_names[] = {"reg",   "base", "size", "offset",
+                                        "index", "name", "row",  "coder"};
+
+/* Pushes a field of the table at a place of the stack; returns its type. */
+static int field(lua_State *L, int table, enum key key)
+{
+    table = lua_absindex(L, table);
+    lua_pushvalue(L, lua_upvalueindex((int)key + 1));
+    return lua_rawget(L, table);
+}
+
 /* Field of the table on top that is an integer. */
-static lua_Integer number(lua_State *L, const char *key)
+static lua_Integer number(lua_State *L, enum key key)
 {
     int good;
-    lua_getfield(L, -1, key);
+    field(L, -1, key);
     lua_Integer n = lua_tointegerx(L, -1, &good);
     if (!good)
-        luaL_error(L, "an operand has no '%s'", key);
+        luaL_error(L, "an operand has no '%s'", key_names[key]);
     lua_pop(L, 1);
     return n;
 }
 
 static unsigned reg_on_top(lua_State *L)
 {
-    lua_Integer n = number(L, "reg");
+    if (!lua_istable(L, -1))
+        luaL_error(L, "an operand is no value");
+    lua_Integer n = number(L, REG);
     if (n < 0 || n >= 32)
         luaL_error(L, "no register %d", (int)n);
     return (unsigned)n;
@@ -98,18 +113,20 @@ static unsigned reg_at(lua_State *L, const struct coder *c, int list, char lette
 static bool memory(lua_State *L, const struct coder *c, int list, struct operands *o)
 {
     int stride = c->at['T' - 'A'];
-    if (lua_getfield(L, -1, "base") == LUA_TNIL) {
+    if (!lua_istable(L, -1))
+        luaL_error(L, "an operand is no value");
+    if (field(L, -1, BASE) == LUA_TNIL) {
         lua_pop(L, 1);
         return false;
     }
     o->base = reg_on_top(L);
-    lua_Integer size = number(L, "size");
+    lua_Integer size = number(L, SIZE);
     lua_pop(L, 1);
-    o->disp = number(L, "offset") * size;
+    o->disp = number(L, OFFSET) * size;
     if (stride) /* rows a stride apart */
         lua_rawgeti(L, list, stride + 1);
     else
-        lua_getfield(L, -1, "index");
+        field(L, -1, INDEX);
     o->indexed = lua_istable(L, -1);
     if (o->indexed) {
         o->index = reg_on_top(L);
@@ -175,24 +192,47 @@ static int one_op(lua_State *L)
     return give(L, &code);
 }
 
-/* Of the item on top of the stack: its coder, or NULL where it is no op that stands alone; `row`,
- * or -1. tables: place on the stack of two tables of rows. */
-static const struct coder *coder_of(lua_State *L, int tables, lua_Integer *row)
+/* Coders by the name of their op, whose address is the same everywhere while it is in use. */
+struct seen {
+    const char *name;
+    const struct coder *coder;
+};
+enum { SEEN = 64 };
+
+/* The coder of the op whose name is on top of the stack, or NULL where it is no op that stands
+ * alone. tables: place on the stack of two tables of rows. */
+static const struct coder *coder_named(lua_State *L, int tables, const char *name)
 {
     int top = lua_gettop(L);
     const struct coder *c = NULL;
-    if (lua_getfield(L, top, "name") == LUA_TSTRING && strcmp(lua_tostring(L, -1), "const") != 0) {
-        lua_pushvalue(L, -1);
-        if (lua_rawget(L, tables) == LUA_TNIL) {
-            lua_pushvalue(L, -2);
-            lua_rawget(L, tables + 1);
-        }
-        if (lua_istable(L, -1) && lua_getfield(L, -1, "coder") != LUA_TNIL)
-            c = coder_at(L, -1);
-        lua_getfield(L, top, "row");
-        *row = luaL_optinteger(L, -1, -1);
+    if (strcmp(name, "const") == 0)
+        return NULL;
+    lua_pushvalue(L, -1);
+    if (lua_rawget(L, tables) == LUA_TNIL) {
+        lua_pushvalue(L, top);
+        lua_rawget(L, tables + 1);
     }
+    if (lua_istable(L, -1) && field(L, -1, CODER) != LUA_TNIL)
+        c = coder_at(L, -1);
     lua_settop(L, top);
+    return c;
+}
+
+/* Of the item on top of the stack: its coder, or NULL; `row`, or -1. */
+static const struct coder *coder_of(lua_State *L, int tables, struct seen *seen, lua_Integer *row)
+{
+    const struct coder *c = NULL;
+    if (field(L, -1, OP_NAME) == LUA_TSTRING) {
+        const char *name = lua_tostring(L, -1);
+        struct seen *s = &seen[((uintptr_t)name >> 4) % SEEN];
+        if (s->name != name)
+            *s = (struct seen){name, coder_named(L, tables, name)};
+        c = s->coder;
+    }
+    lua_pop(L, 1);
+    if (c && field(L, -1, ROW) != LUA_TNIL)
+        *row = lua_tointeger(L, -1);
+    lua_pop(L, c ? 1 : 0);
     return c;
 }
 
@@ -205,6 +245,7 @@ static int run(lua_State *L)
     enum { ITEMS = 1, TABLES = 4, ENDS = 6 };
     lua_Integer i = luaL_checkinteger(L, 2), last = luaL_checkinteger(L, 3), before = -1;
     size_t length = 0;
+    struct seen seen[SEEN] = {{NULL, NULL}};
     luaL_checktype(L, ITEMS, LUA_TTABLE);
     luaL_checktype(L, TABLES, LUA_TTABLE);
     luaL_checktype(L, TABLES + 1, LUA_TTABLE);
@@ -216,7 +257,7 @@ static int run(lua_State *L)
         struct bytes code = {.n = 0};
         lua_Integer row = -1;
         lua_rawgeti(L, ITEMS, i);
-        const struct coder *c = coder_of(L, TABLES, &row);
+        const struct coder *c = coder_of(L, TABLES, seen, &row);
         bool fits = c && (length == 0 || ((row >= 0) == (before >= 0) && row >= before));
         if (fits)
             add_op(L, c, lua_gettop(L), NULL, &code);
@@ -272,6 +313,9 @@ int encode_open(lua_State *L)
     static const luaL_Reg functions[] = {{"coder", new_coder},  {"op", one_op},
                                          {"run", run},          {"register", on_register},
                                          {"memory", on_memory}, {NULL, NULL}};
-    luaL_newlib(L, functions);
+    luaL_newlibtable(L, functions);
+    for (int i = 0; i < KEYS; i++)
+        lua_pushstring(L, key_names[i]);
+    luaL_setfuncs(L, functions, KEYS);
     return 1;
 }
