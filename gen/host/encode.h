@@ -37,6 +37,15 @@ struct operands {
     int64_t disp, imm;
 };
 
+/* A row of an instruction table, parsed: its notation, and the places where the operands of its op
+ * go. See the head of gen/lua/isa/avx512.lua. */
+struct coder {
+    struct form form;
+    bool fixed; /* the immediate is `value` */
+    int64_t value;
+    uint8_t at[26]; /* letter of a place - 'A' -> number of the operand, 0: none */
+};
+
 bool encode_parse(struct form *f, const char *notation); /* false: not a notation */
 /* Add an instruction whose ModRM operand is a register, memory at base + index << scale + disp, or
  * memory at disp from the instruction's end. */

@@ -13,13 +13,6 @@
 #include "encode.h"
 #include "sandbox.h"
 
-struct coder {
-    struct form form;
-    bool fixed; /* the immediate is `value` */
-    lua_Integer value;
-    uint8_t at[26]; /* letter of a place - 'A' -> number of the operand, 0: none */
-};
-
 /* encode.coder(notation, places, n, fixed). places: "RVM", a letter per operand; n: size of what an
  * EVEX memory operand reads (64); fixed: the immediate, if it is not an operand */
 static int new_coder(lua_State *L)

@@ -134,6 +134,8 @@ void sandbox_setup(lua_State *L, struct sandbox *s)
     lua_setfield(L, -2, "native");
     encode_open(L);
     lua_setfield(L, -2, "encode");
+    tape_open(L);
+    lua_setfield(L, -2, "tape");
     words_open(L);
     lua_setfield(L, -2, "words");
     lua_pushcclosure(L, require, 1);

@@ -55,6 +55,7 @@ void source_open(struct lua_State *L); /* pushes module "source" */
 int native_open(struct lua_State *L);  /* native.c: pushes module "native" */
 int encode_open(struct lua_State *L);  /* encode_lua.c: pushes module "encode" */
 int words_open(struct lua_State *L);   /* words.c: pushes module "words" */
+int tape_open(struct lua_State *L);    /* tape.c: pushes module "tape" */
 
 /* ---- embedded.c ---- */
 

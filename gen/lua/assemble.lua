@@ -16,6 +16,7 @@ local function coder(row)
     row.coder = row.coder or encode.coder(row[3], row[4], row[5], row.fixed)
     return row.coder
 end
+assemble.coder = coder
 
 -- The row of an op on the program's target.
 function assemble.row(p, name)
@@ -34,6 +35,7 @@ local function frame(name)
     row.coder = row.coder or encode.coder(row[2], row[3])
     return row.coder
 end
+assemble.frame = frame
 
 local function frame_op(name, reg, rm, imm)
     return encode.register(frame(name), reg, rm, imm)

@@ -29,7 +29,7 @@ local size_of = {
 
 -- Parsed once per op: roles[i] is the letter of operand i; reads: the operands that are only read values; at.d, at.D, at.m,
 -- at.i: which operand has that role.
-local function parse(op)
+function ir.parse(op)
     local roles, reads, at = {}, {}, {}
     for letter in op.operands:gmatch("%S+") do
         local i = #roles + 1
@@ -41,14 +41,23 @@ local function parse(op)
         end
     end
     op.roles, op.reads, op.at = roles, reads, at
+    op.size = op.ctype and size_of[(op.ctype:gsub(" %*$", ""))]
 end
 
+-- The class of programs: this file's, or that of taped.lua.
+ir.class = Program
+ir.Program = Program
+
 function ir.program(isa, name, note)
+    return ir.class.new{isa = isa, name = name, note = note or {}}
+end
+
+function Program.new(p)
     return setmetatable({
-        isa = isa, name = name, note = note or {},
+        isa = p.isa, name = p.name, note = p.note,
         params = {}, preamble = {}, code = {}, count = 0, values = {}, consts = {}, used = {}, used_list = {},
         general = {},   -- the values of class r
-        hoists = isa.registers.v - 16,
+        hoists = p.isa.registers.v - 16,
     }, Program)
 end
 
@@ -59,7 +68,7 @@ end
 
 -- The same tile for fewer rows: without the ops of rows from `rows` on. Registers and code are those of the taller one.
 function ir.shorter(p, rows, name, note)
-    return setmetatable({name = name, note = note, rows = rows, taller = p}, {__index = p})
+    return setmetatable({p[1], name = name, note = note, rows = rows, taller = p}, {__index = p})
 end
 
 -- The items of a program that it has.
@@ -89,11 +98,15 @@ function Program:value(name, class, ctype)
     return v
 end
 
+-- Bytes of what a pointer to this type points to.
+function ir.size_of(ctype)
+    return assert(size_of[(ctype:gsub("^const ", ""))], ctype)
+end
+
 -- A parameter. ctype is the pointed-to type, with its const: "const float". units: for the reader, see coordinate.lua
 function Program:pointer(name, ctype, units)
     local v = self:value(name, "r", ctype .. " *")
-    v.size, v.units = size_of[(ctype:gsub("^const ", ""))], units
-    assert(v.size, ctype)
+    v.size, v.units = ir.size_of(ctype), units
     self.params[#self.params + 1] = v
     return v
 end
@@ -117,7 +130,7 @@ function Program:use(name)
         if not op then
             error("no op " .. tostring(name), 3)
         elseif not op.roles then
-            parse(op)
+            ir.parse(op)
         end
         self.used[name] = op
         self.used_list[#self.used_list + 1] = name
@@ -151,7 +164,7 @@ function Program:op(name, ...)
         local values = self.values
         local result = {name = code[d], class = op.class or "v", def = at, last = at, reg = nil}
         if op.ctype then
-            result.ctype, result.size = op.ctype, size_of[(op.ctype:gsub(" %*$", ""))]
+            result.ctype, result.size = op.ctype, op.size
             self.general[#self.general + 1] = result
         end
         values[#values + 1] = result
@@ -168,7 +181,7 @@ end
 -- 16) it is loaded once, at the start of the program; else where it is used.
 function Program:const(name, x)
     local known = self.consts[name]
-    if type(known) == "table" then
+    if known and type(known) ~= "number" then
         return known
     elseif known then
         self.consts[name] = known + 1
@@ -178,17 +191,23 @@ function Program:const(name, x)
         return self:op("const", name, x)
     end
     self.hoists = self.hoists - 1
+    self:use("const")
+    local value = self:hoist(name, x)
+    self.consts[name] = value
+    return value
+end
+
+function Program:hoist(name, x)
     local value = self:value(name, "v")
     value.def, value.last = 0, self.count
     self.preamble[#self.preamble + 1] = {op = ops.const, name = "const", imm = x, value, x}
-    self:use("const")
-    self.consts[name] = value
     return value
 end
 
 -- A constant that the program goes on to change.
 function Program:const_copy(name, const_name, x)
-    if self.hoists > 0 or type(self.consts[const_name]) == "table" then
+    local known = self.consts[const_name]
+    if self.hoists > 0 or known and type(known) ~= "number" then
         return self:op("copy", name, self:const(const_name, x))
     end
     return self:op("const", name, x)

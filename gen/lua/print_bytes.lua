@@ -140,8 +140,12 @@ end
 bytes.parameters = parameters
 bytes.bits = assemble.bits
 
--- For libtcc: bytes, and a macro that calls them. It takes a string's bytes as they are, much faster than assembly.
+-- For libtcc, a program of taped.lua: bytes, and a macro that calls them. It takes a string's bytes as they are, much faster than assembly.
 local function print_data(p)
+    local code, why = p:code()
+    if not code then
+        return nil, why
+    end
     local tall, typedef = p.taller or p, ""
     if not tall.type then
         local list = {}
@@ -152,16 +156,17 @@ local function print_data(p)
         typedef = ("typedef void (*%s)(%s);\n"):format(tall.type, table.concat(list, ","))
     end
     return table.concat{typedef, "static const unsigned char ", p.name, "_code[] __attribute__((aligned(64))) = \"",
-        native.text(table.concat((assemble.place(p)))), "\";\n#define ", p.name, " ((", tall.type, ")", p.name, "_code)\n"}
+        native.text(code), "\";\n#define ", p.name, " ((", tall.type, ")", p.name, "_code)\n"}
 end
 
 -- C text that declares and defines the program, or nil and the reason why it does not fit.
 function bytes.print(p, job)
+    if job.jit then
+        return print_data(p)
+    end
     local ok, why = regalloc.allocate(p)
     if not ok then
         return nil, why
-    elseif job.jit then
-        return print_data(p)
     end
     local code, what = assemble.place(p, true)
     local out = {("extern void %s(%s) MOEGEN_HIDDEN;\n"):format(p.name, parameters(p)),

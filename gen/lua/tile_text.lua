@@ -2,6 +2,7 @@
 -- tile_text.lua - the tiles of a kernel as C text, in the plan's spelling, and what they share.
 local coordinate = require "coordinate"
 local entry = require "entry"
+local ir = require "ir"
 
 local tile_text = {}
 
@@ -34,6 +35,7 @@ function tile_text.tiles(job, names, shared)
             once(shared, shared.functions, name, want[1].scalar[name])
         end
     end
+    ir.class = job.bare and job.plan.spelling == "bytes" and require "taped" or ir.Program
     local tiles = {table.unpack(names.tiles())}
     tiles[#tiles + 1] = not job.part and entry.tile(job) or nil
     local lengths = not job.bare and coordinate.lengths(names.constants or {}, job.part and job.part .. "_" or "") or nil

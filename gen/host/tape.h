@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tape.h - a program of gen/lua/ir.lua that nobody reads, only the CPU: tape.c records it,
+ * tape_code.c gives its values registers and makes its machine code. Items count from 1, as
+ * ir.lua's. All memory is that of the Lua state. */
+#ifndef MOEGEN_TAPE_H
+#define MOEGEN_TAPE_H
+
+#include "encode.h"
+
+struct lua_State;
+
+enum file { VECTOR, MASK, TILE, GENERAL, FILES }; /* register files: v, k, t, r */
+enum { MAX_PARAMS = 32, MAX_OPERANDS = 8, MAX_OPS = 64 };
+
+struct value {
+    int def, last; /* items; last: the last one that uses it */
+    int next;      /* in the list of those that end at the same item */
+    int16_t reg;   /* -1: none */
+    uint8_t file;
+    uint8_t size; /* of what an address points to */
+};
+
+struct place {
+    int base, index; /* values; index -1: none */
+    int64_t offset;  /* elements */
+};
+
+struct op {
+    const char *name; /* NULL: a free entry */
+    const struct coder *coder;
+    char roles[MAX_OPERANDS]; /* a letter per operand, see isa/scalar.lua */
+    int operands, size;
+    enum file file;
+    bool pooled; /* its immediate lies behind the code */
+};
+
+enum item_kind { OP, LOOP, AGAIN, COUNT, SET, ADVANCE };
+struct item {
+    uint8_t kind;
+    bool maybe;
+    int16_t row; /* -1: of all rows */
+    int arg[MAX_OPERANDS];
+    const struct op *op;
+    int64_t imm;
+    uint32_t at, len; /* its code, as far as that does not depend on where it is */
+};
+
+/* Instructions of the frame, by their place in the list that taped.lua gives. */
+enum frame {
+    PUSH,
+    POP,
+    MOVE,
+    NUMBER,
+    ADDRESS,
+    ADD_8,
+    ADD_32,
+    DOWN,
+    JUMP,
+    SKIP,
+    WIDE_OFF,
+    BACK,
+    FRAMES
+};
+
+struct tape {
+    const struct coder *frame[FRAMES];
+    int registers[FILES];
+    bool zero_upper;
+    int row; /* what is added belongs to it */
+    struct op op[MAX_OPS];
+    int ops;
+    struct value *value;
+    struct place *place;
+    struct item *item, *hoisted;
+    int values, value_room, places, place_room, items, item_room, hoists, hoisted_room;
+    int param[MAX_PARAMS], params;
+    /* made once, by the first tape_code */
+    bool placed;
+    int peak;             /* vector registers in use at most */
+    int saved[16], saves; /* registers that the frame saves */
+    uint8_t *code;        /* of all items */
+    uint32_t code_len;
+    int extras;   /* items that have code which depends on its place */
+    uint8_t *out; /* room for a whole program, its constants, and where they are loaded */
+    uint32_t *pool;
+    struct fixup {
+        const struct item *item;
+        size_t at, stop;
+        int pooled;
+    } * fixup;
+};
+
+struct tape *tape_of(struct lua_State *L); /* of argument 1, a program */
+/* tape.code(p, name, rows) -> machine code of its rows (nil: all), vector registers in use at most;
+ * or nil and why it does not fit. name: for that sentence */
+int tape_code(struct lua_State *L);
+
+#endif

@@ -1,0 +1,76 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- taped.lua - programs as in ir.lua, for code that nobody reads: no names, no titles, and everything between the calls of a
+-- template and the machine code in C. A program of this class is a table whose [1] is its tape, see gen/tape.h; values and places
+-- in memory are references into that. The code is the same as that of ir.lua's programs.
+local assemble = require "assemble"
+local ir = require "ir"
+local tape = require "tape"   -- gen/tape.c
+
+local Taped = setmetatable({
+    row = tape.row, at = tape.at, op = tape.op, advance = tape.advance, set = tape.set,
+}, {__index = ir.Program})
+Taped.__index = Taped
+
+-- In the order of enum frame.
+local frame = {"push", "pop", "move", "number", "address", "add_8", "add_32", "down", "again", "skip", "wide_off", "back"}
+local coders
+
+function Taped.new(p)
+    if not coders then
+        coders = {}
+        for i, name in ipairs(frame) do
+            coders[i] = assemble.frame(name)
+        end
+    end
+    local registers = p.isa.registers
+    p[1] = tape.new({registers.v, registers.k or 0, registers.t or 0}, coders, p.isa.zero_upper)
+    p.params, p.consts, p.used, p.used_list, p.hoists = {}, {}, {}, {}, registers.v - 16
+    return setmetatable(p, Taped)
+end
+
+function Taped:pointer(_, ctype)
+    self.params[#self.params + 1] = {ctype = ctype .. " *"}
+    return tape.parameter(self, ir.size_of(ctype))
+end
+
+function Taped:integer()
+    self.params[#self.params + 1] = {ctype = "int64_t"}
+    return tape.parameter(self, 0)
+end
+
+-- What the tape asks of an op.
+function Taped:describe(name)
+    local op = self:use(name)
+    local class = op.class or "v"
+    return assemble.coder(assemble.row(self, name)), table.concat(op.roles), self.isa.classes[class] or class, op.size or 0
+end
+
+function Taped:hoist(_, x)
+    return tape.hoist(self, x)
+end
+
+function Taped:loop(n, body, _, maybe)
+    local start = tape.loop(self, n, maybe)
+    body()
+    tape.again(self, start)
+end
+
+function Taped:count_from(_, from)
+    return tape.count(self, from)
+end
+
+function Taped.block(_, _, body)
+    body()
+end
+
+-- The code of a program; nil and a sentence when it does not fit. Sets p.peak.
+function Taped:code()
+    local code, peak = tape.code(self, self.name, self.rows)
+    if not code then
+        return nil, peak
+    end
+    self.peak = peak
+    return code
+end
+
+return Taped
