@@ -55,10 +55,9 @@ static unsigned small(lua_State *L, int i)
     return (unsigned)n;
 }
 
-/* Fields of operands and items; their names are upvalues of every function, in this order. */
-enum key { REG, BASE, SIZE, OFFSET, INDEX, OP_NAME, ROW, CODER, KEYS };
-static const char *const key_names[] = {"reg",   "base", "size", "offset",
-                                        "index", "name", "row",  "coder"};
+/* Fields of operands; their names are upvalues of every function, in this order. */
+enum key { REG, BASE, SIZE, OFFSET, INDEX, KEYS };
+static const char *const key_names[] = {"reg", "base", "size", "offset", "index"};
 
 /* Pushes a field of the table at a place of the stack; returns its type. */
 static int field(lua_State *L, int table, enum key key)
@@ -185,95 +184,6 @@ static int one_op(lua_State *L)
     return give(L, &code);
 }
 
-/* Coders by the name of their op, whose address is the same everywhere while it is in use. */
-struct seen {
-    const char *name;
-    const struct coder *coder;
-};
-enum { SEEN = 64 };
-
-/* The coder of the op whose name is on top of the stack, or NULL where it is no op that stands
- * alone. tables: place on the stack of two tables of rows. */
-static const struct coder *coder_named(lua_State *L, int tables, const char *name)
-{
-    int top = lua_gettop(L);
-    const struct coder *c = NULL;
-    if (strcmp(name, "const") == 0)
-        return NULL;
-    lua_pushvalue(L, -1);
-    if (lua_rawget(L, tables) == LUA_TNIL) {
-        lua_pushvalue(L, top);
-        lua_rawget(L, tables + 1);
-    }
-    if (lua_istable(L, -1) && field(L, -1, CODER) != LUA_TNIL)
-        c = coder_at(L, -1);
-    lua_settop(L, top);
-    return c;
-}
-
-/* Of the item on top of the stack: its coder, or NULL; `row`, or -1. */
-static const struct coder *coder_of(lua_State *L, int tables, struct seen *seen, lua_Integer *row)
-{
-    const struct coder *c = NULL;
-    if (field(L, -1, OP_NAME) == LUA_TSTRING) {
-        const char *name = lua_tostring(L, -1);
-        struct seen *s = &seen[((uintptr_t)name >> 4) % SEEN];
-        if (s->name != name)
-            *s = (struct seen){name, coder_named(L, tables, name)};
-        c = s->coder;
-    }
-    lua_pop(L, 1);
-    if (c && field(L, -1, ROW) != LUA_TNIL)
-        *row = lua_tointeger(L, -1);
-    lua_pop(L, c ? 1 : 0);
-    return c;
-}
-
-/* encode.run(items, first, last, rows, more) -> code, next, row, ends: the ops of a program from
- * item `first` on that make one piece, see assemble.lua: all without a row, or with rows that do
- * not decrease (row: the last one; ends[r]: length of the code up to row r). rows, more: tables of
- * rows with coders; an op without one ends the piece, as what is no op does. */
-static int run(lua_State *L)
-{
-    enum { ITEMS = 1, TABLES = 4, ENDS = 6 };
-    lua_Integer i = luaL_checkinteger(L, 2), last = luaL_checkinteger(L, 3), before = -1;
-    size_t length = 0;
-    struct seen seen[SEEN] = {{NULL, NULL}};
-    luaL_checktype(L, ITEMS, LUA_TTABLE);
-    luaL_checktype(L, TABLES, LUA_TTABLE);
-    luaL_checktype(L, TABLES + 1, LUA_TTABLE);
-    lua_settop(L, TABLES + 1);
-    lua_newtable(L);
-    luaL_Buffer out; /* uses the stack above ENDS: pushes and pops are balanced */
-    luaL_buffinit(L, &out);
-    for (; i <= last; i++) {
-        struct bytes code = {.n = 0};
-        lua_Integer row = -1;
-        lua_rawgeti(L, ITEMS, i);
-        const struct coder *c = coder_of(L, TABLES, seen, &row);
-        bool fits = c && (length == 0 || ((row >= 0) == (before >= 0) && row >= before));
-        if (fits)
-            add_op(L, c, lua_gettop(L), NULL, &code);
-        lua_pop(L, 1);
-        if (!fits)
-            break;
-        luaL_addlstring(&out, (const char *)code.at, code.n);
-        length += code.n;
-        before = row;
-        if (row >= 0) {
-            lua_pushinteger(L, (lua_Integer)length);
-            lua_rawseti(L, ENDS, row);
-        }
-    }
-    luaL_pushresult(&out);
-    lua_pushinteger(L, i);
-    if (before < 0)
-        return 2;
-    lua_pushinteger(L, before);
-    lua_pushvalue(L, ENDS);
-    return 4;
-}
-
 /* encode.register(coder, reg, rm, imm) -> bytes */
 static int on_register(lua_State *L)
 {
@@ -303,9 +213,11 @@ static int on_memory(lua_State *L)
 
 int encode_open(lua_State *L)
 {
-    static const luaL_Reg functions[] = {{"coder", new_coder},  {"op", one_op},
-                                         {"run", run},          {"register", on_register},
-                                         {"memory", on_memory}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"coder", new_coder},
+                                         {"op", one_op},
+                                         {"register", on_register},
+                                         {"memory", on_memory},
+                                         {NULL, NULL}};
     luaL_newlibtable(L, functions);
     for (int i = 0; i < KEYS; i++)
         lua_pushstring(L, key_names[i]);

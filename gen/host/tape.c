@@ -39,6 +39,19 @@ static void *grow(lua_State *L, void *old, int count, int *room, size_t size)
     return new;
 }
 
+void *tape_room(lua_State *L, size_t count, size_t size)
+{
+    void *user;
+    lua_Alloc allocate = lua_getallocf(L, &user);
+    size_t bytes = (count + 1) * size;
+    void *new = allocate(user, NULL, 0, bytes);
+    if (!new) {
+        lua_pushliteral(L, "not enough memory");
+        lua_error(L);
+    }
+    return memset(new, 0, bytes);
+}
+
 /* ---- references ---- */
 
 static int push_reference(lua_State *L, int kind, int i)
@@ -318,8 +331,8 @@ static int tape_advance(lua_State *L)
     return 0;
 }
 
-/* Templates call a value after another one, x.name, which nobody reads here, and ask whether it is a
- * list of them, x[1]. */
+/* Templates call a value after another one, x.name, which nobody reads here, and ask whether it is
+ * a list of them, x[1]. */
 static int field_of_reference(lua_State *L)
 {
     if (lua_type(L, 2) == LUA_TNUMBER)

@@ -10,6 +10,7 @@
 struct lua_State;
 
 enum file { VECTOR, MASK, TILE, GENERAL, FILES }; /* register files: v, k, t, r */
+enum { TAPE_ARGUMENTS = 6 };                      /* parameters that arrive in registers */
 enum { MAX_PARAMS = 32, MAX_OPERANDS = 8, MAX_OPS = 64 };
 
 struct value {
@@ -91,6 +92,11 @@ struct tape {
 };
 
 struct tape *tape_of(struct lua_State *L); /* of argument 1, a program */
+/* Zeros, dropped with the Lua state: room for count + 1 elements. Raises when memory is out. */
+void *tape_room(struct lua_State *L, size_t count, size_t size);
+/* Sets reg of all values, peak and saved. False: a sentence is on top of the stack, with the name.
+ */
+bool tape_registers(struct lua_State *L, struct tape *t, const char *name);
 /* tape.code(p, name, rows) -> machine code of its rows (nil: all), vector registers in use at most;
  * or nil and why it does not fit. name: for that sentence */
 int tape_code(struct lua_State *L);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tape_code.c - registers and machine code for the program on a tape: what gen/lua/regalloc.lua and
- * assemble.lua say of it, which do the same for text. */
+/* tape_code.c - the machine code of the program on a tape, as gen/lua/assemble.lua makes it for
+ * readers. */
 #include <string.h>
 
 #include <lauxlib.h>
@@ -8,182 +8,6 @@
 
 #include "sandbox.h"
 #include "tape.h"
-
-/* Memory of the Lua state that is dropped with it. */
-static void *room_for(lua_State *L, size_t count, size_t size)
-{
-    void *user;
-    lua_Alloc allocate = lua_getallocf(L, &user);
-    size_t bytes = (count + 1) * size;
-    void *new = allocate(user, NULL, 0, bytes);
-    if (!new) {
-        lua_pushliteral(L, "not enough memory");
-        lua_error(L);
-    }
-    return memset(new, 0, bytes);
-}
-
-/* ---- registers ---- */
-
-/* Free registers, the last of which goes next; `low`: how many were free at least. */
-struct free_list {
-    int reg[64], n, low;
-};
-
-/* Values by the item that uses them last, in the order in which they got their registers. */
-struct ending {
-    int first, last; /* value + 1; 0: none */
-};
-
-struct scan {
-    struct tape *t;
-    struct free_list file[FILES];
-    struct ending *ending;
-};
-
-static const int argument[] = {7, 6, 2, 1, 8, 9}; /* System V */
-static const int scratch[] = {0, 10, 11, 3, 5, 12, 13, 14, 15};
-static const bool must_save[16] = {
-    [3] = true, [5] = true, [12] = true, [13] = true, [14] = true, [15] = true};
-enum { ARGUMENTS = 6, SCRATCH = sizeof scratch / sizeof *scratch };
-
-static void put_back(struct free_list *f, int reg)
-{
-    f->reg[f->n++] = reg;
-}
-
-static bool take(struct free_list *f, struct value *v)
-{
-    if (!f->n)
-        return false;
-    v->reg = (int16_t)f->reg[--f->n];
-    if (f->n < f->low)
-        f->low = f->n;
-    return true;
-}
-
-static void ends(struct scan *s, int v)
-{
-    struct ending *e = &s->ending[s->t->value[v].last];
-    if (e->last)
-        s->t->value[e->last - 1].next = v + 1;
-    else
-        e->first = v + 1;
-    e->last = v + 1;
-    s->t->value[v].next = 0;
-}
-
-static void die(struct scan *s, int item)
-{
-    for (int i = s->ending[item].first; i;) {
-        const struct value *v = &s->t->value[i - 1];
-        put_back(&s->file[v->file], v->reg);
-        i = v->next;
-    }
-}
-
-static void fill_files(struct scan *s)
-{
-    for (int f = 0; f < FILES; f++) {
-        struct free_list *file = &s->file[f];
-        int n = f == GENERAL ? 0 : s->t->registers[f];
-        for (int i = n - 1; i >= (f == MASK ? 1 : 0); i--) /* k0 means "no mask" */
-            put_back(file, i);
-        file->low = file->n;
-    }
-    for (int i = SCRATCH - 1; i >= 0; i--)
-        put_back(&s->file[GENERAL], scratch[i]);
-}
-
-/* The first six arrive in registers, the others are loaded from the stack. */
-static const char *place_params(struct scan *s)
-{
-    struct tape *t = s->t;
-    for (int i = ARGUMENTS - 1; i >= 0; i--) {
-        struct value *v = i < t->params ? &t->value[t->param[i]] : NULL;
-        if (v && v->last > 0) {
-            v->reg = (int16_t)argument[i];
-            ends(s, t->param[i]);
-        } else {
-            put_back(&s->file[GENERAL], argument[i]);
-        }
-    }
-    for (int i = ARGUMENTS; i < t->params; i++) {
-        struct value *v = &t->value[t->param[i]];
-        if (v->last > 0 && !take(&s->file[GENERAL], v))
-            return "more addresses than general registers";
-        if (v->last > 0)
-            ends(s, t->param[i]);
-    }
-    return NULL;
-}
-
-static const char *place_constants(struct scan *s)
-{
-    for (int i = 0; i < s->t->hoists; i++) {
-        int v = s->t->hoisted[i].arg[0];
-        if (!take(&s->file[VECTOR], &s->t->value[v]))
-            return "more constants than vector registers";
-        ends(s, v);
-    }
-    return NULL;
-}
-
-/* Registers for what the program defines, in order; the file that has too few, or -1. */
-static int place_values(struct scan *s)
-{
-    struct tape *t = s->t;
-    for (int i = 0, at = 1; i < t->values; i++) {
-        struct value *v = &t->value[i];
-        if (v->def <= 0)
-            continue;
-        for (; at <= v->def; at++)
-            die(s, at);
-        if (!take(&s->file[v->file], v))
-            return v->file;
-        if (v->last > v->def)
-            ends(s, i);
-        else
-            put_back(&s->file[v->file], v->reg);
-    }
-    return -1;
-}
-
-static void choose_saved(struct tape *t)
-{
-    bool used[16] = {false};
-    for (int i = 0; i < t->values; i++)
-        if (t->value[i].file == GENERAL && t->value[i].reg >= 0)
-            used[t->value[i].reg] = true;
-    for (int i = 0; i < SCRATCH; i++)
-        if (used[scratch[i]] && must_save[scratch[i]])
-            t->saved[t->saves++] = scratch[i];
-}
-
-/* True, or a sentence is on top of the stack. */
-static bool allocate(lua_State *L, struct tape *t, const char *name)
-{
-    static const char letters[] = "vktr";
-    struct scan s = {.t = t, .ending = room_for(L, (size_t)t->items, sizeof *s.ending)};
-    fill_files(&s);
-    const char *why = place_params(&s);
-    if (!why)
-        why = place_constants(&s);
-    s.file[VECTOR].low = s.file[VECTOR].n;
-    if (why) {
-        lua_pushfstring(L, "%s has %s", name, why);
-        return false;
-    }
-    int full = place_values(&s);
-    if (full >= 0) {
-        lua_pushfstring(L, "%s needs more than %d %c registers", name, t->registers[full],
-                        letters[full]);
-        return false;
-    }
-    t->peak = t->registers[VECTOR] - s.file[VECTOR].low;
-    choose_saved(t);
-    return true;
-}
 
 /* ---- machine code of single items ---- */
 
@@ -292,7 +116,7 @@ static void encode_item(struct bytes *to, const struct tape *t, const struct ite
 
 static void encode_items(lua_State *L, struct tape *t)
 {
-    t->code = room_for(L, (size_t)t->items, MAX_CODE);
+    t->code = tape_room(L, (size_t)t->items, MAX_CODE);
     for (int i = 0; i < t->items; i++) {
         struct item *x = &t->item[i];
         struct bytes b = {.n = 0};
@@ -304,9 +128,9 @@ static void encode_items(lua_State *L, struct tape *t)
         t->extras += x->kind == LOOP || x->kind == AGAIN || (x->kind == OP && x->op->pooled);
     }
     size_t more = (size_t)(t->extras + t->hoists);
-    t->out = room_for(L, t->code_len + (more + 64) * (MAX_CODE + 4), 1);
-    t->fixup = room_for(L, more, sizeof *t->fixup);
-    t->pool = room_for(L, more, sizeof *t->pool);
+    t->out = tape_room(L, t->code_len + (more + 64) * (MAX_CODE + 4), 1);
+    t->fixup = tape_room(L, more, sizeof *t->fixup);
+    t->pool = tape_room(L, more, sizeof *t->pool);
 }
 
 /* ---- a program ---- */
@@ -387,11 +211,11 @@ static void emit_head(struct program *p)
     const struct tape *t = p->t;
     for (int i = 0; i < t->saves; i++)
         emit_frame(p, PUSH, 0, (unsigned)t->saved[i], 0);
-    for (int i = ARGUMENTS; i < t->params; i++) {
+    for (int i = TAPE_ARGUMENTS; i < t->params; i++) {
         struct bytes b = {.n = 0};
         struct operands o = {.reg = reg(t, t->param[i]),
                              .base = 4, /* rsp */
-                             .disp = 8 * (t->saves + 1 + i - ARGUMENTS)};
+                             .disp = 8 * (t->saves + 1 + i - TAPE_ARGUMENTS)};
         if (t->value[t->param[i]].reg < 0)
             continue;
         encode_memory(&b, &t->frame[MOVE]->form, &o);
@@ -435,7 +259,7 @@ int tape_code(lua_State *L)
     lua_Integer rows = luaL_optinteger(L, 3, INT16_MAX);
     if (!t->placed) {
         lua_pushnil(L);
-        if (!allocate(L, t, name))
+        if (!tape_registers(L, t, name))
             return 2;
         encode_items(L, t);
         t->placed = true;

@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
--- assemble.lua - the machine code of a program whose values have registers.
+-- assemble.lua - the machine code of a program whose values have registers, instruction by instruction, for those who read it; the
+-- JIT's is made by gen/tape_code.c, and is the same.
 --
--- A program's code is a list of pieces, made once, for the tallest of its heights (see ir.shorter). A piece is text that
--- stays together, with the item of the program that it is the code of; or, when nobody wants to see single instructions,
--- that of many items. Pieces of rows are left out, or cut, for fewer rows. What depends on the place of things (jumps,
--- constants) is filled in by place().
+-- A program's code is a list of pieces, made once, for the tallest of its heights (see ir.shorter). A piece is the code of an
+-- instruction, with the item of the program that it is of. Those of rows are left out for fewer rows. What depends on the place
+-- of things (jumps, constants) is filled in by place().
 local encode = require "encode"   -- gen/encode_lua.c
 local x86 = require "isa.x86"
 
@@ -70,44 +70,17 @@ local control = {
 
 -- Pieces -----------------------------------------------------------------------------------------------------------
 
--- A list of pieces that grows. Piece: item= of an instruction, or the texts of several, which become .text; ends[r], for
--- items of rows, is the length up to row r.
+-- A list of pieces that grows. Piece: text of an instruction, the item that it is the code of, and the row that this belongs to.
 local Pieces = {}
 Pieces.__index = Pieces
 
-function Pieces:start(ends, item)
-    local open = {ends = ends, length = 0, item = item}
-    self[#self + 1] = open
-    self.open = not self.apart and open or nil
-    return open
-end
-
 function Pieces:add(text, row, item)
-    local open = self.open
-    if row then
-        if not open or not open.ends or row < open.row then
-            open = self:start({}, item)
-        end
-        local length = open.length + #text
-        open.row, open.length, open.ends[row] = row, length, length
-    elseif not open or open.ends then
-        open = self:start(nil, item)
-    end
-    open[#open + 1] = text
-end
-
--- The piece that starts at item i, of as many ops as belong together; the item after it.
-function Pieces:run(p, i)
-    local text, next, row, ends = encode.run(p.code, i, p.count, p.isa.rows, x86.rows)
-    self[#self + 1] = {text, row = row, ends = ends}
-    self.open = nil
-    return next
+    self[#self + 1] = {text = text, row = row, item = item}
 end
 
 -- A piece that place() completes, or a mark in the list.
 function Pieces:special(kind, item)
-    self[#self + 1] = {kind = kind, item = item}
-    self.open = nil
+    self[#self + 1] = {kind = kind, row = item.row, item = item}
 end
 
 function Pieces:control(item)
@@ -124,81 +97,66 @@ function Pieces:control(item)
         self:add(frame_op("down", 0, item.count.reg, 1), nil, {control = "down", count = item.count})
         self:special("jump", {control = "jump", maybe = item.maybe, number = self.within.number})
         self.within = self.within.outer
-    elseif kind ~= "open" and kind ~= "close" then
-        self:add(control[kind](item), item.row, item)
-    elseif kind == "open" and self.apart then
+    elseif kind == "open" then
         self:special("open", item)
+    elseif kind ~= "close" then
+        self:add(control[kind](item), item.row, item)
     end
 end
 
 function Pieces:frame_in(p)
-    local apart = self.apart
     for _, reg in ipairs(p.save) do
-        self:add(frame_op("push", 0, reg), nil, apart and {control = "push", reg = reg})
+        self:add(frame_op("push", 0, reg), nil, {control = "push", reg = reg})
     end
     for i = 7, #p.params do
         local v = p.params[i]
         if v.reg then
             local disp = 8 * (#p.save + 1 + i - 7)
-            self:add(encode.memory(frame("move"), v.reg, 4, nil, 0, disp), nil,
-                apart and {control = "argument", value = v, disp = disp})
+            self:add(encode.memory(frame("move"), v.reg, 4, nil, 0, disp), nil, {control = "argument", value = v, disp = disp})
         end
     end
 end
 
 function Pieces:frame_out(p)
-    local apart = self.apart
     if p.isa.zero_upper then
-        self:add(frame_op("wide_off", 0, 0), nil, apart and {control = "zero_upper"})
+        self:add(frame_op("wide_off", 0, 0), nil, {control = "zero_upper"})
     end
     for i = #p.save, 1, -1 do
-        self:add(frame_op("pop", 0, p.save[i]), nil, apart and {control = "pop", reg = p.save[i]})
+        self:add(frame_op("pop", 0, p.save[i]), nil, {control = "pop", reg = p.save[i]})
     end
-    self:add(frame_op("back", 0, 0), nil, apart and {control = "back"})
+    self:add(frame_op("back", 0, 0), nil, {control = "back"})
 end
 
--- The pieces of the tallest program; apart: one per instruction.
-local function pieces(p, apart)
-    local list = setmetatable({apart = apart, loops = 0}, Pieces)
+-- The pieces of the tallest program.
+local function pieces(p)
+    local list = setmetatable({loops = 0}, Pieces)
     list:frame_in(p)
     for _, code in ipairs(p.preamble) do
         list:special("const", code)
     end
-    for _, name in ipairs(p.used_list) do
-        coder(assemble.row(p, name))
-    end
-    local items, i = p.code, 1
-    while i <= p.count do
-        local code, next = items[i], i + 1
+    for i = 1, p.count do
+        local code = p.code[i]
         if code.control then
             list:control(code)
         elseif code.name == "const" then
             list:special("const", code)
-        elseif apart then
-            list:add(assemble.vector_op(p, code), code.row, code)
         else
-            next = list:run(p, i)
+            list:add(assemble.vector_op(p, code), code.row, code)
         end
-        i = next
     end
     list:frame_out(p)
-    for _, piece in ipairs(list) do
-        piece.text = piece[2] and table.concat(piece) or piece[1]
-    end
     return list
 end
 
--- What a program of `rows` rows (nil: all) has of a piece of rows.
-local function cut(piece, rows)
-    if not rows or piece.row < rows then
-        return piece.text
-    end
-    for r = rows - 1, 0, -1 do
-        if piece.ends[r] then
-            return piece.text:sub(1, piece.ends[r])
+-- Those of a program of `rows` rows (nil: all).
+local function kept(list, rows)
+    local out = {}
+    for _, piece in ipairs(list) do
+        if not rows or not piece.row or piece.row < rows then
+            out[#out + 1] = piece
         end
     end
-    return ""
+    return out
 end
 
 -- The 32 bits of a constant: a float, or an integer taken as bits.
@@ -206,14 +164,12 @@ function assemble.bits(x)
     return math.type(x) == "float" and string.unpack("<I4", string.pack("<f", x)) or x
 end
 
--- The code of a program as a list of texts. apart: one per instruction, and a second list of the same length, of what each
--- is: an item of the program or one of the `control` of this file; its titles[i] stand before instruction i.
-function assemble.place(p, apart)
+-- The code of a program as a list of texts, one per instruction, and a second list of the same length, of what each is: an item
+-- of the program or one of the `control` of this file; its titles[i] stand before instruction i.
+function assemble.place(p)
     local tall, rows = p.taller or p, p.rows
-    local key = apart and "apart" or "joined"
-    tall.pieces = tall.pieces or {}
-    local list = tall.pieces[key] or pieces(tall, apart)
-    tall.pieces[key] = list
+    tall.pieces = tall.pieces or pieces(tall)
+    local list = kept(tall.pieces, rows)
     local out, what, n, length, loops = {}, {titles = {}}, 0, 0, {}
     local fixups, skips, pool, index = {}, {}, {}, {}
     local function title(text)   -- of what comes next
@@ -229,15 +185,10 @@ function assemble.place(p, apart)
         local piece = list[i]
         local kind, item = piece.kind, piece.item
         if not kind then
-            local text = piece.ends and cut(piece, rows) or piece.text
-            if text ~= "" then
-                emit(text, item)
-            end
+            emit(piece.text, item)
         elseif kind == "loop" then
             loops[#loops + 1] = length
-            if apart then
-                title(("loop %d: %s times%s"):format(item.number, item.count.name, item.title and ", " .. item.title or ""))
-            end
+            title(("loop %d: %s times%s"):format(item.number, item.count.name, item.title and ", " .. item.title or ""))
         elseif kind == "open" then
             title(item.title)
         elseif kind == "jump" then
@@ -249,7 +200,7 @@ function assemble.place(p, apart)
         elseif kind == "skip" then
             emit(frame_op("skip", 0, 0, 0), item)
             skips[#skips + 1] = {n = n, stop = length}
-        elseif not rows or not item.row or item.row < rows then   -- const
+        else   -- const
             local bits = assemble.bits(item.imm)
             if not index[bits] then
                 pool[#pool + 1] = bits

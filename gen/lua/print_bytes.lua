@@ -168,7 +168,7 @@ function bytes.print(p, job)
     if not ok then
         return nil, why
     end
-    local code, what = assemble.place(p, true)
+    local code, what = assemble.place(p)
     local out = {("extern void %s(%s) MOEGEN_HIDDEN;\n"):format(p.name, parameters(p)),
         ("__asm__(\n    \".text\\n.p2align 6,0x90\\n\"\n    \".globl %s\\n.hidden %s\\n\"\n    \"%s:\\n\"\n"):format(
             p.name, p.name, p.name)}

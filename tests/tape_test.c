@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tape_test.c - the machine code that the JIT makes of a program (gen/tape.h) is, byte for byte,
+ * that of the text for readers (gen/lua/assemble.lua): all tiles of every STEPth case of
+ * tests/kernels, on vector targets in turn.
+ *
+ *     tape_test DIRECTORY STEP */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "private.h"
+
+enum { MAX_TILE = 1 << 16 };
+
+static int tiles, failures, seen, step;
+static char where[4400];
+
+static void complain(const char *what, const char *detail)
+{
+    printf("FAIL %s: %s: %s\n", where, what, detail);
+    failures++;
+}
+
+/* Bytes of a C string literal with octal escapes from `at` to the next '"'. */
+static size_t literal(const char *at, unsigned char *out)
+{
+    size_t n = 0;
+    while (*at != '"' && n < MAX_TILE) {
+        unsigned byte = (unsigned char)*at++;
+        if (byte == '\\') {
+            byte = 0;
+            for (int i = 0; i < 3 && *at >= '0' && *at <= '7'; i++)
+                byte = byte * 8 + (unsigned)(*at++ - '0');
+        }
+        out[n++] = (unsigned char)byte;
+    }
+    return n;
+}
+
+/* Bytes of the lines `".byte 0x62,0xf1\n" // ...` that follow the label, until a line begins with
+ * ')'. */
+static size_t listing(const char *at, unsigned char *out)
+{
+    static const char byte[] = "\".byte ";
+    size_t n = 0;
+    for (; at && *at != ')'; at = strchr(at, '\n'), at = at ? at + 1 : NULL) {
+        const char *from = at + strspn(at, " ");
+        if (strncmp(from, byte, strlen(byte)) != 0)
+            continue;
+        char *next = (char *)from + strlen(byte) - 1;
+        do
+            out[n++] = (unsigned char)strtoul(next + 1, &next, 16);
+        while (*next == ',' && n < MAX_TILE);
+    }
+    return n;
+}
+
+static void compare(const char *jit, const char *file)
+{
+    static unsigned char one[MAX_TILE], two[MAX_TILE];
+    static const char head[] = "static const unsigned char ",
+                      tail[] = "_code[] __attribute__((aligned(64))) = \"";
+    const char *rest = file; /* tiles have the same order in both */
+    int found = 0;
+    for (const char *at = jit; (at = strstr(at, tail)); at++) {
+        const char *name = at;
+        while (name > jit && name[-1] != '\n')
+            name--;
+        char label[200];
+        name += strlen(head);
+        snprintf(label, sizeof label, "\"%.*s:\\n\"\n", (int)(at - name), name);
+        const char *lines = strstr(rest, label);
+        if (!lines) {
+            complain("no such tile in the text for readers", label);
+            continue;
+        }
+        rest = lines;
+        size_t n = literal(at + strlen(tail), one), m = listing(lines + strlen(label), two);
+        if (n != m || memcmp(one, two, n) != 0)
+            complain("other bytes", label);
+        found++;
+    }
+    if (!found)
+        complain("no tile", "in the JIT's text");
+    tiles += found;
+}
+
+static void build(const char *path, const struct text *spec, const char *name, const char *target)
+{
+    static const char *const features[] = {
+        "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"};
+    const struct host_set set[] = {{.key = "target", .value = target},
+                                   {.key = "spelling", .value = "bytes"}};
+    struct host_request r = {.file = path,
+                             .text = spec->at,
+                             .len = spec->len,
+                             .kernel = name,
+                             .set = set,
+                             .set_count = 2,
+                             .feature = features,
+                             .feature_count = sizeof features / sizeof *features};
+    struct generated jit = {0}, file = {0};
+    moegen_error *err = NULL;
+    snprintf(where, sizeof where, "%s:%s on %s", path, name, target);
+    r.purpose = "jit";
+    moegen_status status = host_build(&r, &jit, &err);
+    r.purpose = "file";
+    if (status || host_build(&r, &file, &err))
+        complain("cannot be made", moegen_error_text(err));
+    else
+        compare(jit.c.at, file.c.at);
+    moegen_error_release(err);
+    generated_free(&jit);
+    generated_free(&file);
+}
+
+static void cases(const char *path)
+{
+    static const char *const targets[] = {"avx2", "avx512", "avx512_bf16"};
+    static char bytes[1 << 16];
+    struct listing names = {0};
+    FILE *f = fopen(path, "rb");
+    struct text spec = {.at = bytes, .len = f ? fread(bytes, 1, sizeof bytes, f) : 0};
+    struct host_request r = {.file = path, .text = spec.at, .len = spec.len};
+    if (f)
+        fclose(f);
+    snprintf(where, sizeof where, "%s", path);
+    if (host_kernels(&r, &names, NULL) || !names.count)
+        complain("no cases", path);
+    for (size_t i = 0; i < names.count; i++)
+        if (++seen % step == 0)
+            build(path, &spec, names.item[i].name, targets[seen / step % 3]);
+    listing_free(&names);
+}
+
+int main(int argc, char **argv)
+{
+    step = argc > 2 ? atoi(argv[2]) : 0;
+    DIR *d = step > 0 ? opendir(argv[1]) : NULL;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char path[4096];
+        size_t n = strlen(e->d_name);
+        if (n < 5 || strcmp(e->d_name + n - 5, ".yaml") != 0)
+            continue;
+        snprintf(path, sizeof path, "%.3000s/%.255s", argv[1], e->d_name);
+        cases(path);
+    }
+    if (d)
+        closedir(d);
+    printf("%d tiles, %d failures\n", tiles, failures);
+    return failures || tiles < 100;
+}
