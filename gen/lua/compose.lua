@@ -20,7 +20,7 @@ local schema = require "schema"
 local symbols = require "symbols"
 local template = require "template"
 local tile_text = require "tile_text"
-local words = require "words"   -- gen/words.c
+local c_words = require "words"   -- gen/words.c
 
 local compose = {}
 
@@ -158,7 +158,7 @@ end
 
 -- Names that a C text, with these constants, defines at file scope, as a set.
 local function definitions(text, constants)
-    local set = words.defined(text)
+    local set = c_words.defined(text)
     for _, row in ipairs(constants or {}) do
         set[row[1]] = true
     end
@@ -198,7 +198,7 @@ local function part_text(job, shared)
             assert(not map[name], name .. " names a tensor or size and something at file scope")
         end
     end
-    text = words.renamed(text, map):gsub("^%s+", "")
+    text = c_words.renamed(text, map):gsub("^%s+", "")
     text = text:gsub("int64_t " .. job.name .. "_workspace%(", "static %0")
     local at, stop = text:find(MARK, 1, true)
     if at then

@@ -4,7 +4,7 @@
 --
 -- C is made with SELF in the place of the name, so that the two kinds can be told apart; settle() puts the name in.
 local reserved = require "reserved"
-local words = require "words"   -- gen/words.c
+local c_words = require "words"   -- gen/words.c
 
 local symbols = {}
 
@@ -14,7 +14,7 @@ symbols.SELF = "moegen_self"   -- no name of a kernel begins like this
 
 -- Is it one of the words of a list? They have spaces or line ends around them.
 local function has(list, word)
-    local from, to = 0, 0
+    local from, to = nil, 0
     repeat
         from, to = list:find(word, to + 1, true)
     until not from or list:find("^%s", from - 1) and list:find("^%s", to + 1)
@@ -114,7 +114,7 @@ function symbols.settle(text, name, members)
             map[word] = other
         end
     end
-    return words.replaced(next(map) and renamed(text, map) or text, symbols.SELF, name)
+    return c_words.replaced(next(map) and renamed(text, map) or text, symbols.SELF, name)
 end
 
 return symbols
