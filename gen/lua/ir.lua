@@ -13,6 +13,9 @@
 --         p:advance(A, 1)
 --     end)
 --
+-- A program that only the JIT wants is of another class with the same methods, see taped.lua; so templates look at nothing of a
+-- value but its name, and at nothing of a place in memory.
+--
 -- Values have a class, which is a register file of the target: v vectors, k masks, t tiles, r addresses and counts.
 -- Liveness is known when the program is complete: value.def and value.last index p.code; a loop stretches what was
 -- defined before it and is used in it. Sizes of elements come from the C type of a pointer.

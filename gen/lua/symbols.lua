@@ -14,9 +14,9 @@ symbols.SELF = "moegen_self"   -- no name of a kernel begins like this
 
 -- Is it one of the words of a list? They have spaces or line ends around them.
 local function has(list, word)
-    local from, to = nil, 0
+    local from, to
     repeat
-        from, to = list:find(word, to + 1, true)
+        from, to = list:find(word, (to or 0) + 1, true)
     until not from or list:find("^%s", from - 1) and list:find("^%s", to + 1)
     return from ~= nil
 end
