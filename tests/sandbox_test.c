@@ -17,9 +17,30 @@
 
 #include "host/host.h"
 
+/* What goes wrong, and how it is told. */
+static const char faults[] =
+    "local checks = {}\n"
+    "function checks.undefined() return undefinedname end\n"
+    "function checks.assignment() undefinedname = 1 end\n"
+    "function checks.crash()\n"
+    "    local nothing\n"
+    "    return nothing.field\n"
+    "end\n"
+    "function checks.recursion() return 1 + checks.recursion() end\n"
+    "function checks.large_garbage() local s for i = 1, 1500 do s = ('x'):rep(100000 + i) end "
+    "return s end\n"
+    "function checks.memory() local t = {} for i = 1, 1e9 do t[i] = ('x'):rep(100000) .. i end "
+    "end\n"
+    "function checks.small_memory() local t = {} for i = 1, 1e9 do t[i] = {i, {}} end end\n"
+    "function checks.complaints() return {\n"
+    "    {file = 'f', line = 2, col = 3, len = 4, message = 'm', hint = 'h', source = 'spec'},\n"
+    "    {file = '--set x=y', line = 1, col = 1, message = 'n', source = 'set'}} end\n"
+    "function checks.unsupported() return {{message = 'm', status = 'unsupported'}} end\n"
+    "return checks\n";
+
 static const char module[] =
     "local native, source = require 'native', require 'source'\n"
-    "local checks = {}\n"
+    "local checks = require 'faults'\n"
     "function checks.globals()\n"
     "    for _, name in ipairs {'io', 'os', 'debug', 'package', 'print', 'warn', 'dofile', "
     "'loadfile',\n"
@@ -100,22 +121,6 @@ static const char module[] =
     "and tonumber '1.5' == 1.5) end\n"
     "function checks.garbage() local s for i = 1, 90000 do s = ('x'):rep(2000) .. i end return s "
     "end\n"
-    "function checks.undefined() return undefinedname end\n"
-    "function checks.assignment() undefinedname = 1 end\n"
-    "function checks.crash()\n"
-    "    local nothing\n"
-    "    return nothing.field\n"
-    "end\n"
-    "function checks.recursion() return 1 + checks.recursion() end\n"
-    "function checks.large_garbage() local s for i = 1, 1500 do s = ('x'):rep(100000 + i) end "
-    "return s end\n"
-    "function checks.memory() local t = {} for i = 1, 1e9 do t[i] = ('x'):rep(100000) .. i end "
-    "end\n"
-    "function checks.small_memory() local t = {} for i = 1, 1e9 do t[i] = {i, {}} end end\n"
-    "function checks.complaints() return {\n"
-    "    {file = 'f', line = 2, col = 3, len = 4, message = 'm', hint = 'h', source = 'spec'},\n"
-    "    {file = '--set x=y', line = 1, col = 1, message = 'n', source = 'set'}} end\n"
-    "function checks.unsupported() return {{message = 'm', status = 'unsupported'}} end\n"
     "return {build = function(req)\n"
     "    assert(req.features.avx2 and req.props.rate == 0.5 and req.purpose == 'file' and "
     "#req.digest == 64)\n"
@@ -128,6 +133,7 @@ static const struct {
     const char *path, *text;
 } files[] = {
     {"gen/lua/moegen.lua", module},
+    {"gen/lua/faults.lua", faults},
     {"gen/lua/circle.lua", "return require 'circle'\n"},
     {"gen/lua/isa/toy.lua", "return 'toy'\n"},
     {"templates/shared/toy.lua", "return 'room'\n"},
@@ -163,10 +169,10 @@ static const struct {
     {"locale", MOEGEN_OK, NULL, NULL},
     {"garbage", MOEGEN_OK, NULL, NULL},
     {"large_garbage", MOEGEN_OK, NULL, NULL},
-    {"undefined", MOEGEN_INTERNAL, "gen/lua/moegen.lua:", "stack traceback"},
+    {"undefined", MOEGEN_INTERNAL, "gen/lua/faults.lua:", "stack traceback"},
     {"assignment", MOEGEN_INTERNAL, "undefined name 'undefinedname'", "stack traceback"},
     {"crash", MOEGEN_INTERNAL, "attempt to index a nil value (local 'nothing')",
-     "gen/lua/moegen.lua:"},
+     "gen/lua/faults.lua:"},
     {"recursion", MOEGEN_INTERNAL, "stack overflow", "stack traceback"},
     {"memory", MOEGEN_NO_MEMORY, "256 MiB", NULL},
     {"small_memory", MOEGEN_NO_MEMORY, "256 MiB", NULL},

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "private.h"
+#include "host/host.h"
 
 enum { MAX_TILE = 1 << 16 };
 
