@@ -10,7 +10,7 @@
 
 #include "cases.h"
 
-enum { RANKS = 3, TOKENS = 70, NAP_US = 200 };
+enum { RANKS = 3, TOKENS = 150, NAP_US = 200 };
 
 static moegen_engine *engine;
 static moegen_rt_team *team;
@@ -31,6 +31,8 @@ static int64_t add_and_yield(int64_t *counter, int64_t n)
 {
     const int64_t was = add(counter, n);
     helped += n > 1;
+    if (is_slow && n > 0)
+        usleep(NAP_US); /* with a piece of work that others may be waiting for */
     sched_yield();
     return was;
 }
