@@ -56,6 +56,7 @@ static const struct command {
     {5, 29, 0, 0,
      "gen @/tests/host/toy.yaml:forward --target scalar --stem x --depfile x.d --cflags x.f "
      "--json --set dtype=bf16 --set name=other"},
+    {1, 0, 60, 0, "gen @/tests/host/toy.yaml:forward --target scalar"}, /* up to the command */
     {17, 53, 0, 0, "gen @/tests/host/toy.yaml --target avx2 --spelling bytes"},
     {7, 31, 0, 0, "gen @/tests/host/toy.yaml:forward -o - --target scalar"},
     {3, 29, 0, 0, "gen @/tests/host/toy.yaml:forward --set H=-1 --set E=x --set frogs=2"},

@@ -28,6 +28,8 @@ void text_fmt(struct text *t, const char *format, ...) __attribute__((format(pri
 void text_vfmt(struct text *t, const char *format, va_list args)
     __attribute__((format(printf, 2, 0)));
 void text_free(struct text *t);
+/* Drops what there is, and marks it lost: a part of it is. */
+void text_lose(struct text *t);
 
 /* One complaint. All strings are owned by the moegen_error that holds it. */
 struct diag {

@@ -8,8 +8,7 @@
 
 #include "base.h"
 
-/* Drops what there is: a part is never taken for the whole. */
-static void lose(struct text *t)
+void text_lose(struct text *t)
 {
     free(t->at);
     *t = (struct text){.lost = true};
@@ -26,7 +25,7 @@ static bool reserve(struct text *t, size_t more)
             room *= 2;
         char *at = room - t->len > more ? realloc(t->at, room) : NULL;
         if (!at) {
-            lose(t);
+            text_lose(t);
             return false;
         }
         t->at = at;
@@ -52,7 +51,7 @@ void text_vfmt(struct text *t, const char *format, va_list args)
     char small[256];
     int n = vsnprintf(small, sizeof small, format, args);
     if (n < 0) {
-        lose(t);
+        text_lose(t);
     } else if ((size_t)n < sizeof small) {
         text_add(t, small, (size_t)n);
     } else if (reserve(t, (size_t)n)) {

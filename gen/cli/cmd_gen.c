@@ -39,12 +39,15 @@ static void add_command(struct text *t, const struct options *o, const struct jo
     text_fmt(&spec, "%s%s%s", j->path, *j->kernel[k] ? ":" : "", j->kernel[k]);
     text_fmt(t, "./moegen gen");
     add_word(t, spec.at ? spec.at : "");
+    const bool lost = spec.lost;
     text_free(&spec);
     add_option(t, "--target", o->target);
     add_option(t, "--spelling", o->spelling);
     for (int i = 0; i < o->set.count; i++)
         add_option(t, "--set", o->set.at[i]);
     add_option(t, "--stem", o->stem);
+    if (lost)
+        text_lose(t);
 }
 
 static int make_directory(const char *path)

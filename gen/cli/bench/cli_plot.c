@@ -45,6 +45,7 @@ void plot_add(struct plot *p, const struct contender *c)
              c->variant.at ? c->variant.at : "");
     text_fmt(&b->detail, "%s %s, %s, T = %lld, %d thread%s", f->target, f->spelling, f->dtype,
              (long long)c->tokens, c->threads, c->threads == 1 ? "" : "s");
+    p->lost = p->lost || b->label.lost || b->detail.lost;
 }
 
 void plot_free(struct plot *p)
@@ -197,6 +198,8 @@ static void put_head(const struct page *p, const struct bench *b, const char *cp
              b->o->routing ? b->o->routing : "uniform", b->o->cold ? ", cold caches" : "",
              MOEGEN_VERSION_MAJOR, MOEGEN_VERSION_MINOR, MOEGEN_VERSION_PATCH);
     put_label(p, GAP, 48, "start", SMALL, grey, line.at ? line.at : "");
+    if (line.lost)
+        text_lose(p->t);
     text_free(&line);
     put_label(p, p->rate, TOP - 6, "end", SMALL, grey, "GFLOP/s");
     put_label(p, p->share, TOP - 6, "end", SMALL, grey, "of roof");
