@@ -296,6 +296,13 @@ static void test_null_arguments(void)
     empty.len = 1; /* of no text */
     CHECK(moegen_kernel_get(engine, &empty, &other, NULL) == BAD && !other);
     CHECK(moegen_generate(engine, &empty, &source, NULL) == BAD && !source);
+    for (int i = 0; i <= 16; i++) { /* more than there is, which nobody reads */
+        empty = spec;
+        empty.len = i < 16 ? SIZE_MAX - (size_t)i : (size_t)256 * 1024 + 1;
+        CHECK(moegen_kernel_get(engine, &empty, &other, NULL) == MOEGEN_BAD_SPEC && !other);
+        CHECK(moegen_generate(engine, &empty, &source, NULL) == MOEGEN_BAD_SPEC && !source);
+        CHECK(moegen_layer_create(engine, &empty, &layer, NULL) == MOEGEN_BAD_SPEC && !layer);
+    }
     CHECK(moegen_generate(NULL, &spec, &source, NULL) == BAD);
     CHECK(moegen_generate(engine, NULL, &source, NULL) == BAD);
     CHECK(moegen_generate(engine, &spec, NULL, NULL) == BAD);

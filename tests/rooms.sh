@@ -17,7 +17,7 @@ gen/spec           spec.h            moegen.h base/base.h
 gen/jit            jit.h             moegen.h base/base.h rt_write.h
 gen/cache          cache.h           moegen.h base/base.h rt_write.h
 gen/host           host.h            moegen.h base/base.h spec/spec.h
-gen/api            api.h             moegen.h base/base.h host/host.h jit/jit.h cache/cache.h moegen_runtime.h
+gen/api            api.h             moegen.h base/base.h spec/spec.h host/host.h jit/jit.h cache/cache.h moegen_runtime.h
 gen/cli            cli.h             moegen.h base/base.h spec/spec.h host/host.h cache/cache.h api/api.h moegen_runtime.h rt_write.h
 gen/cli/bench      bench.h           cli/cli.h'
 

@@ -10,6 +10,11 @@ struct moegen_source {
     char *cflags;
 };
 
+static const char *label_of(const moegen_spec *spec)
+{
+    return spec->label ? spec->label : "<spec>";
+}
+
 moegen_status spec_take(moegen_spec *own, const moegen_spec *given, moegen_error **err)
 {
     static const size_t sizes[] = SIZES_OF(moegen_spec, command);
@@ -25,7 +30,7 @@ moegen_status spec_take(moegen_spec *own, const moegen_spec *given, moegen_error
         if (!own->overrides || !own->overrides[i].key || !own->overrides[i].value)
             return error_set(err, MOEGEN_BAD_ARGUMENT, "override %zu has no key or value", i);
     own->text = own->text ? own->text : "";
-    return MOEGEN_OK;
+    return spec_fits(label_of(own), own->len, err);
 }
 
 moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_spec *given,
@@ -45,7 +50,7 @@ moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_
         a->set[i].value = spec->overrides[i].value;
     }
     a->request = (struct host_request){
-        .file = spec->label ? spec->label : "<spec>",
+        .file = label_of(spec),
         .text = spec->text,
         .len = spec->len,
         .kernel = spec->kernel,

@@ -288,12 +288,20 @@ static int read_tree(lua_State *L)
     return 1;
 }
 
+moegen_status spec_fits(const char *file, size_t len, moegen_error **err)
+{
+    return len <= SPEC_MOST
+               ? MOEGEN_OK
+               : error_set(err, MOEGEN_BAD_SPEC, "%s: the spec has %zu bytes; the limit is %d",
+                           file, len, SPEC_MOST);
+}
+
 moegen_status spec_push(lua_State *L, const char *file, const char *text, size_t len,
                         moegen_error **err)
 {
-    if (len > SPEC_MOST)
-        return error_set(err, MOEGEN_BAD_SPEC, "%s: the spec has %zu bytes; the limit is %d", file,
-                         len, SPEC_MOST);
+    moegen_status status = spec_fits(file, len, err);
+    if (status)
+        return status;
     if (!text) /* libyaml aborts */
         text = "";
     if (len >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { /* a byte order mark? */
@@ -306,7 +314,6 @@ moegen_status spec_push(lua_State *L, const char *file, const char *text, size_t
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, len);
 
-    moegen_status status = MOEGEN_OK;
     lua_pushcfunction(L, read_tree);
     lua_pushlightuserdata(L, &r);
     if (lua_pcall(L, 1, 1, 0) != LUA_OK)

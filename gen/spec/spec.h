@@ -16,5 +16,7 @@ enum { SPEC_MOST = 256 * 1024 }; /* bytes of a spec */
  * file is the label of the text in messages. */
 moegen_status spec_push(struct lua_State *L, const char *file, const char *text, size_t len,
                         moegen_error **err);
+/* MOEGEN_OK, or what there is to say of a text that is too long: nobody may read it. */
+moegen_status spec_fits(const char *file, size_t len, moegen_error **err);
 
 #endif
