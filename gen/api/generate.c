@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine.h"
+#include "spec/spec.h"
 
 struct moegen_source {
     struct generated text;

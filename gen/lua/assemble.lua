@@ -5,7 +5,7 @@
 -- A program's code is a list of pieces, made once, for the tallest of its heights (see ir.shorter). A piece is the code of an
 -- instruction, with the item of the program that it is of. Those of rows are left out for fewer rows. What depends on the place
 -- of things (jumps, constants) is filled in by place().
-local encode = require "encode"   -- gen/encode_lua.c
+local encode = require "encode"   -- gen/host/encode_lua.c
 local x86 = require "isa.x86"
 
 local assemble = {}

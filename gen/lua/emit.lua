@@ -155,7 +155,7 @@ function emit.header(job)
     return table.concat(out)
 end
 
--- Metadata lines; the format is described in gen/kernel.c, which reads them.
+-- Metadata lines; the format is described in gen/api/kernel.c, which reads them.
 function emit.meta(job)
     local out = {"moegen-kernel 1"}
     local function line(...)

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- moegen.lua - the generator: from a request to C text. Every step, in order, is in build().
 --
--- A request is a table made by gen/request.c: file, root (the spec as a tree of nodes with places), kernel (name in a model
+-- A request is a table made by gen/host/request.c: file, root (the spec as a tree of nodes with places), kernel (name in a model
 -- file), sets (overrides), features (of the CPU), props (measured properties of it), measures (may more be asked for?), purpose
 -- ("jit" or "file"), command, digest, generator.
 local compose = require "compose"

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- activation.lua - what a MoE's activation computes, as programs over IR vectors.
 --
--- A NEW ACTIVATION takes 2 files: a row here, and one in runtime/ref_activation.c (the float64 function and its derivative).
+-- A NEW ACTIVATION takes 2 files: a row here, and one in runtime/reference/ref_activation.c (the float64 function and its derivative).
 -- The schema accepts the name, `moegen list` shows it, and the kernel tests run it, because they read this table.
 --
 -- forward   function(program, name, x) -> vector; names of temporaries start with name

@@ -4,7 +4,7 @@
 -- A lane of 32 bits holds a pair: of a packed panel, elements of rows 2 k and 2 k + 1 of one column; of A, neighbours 2 k
 -- and 2 k + 1 of a row. So a panel, and a row of A, is half as long as in f32. Pairs move as floats that nobody computes
 -- with. The instruction gives 2 products per lane, but on some CPUs at a quarter of the rate of FMA: a property of the CPU,
--- measured once (see gen/property.c), decides.
+-- measured once (see gen/api/property.c), decides.
 local dtype = require "dtype"
 local ir = require "ir"
 local schema = require "schema"
@@ -29,7 +29,7 @@ function dot.legal(spec, isa)
 end
 
 -- Shall a plan take a target for its dot products? The answer and a reason, or nil, nil and the property of the CPU (see
--- gen/property.c) that has to be known first. props: name -> value; 0: cannot be measured; nil: the CPU does not matter.
+-- gen/api/property.c) that has to be known first. props: name -> value; 0: cannot be measured; nil: the CPU does not matter.
 function dot.uses(isa, spec, props)
     local legal, why = dot.legal(spec, isa)
     local given = spec.plan and spec.plan.product
