@@ -211,7 +211,10 @@ function gemm.sweep(cfg, rows)
         local x = p:op("add", "x" .. name, t, p:op("load", "lost" .. name, kept))
         local sum = p:op("add", "sum" .. name, before, x)
         p:op("store", at, sum)
-        p:op("store", kept, p:op("sub", "left" .. name, x, p:op("sub", "added" .. name, sum, before)))
+        -- of a sum that is infinite nothing is lost: what this gives then (NaN too) must be finite
+        local left = p:op("sub", "left" .. name, x, p:op("sub", "added" .. name, sum, before))
+        left = p:op("max", "floored" .. name, left, p:const("lost_low", -0x1p126))
+        p:op("store", kept, p:op("min", "capped" .. name, left, p:const("lost_high", 0x1p126)))
     end
     local function panel()
         for k = 0, 3 do
