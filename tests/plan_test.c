@@ -267,6 +267,15 @@ static int user_of(const struct family *f, const struct key *k, int first, struc
 
 static const char *const dtypes[] = {"f32", "bf16", "f16"};
 
+/* The case with the most panels and products, in families that have such a one; NULL. */
+static const char *long_case(const struct family *f)
+{
+    for (int i = 0; i < f->case_count; i++)
+        if (strcmp(f->cases[i], "long") == 0)
+            return f->cases[i];
+    return NULL;
+}
+
 static void sweep(struct family *f, const char *emulated)
 {
     for (int i = 0; i < f->keys; i++) {
@@ -278,6 +287,9 @@ static void sweep(struct family *f, const char *emulated)
             if (user_of(f, k, first, &c) >= 0)
                 k->ran += in_new_process(&c, s, values_of(k, s, turn > 0), 1);
         }
+        const struct choice widest = {f->path, long_case(f), dtypes[i % 3], "auto"};
+        if (widest.name)
+            k->ran += in_new_process(&widest, s, values_of(k, s, true), 1);
         snprintf(where, sizeof where, "%s", f->name);
         if (!k->ran)
             complain(k->name, "no case has a use for it");

@@ -106,7 +106,7 @@ function router.plan(plan, spec)
              because = ("%d panels of more tokens do not stay in the caches"):format(plan.strip)})
     else
         plan:choose("k_block", 128, "products per partial sum: keeps f32 sums of long K accurate, and panels in L1",
-            limits.sum(spec, round_up(spec.H, plan.unroll), ("sums are of %d products"):format(spec.H), plan.unroll))
+            limits.sum(spec, round_up(spec.H, plan.unroll), ("sums are of %d products"):format(spec.H), plan.unroll, true))
     end
     plan:choose("block_rows", 96, "tokens per pass over the weights", {step = isa.lanes})
 end

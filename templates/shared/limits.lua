@@ -20,10 +20,10 @@ function limits.useful(n, of, step)
     return {useful = n, of = of, step = step}
 end
 
--- The same of products of a sum.
-function limits.sum(spec, n, of, step)
+-- The same of products of a sum. given: it is an output in f32, whatever the dtype of its factors
+function limits.sum(spec, n, of, step, given)
     local list = limits.useful(n, of, step)
-    if not dtype[spec.dtype].narrow then
+    if given or not dtype[spec.dtype].narrow then
         list.most, list.because = PRODUCTS, "longer sums in f32 lose digits that the inputs have"
     end
     return list
