@@ -56,7 +56,7 @@ local row = {
     skip_token = {"skip_token", bool(), default = false, doc = "padding id is -1 and there is no padding row"},
     shard = {"shard", map{
         {"on", enum{"auto", "hidden", "block", "intermediate"}, default = "hidden", doc = "what the ranks of a team share out"},
-        {"strategy", enum{"ping_pong", "hi_lo"}, default = "ping_pong", doc = "of blocks: with either, ranks start on consecutive ones and then help each other"},
+        {"strategy", enum{"ping_pong", "hi_lo"}, default = "ping_pong", doc = "either: consecutive blocks, then ranks help each other"},
         {"cores", either(enum{"auto"}, int(1, 1024)), default = "auto",
             doc = "threads of a call that asks for none; with on: intermediate also parts, which the result depends on"}}},
     aux_loss = {"aux_loss", map{
