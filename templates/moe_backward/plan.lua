@@ -3,8 +3,10 @@
 local dtype = require "dtype"
 local clamp = require "math.clamp"
 local activation = require "math.activation"
+local dot = require "product.dot"
 local epilogue = require "product.epilogue"
 local norm = require "math.norm"
+local panel_rows = require "product.panel_rows"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
 local rows = require "shared.rows"
@@ -13,7 +15,23 @@ local backward = {}
 
 local bound, limits, convert, round_up = clamp.bound, clamp.limits, panels.convert, panels.round_up
 
-backward.plan_keys, backward.plan = panel_plan.keys, panel_plan.both
+backward.plan_keys = {panel_plan.product_key, table.unpack(panel_plan.keys)}
+
+-- Pairs of I must not be a gate and an up.
+local function straddles(spec)
+    return spec.gated and spec.I_TP % 2 == 1 and "pairs of 16-bit elements would join a gate and an up" or nil
+end
+
+function backward.uses(isa, spec, props)
+    return dot.uses(isa, spec, props, straddles(spec))
+end
+
+function backward.plan(plan, spec, shape, info)
+    dot.choose(plan, spec, info, straddles(spec))
+    panel_plan.both(plan, spec, shape, info)
+end
+
+backward.params = dot.params
 
 -- Which steps of the semantics this spec has.
 local function steps(spec)
@@ -95,9 +113,9 @@ end
 
 local function constants(spec, plan)
     local lanes = plan.isa.lanes
-    local width = plan.vectors * lanes
-    local gates = spec.gated and 2 or 1
-    local hk, gk, has = round_up(spec.H, width), round_up(gates * spec.I_TP, width), steps(spec)
+    local group, depth, gates = plan.group, panels.depth(plan), spec.gated and 2 or 1
+    local hk, gk, has = round_up(spec.H, depth), round_up(gates * spec.I_TP, depth), steps(spec)
+    local dots = group > 1
     local xrows, partials = math.max(hk, round_up(spec.H + 1, lanes)), (math.max(spec.I_TP, spec.H) + lanes - 1) // lanes
     local list = {
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
@@ -106,11 +124,12 @@ local function constants(spec, plan)
         {"XROWS", xrows, "rows of a panel of X: one more than H, of ones"},
         {"PROWS", spec.I_TP + 1, "rows of a panel of p: one more, of affinities"},
         {"PARTIALS", partials, "parts of the affinity's gradient"},
-        {"ALL_ROWS", xrows * (has.pre and 2 or 1) + hk + gk + spec.I_TP + 1 + ((has.pre or has.affinity_sums or has.norm) and partials or 0)
+        {"ALL_ROWS", (xrows * (has.pre and 2 or 1) + hk + gk + spec.I_TP + group) // group
+            + (dots and (hk * (has.again and 2 or 1) + gk) // group + (has.again and gk or 0) or 0) + ((has.pre or has.affinity_sums or has.norm) and partials or 0)
             + (has.norm and 1 + spec.I_TP + 2 * ((spec.I_TP + lanes - 1) // lanes) or 0), "floats for a column of all panels"},
         {"TEAM_ROWS", 128, "columns of a batch for each rank of a team"},
     }
-    local shared = panels.constants(plan, math.max(hk, gk), dtype[spec.output_dtype].size)
+    local shared = panels.constants(plan, math.max(hk, gk) // group, dtype[spec.output_dtype].size)
     return table.move(shared, 1, #shared, #list + 1, list), shared
 end
 
@@ -141,7 +160,8 @@ function backward.names(spec, plan, job)
         constants = constants(spec, plan),
         scalars = {{io, "widen"}, {dx, "narrow"}, {affinity, "widen"}, {affinity, "narrow"},
             (has.bias_up_value or has.bias_down_value or has.norm) and {bias, "widen"} or false,
-            has.norm and {out, "narrow"} or false, has.norm and has.add and {out, "widen"} or false},
+            has.norm and {out, "narrow"} or false, has.norm and has.add and {out, "widen"} or false,
+            plan.group > 1 and (has.bias_up or has.bias_down) and {io, "narrow"} or false},
     }
     panels.products(names, cfg, plan, totals)
     panels.gradients(names, cfg, plan, out, {add = has.add, columns = {gates * spec.I_TP, spec.H},
@@ -155,7 +175,11 @@ function backward.names(spec, plan, job)
         if has.again then
             add(epilogue.bounded(cfg))
         elseif spec.block_size >= isa.lanes then
-            add(rows.column(cfg, io, "column", width))
+            add(rows.column(cfg, io, "column", width, names.dots))
+        end
+        if names.dots then
+            add(rows.words(cfg, io, "words"))
+            add(panel_rows.split(cfg, "split"))
         end
         local f32 = dtype.f32
         add(rows.turn(cfg, "turn", {dtype = f32, stride = c.STAGE, s_units = "STAGE", pitch = width,
@@ -164,7 +188,7 @@ function backward.names(spec, plan, job)
             add(rows.scatter(cfg, "scatter", {scaled = has.pre}))
             add(rows.scatter(cfg, "scatter_add", {scaled = has.pre, add = true}))
         end
-        local through = {scaled = has.post, affinity_sums = has.affinity_sums}
+        local through = {scaled = has.post, affinity_sums = has.affinity_sums, apart = names.dots and has.again}
         if has.norm then
             add(norm.through(cfg, activation[spec.activation].both, through))
             add(norm.sum(cfg, "norm_sum"))

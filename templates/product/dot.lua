@@ -11,8 +11,9 @@ local schema = require "schema"
 
 local dot = {}
 
--- May the products of this spec be dot products on this target? Else false and why not.
-function dot.legal(spec, isa)
+-- May the products of this spec be dot products on this target? Else false and why not. A spec's outputs must be as coarse as what
+-- is rounded on the way to them. why_not: what else forbids it, or nil
+function dot.legal(spec, isa, why_not)
     local dt = dtype[spec.dtype]
     if not dt.dot then
         return false, ("no instruction multiplies pairs of %s"):format(dt.name)
@@ -20,18 +21,23 @@ function dot.legal(spec, isa)
         return false, ("target %s has no dot product of %s"):format(isa.name, dt.name)
     elseif spec.norm == "layer" then
         return false, "normalisation wants its rows in f32"
-    elseif spec.affinity.scale == "pre" and spec.affinity.on == "hidden" then
+    elseif spec.affinity and spec.affinity.scale == "pre" and spec.affinity.on == "hidden" then
         return false, ("affinity scaling `pre` makes f32 of the %s rows"):format(dt.name)
-    elseif spec.output_dtype ~= spec.dtype then
-        return false, ("rounding act(gate) * up to %s costs digits of an output in %s"):format(dt.name, spec.output_dtype)
+    elseif why_not then
+        return false, why_not
+    end
+    for _, key in ipairs{"output_dtype", "hidden_grad_dtype"} do
+        if (spec[key] or spec.dtype) ~= spec.dtype then
+            return false, ("rounding intermediates to %s costs digits of an output in %s"):format(dt.name, spec[key])
+        end
     end
     return true
 end
 
 -- Shall a plan take a target for its dot products? The answer and a reason, or nil, nil and the property of the CPU (see
 -- gen/api/property.c) that has to be known first. props: name -> value; 0: cannot be measured; nil: the CPU does not matter.
-function dot.uses(isa, spec, props)
-    local legal, why = dot.legal(spec, isa)
+function dot.uses(isa, spec, props, why_not)
+    local legal, why = dot.legal(spec, isa, why_not)
     local given = spec.plan and spec.plan.product
     if not legal or given then
         return legal and given == "dot", why or "given"
@@ -50,14 +56,19 @@ function dot.uses(isa, spec, props)
 end
 
 -- The plan's choice `product`, for dtypes whose pairs some instruction multiplies.
-function dot.choose(plan, spec, info)
-    local legal, why = dot.legal(spec, plan.isa)
+function dot.choose(plan, spec, info, why_not)
+    local legal, why = dot.legal(spec, plan.isa, why_not)
     if spec.plan and spec.plan.product == "dot" and not legal then
         schema.complain(info, "plan.product", why)
     elseif dtype[spec.dtype].dot or spec.plan and spec.plan.product then   -- `widen` is always so
         plan:choose("product", legal and "dot" or "widen", plan.used or why)
     end
     plan.group = plan.product == "dot" and 2 or 1   -- rows of K to a row of a packed panel
+end
+
+-- The op of the products, when it is not FMA.
+function dot.params(spec, plan)
+    return plan.group > 1 and {"product.op " .. dtype[spec.dtype].dot} or {}
 end
 
 -- What gemm.packed does with pairs.

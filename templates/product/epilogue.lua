@@ -4,6 +4,7 @@
 local ir = require "ir"
 local activation = require "math.activation"
 local dtype = require "dtype"
+local panel_rows = require "product.panel_rows"
 local quantise = require "product.quantise"
 
 local epilogue = {}
@@ -130,14 +131,25 @@ end
 -- as the activation saw them, become their gradients; P becomes p as the second product saw it; sums of S * p over the rows
 -- are the affinity's gradient.
 -- spec: activation, gated; limits: gate, up = {lo, hi} as the checkpoint holds them; has: scaled (p and its gradient carry the
--- affinity), affinity_sums
+-- affinity), affinity_sums, apart (gate and up are in f32, and elsewhere: at U_0 and G_0); G, U and P are panels whose columns are
+-- contracted, see matrix.lua
 function epilogue.through(cfg, spec, limits, has)
     local lanes = cfg.isa.lanes
     local width = cfg.vectors * lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "through", {"Gradients of gate and up, and p, for rows of I."})
     local rows = "WIDTH LANES"
-    local S, U, P, n = p:pointer("S", "const float", rows), p:pointer("U", "float", rows), p:pointer("P", "float", rows), p:integer("n")
-    local G = spec.gated and p:pointer("G", "float", rows)
+    local panel = panel_rows.column(cfg)
+    local S, U, P = p:pointer("S", "const float", rows), p:pointer("U", panel.dtype.c, rows), p:pointer("P", panel.dtype.c, rows)
+    local n = p:integer("n")
+    local G = spec.gated and p:pointer("G", panel.dtype.c, rows)
+    local from, saw = {U = U, G = G}, has.apart and dtype.f32 or panel.dtype   -- gate and up, and their dtype
+    if has.apart then
+        from.U, from.G = p:pointer("U_0", "const float", rows), spec.gated and p:pointer("G_0", "const float", rows)
+    end
+    local moving = {S, P, U}
+    for _, row in ipairs{G and {G} or {}, has.apart and {from.U} or {}, has.apart and G and {from.G} or {}} do
+        moving[#moving + 1] = row[1]
+    end
     local a = has.scaled and p:pointer("a", "const float")
     local sums = has.affinity_sums and p:pointer("sums", "float")
     local act = activation[spec.activation].both
@@ -145,8 +157,8 @@ function epilogue.through(cfg, spec, limits, has)
         for v = 0, cfg.vectors - 1 do
             local tag = "_" .. v
             local at = v * lanes
-            local up = p:op("load", "up" .. tag, p:at(U, at))
-            local gate = spec.gated and p:op("load", "gate" .. tag, p:at(G, at)) or up
+            local up = quantise.load(p, saw, "up" .. tag, p:at(from.U, at))
+            local gate = spec.gated and quantise.load(p, saw, "gate" .. tag, p:at(from.G, at)) or up
             local value, slope = act(p, "act" .. tag, gate)
             local product = spec.gated and p:op("mul", "p" .. tag, value, up) or value
             local dp = p:op("load", "dp" .. tag, p:at(S, at))
@@ -159,20 +171,17 @@ function epilogue.through(cfg, spec, limits, has)
                 dp = p:op("mul", "dp_scaled" .. tag, dp, scale)
                 product = p:op("mul", "p_scaled" .. tag, product, scale)
             end
-            p:op("store", p:at(P, at), product)
+            panel.put(p, P, v, product)
             if spec.gated then
                 local dg = p:op("mul", "dg" .. tag, p:op("mul", "dp_up" .. tag, dp, up), slope)
-                p:op("store", p:at(G, at), inside(p, dg, gate, limits.gate, "gate" .. tag))
-                p:op("store", p:at(U, at), inside(p, p:op("mul", "du" .. tag, dp, value), up, limits.up, "up" .. tag))
+                panel.put(p, G, v, inside(p, dg, gate, limits.gate, "gate" .. tag))
+                panel.put(p, U, v, inside(p, p:op("mul", "du" .. tag, dp, value), up, limits.up, "up" .. tag))
             else
-                p:op("store", p:at(U, at), inside(p, p:op("mul", "du" .. tag, dp, slope), up, limits.up, "up" .. tag))
+                panel.put(p, U, v, inside(p, p:op("mul", "du" .. tag, dp, slope), up, limits.up, "up" .. tag))
             end
         end
-        p:advance(S, width)
-        p:advance(P, width)
-        p:advance(U, width)
-        if G then
-            p:advance(G, width)
+        for _, row in ipairs(moving) do
+            p:advance(row, width)
         end
     end, "rows of I")
     return p

@@ -5,37 +5,30 @@
 -- A of a product over its columns (each row's WIDTH values are consecutive k). Columns are tokens, as a rule; the first panel
 -- is the one that need not be full: its tokens stand at its end.
 --
+-- With products of pairs (micro.lua) these are two kinds of panels: in the A of a product over columns, elements keep their 16 bits,
+-- and neighbours of a row are a pair; in a B, each word is a pair of two rows: P[q][row / 2][WIDTH].
+--
 -- product(rows)    S[rows][WIDTH] += A * B, on its way copying the next weights; narrow: only one vector of columns
 -- gradient(rows)   C = A * B for some panels of columns, straight to memory, in its dtype
 local ir = require "ir"
+local micro = require "product.micro"
 local quantise = require "product.quantise"
 local row_tiles = require "shared.rows"
 
 local matrix = {}
 
--- acc += A * B for t.unroll k; A's rows are t.a_row floats apart, and its k t.a_k: those of a panel, unless they are given.
+-- acc += A * B for t.unroll steps of k; A's rows are t.a_row elements apart, and its steps t.a_k: those of a panel, unless they
+-- are given.
 local function step(p, cfg, t)
     local width = cfg.vectors * cfg.isa.lanes
     local a_row, a_k = t.a_row or width, t.a_k or 1
     for k = 0, t.unroll - 1 do
         p:block("k = " .. k, function()
-            local b = {}
-            for v = 0, t.vectors - 1 do
-                b[v] = p:op("load", "b_" .. v, p:at(t.B, k * width + v * cfg.isa.lanes))
-            end
-            for r = 0, t.rows - 1 do
-                p:row(r)
-                local at = p:at(t.A, r * a_row + k * a_k)
-                if t.vectors == 1 and p:has("fma_bcast") then
-                    p:op("fma_bcast", t.acc[r][0], b[0], at)
-                else
-                    local a = p:op("bcast", "a_" .. r, at)
-                    for v = 0, t.vectors - 1 do
-                        p:op("fma", t.acc[r][v], a, b[v])
-                    end
-                end
-            end
-            p:row(nil)
+            micro.step(p, cfg.product, t.acc, t.vectors, function(r)
+                return p:at(t.A, r * a_row + k * a_k)
+            end, function(v)
+                return p:at(t.B, k * width + v * cfg.isa.lanes)
+            end)
         end)
     end
     p:advance(t.A, t.unroll * a_k)
@@ -108,12 +101,12 @@ local function put_row(p, cfg, C, has, name, value)
     end
 end
 
--- cfg: isa, prefix, dtype (of the weights), vectors, unroll; block: panels of a row of weights, slab: rows of a panel of A,
--- unaligned (rows of weights start anywhere in a cache line).
+-- cfg: isa, prefix, dtype (of the weights), vectors, unroll, product (see micro.lua); block: panels of a row of weights, slab: rows
+-- of a panel of A, unaligned (rows of weights start anywhere in a cache line).
 -- After each panel the tile copies `count` rows (or none) of a block of the next weights, `ld` apart, as rows of A, and fetches others
 -- `ahead` of them: while the multiplier works, the next weights come in at an even pace.
 function matrix.product(cfg, rows, vectors)
-    local lanes = cfg.isa.lanes
+    local lanes, group = cfg.isa.lanes, cfg.product.group
     local width = cfg.vectors * lanes
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
         {("S[%d rows] += A * B, groups times; fetches lines at `near`, copies `count` rows of the next weights after each panel."):format(
@@ -128,11 +121,11 @@ function matrix.product(cfg, rows, vectors)
     local groups, over, back = p:integer("groups"), p:integer("over"), p:integer("back")
     local line = 64 // cfg.dtype.size
     local function copy_row()
-        for i = 0, cfg.block * width - (cfg.unaligned and 0 or 1), line do
+        for i = 0, cfg.block * width * group - (cfg.unaligned and 0 or 1), line do
             p:op("prefetch_1", p:at(from, i, ahead))
         end
         for i = 0, cfg.block * cfg.vectors - 1 do
-            local x = quantise.load(p, cfg.dtype, "w_" .. i, p:at(from, i * lanes))
+            local x = quantise.panel(p, cfg, "w_" .. i, p:at(from, i * lanes * group))
             p:op("store", p:at(to, i // cfg.vectors * cfg.slab * width + i % cfg.vectors * lanes), x)
         end
         p:advance(from, ld)
@@ -172,7 +165,7 @@ function matrix.by_token(cfg, rows)
     local line = 64 // cfg.dtype.size
     clear(p, cfg, t, S)
     p:loop(steps, function()
-        for i = 0, cfg.block * width - (cfg.unaligned and 0 or 1), line do
+        for i = 0, cfg.block * width * cfg.product.group - (cfg.unaligned and 0 or 1), line do
             p:op("prefetch_1", p:at(weights, i))
         end
         p:advance(weights, ld)
@@ -190,14 +183,15 @@ end
 -- panel's to the next one's. has: name; dtype (of C), add (to what C holds), stream (stores that pass the caches by), ld and
 -- jump (unless parameters); gives: after each panel `count` cache lines go from `from` to `to`, past the caches
 function matrix.gradient(cfg, rows, has)
-    local width = cfg.vectors * cfg.isa.lanes
+    local width, group = cfg.vectors * cfg.isa.lanes, cfg.product.group
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
         {("C[%d rows] %s A * B for n panels of columns: rows `ld` apart, C `up` and A `again` to the start of the next panel."):format(
             rows, has.add and "+=" or "=")})
     p.hoists = 0   -- the sums need the registers; constants are loaded where they are used
-    local t = {rows = rows, vectors = cfg.vectors, unroll = cfg.t_unroll}
+    local t = {rows = rows, vectors = cfg.vectors, unroll = cfg.t_unroll // group, a_k = group}
     local C = p:pointer("C", has.dtype.c)
-    t.A, t.B = p:pointer("A", "const float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
+    t.A = p:pointer("A", "const " .. quantise.column_type(cfg), "WIDTH")
+    t.B = p:pointer("B", "const float", "WIDTH LANES")
     local panels, first = p:integer("panels"), p:integer("first")
     t.full, t.jump, t.first = p:integer("full"), has.jump or p:integer("jump"), first
     local n, again, skip = p:integer("n"), p:integer("again"), p:integer("skip")

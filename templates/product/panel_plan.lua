@@ -18,6 +18,9 @@ panel_plan.gradient_keys = {
     {"run_bytes", int(1, 65536), optional = true, doc = "of a weight gradient's row that are stored together, at least"},
 }
 
+panel_plan.product_key = {"product", schema.types.enum{"widen", "dot"}, optional = true,
+    doc = "of 16-bit elements: widened to f32, or in pairs by a dot instruction"}
+
 panel_plan.forward_keys = {
     {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
     {"unroll", int(1, 8), optional = true, doc = "k steps of a tile's loop body"},
@@ -57,7 +60,7 @@ function panel_plan.check(plan, info)
     if plan.few_rows and plan.few_rows > plan.slab then
         schema.complain(info, "plan.few_rows", ("%d rows are more than a slab has, %d"):format(plan.few_rows, plan.slab))
     end
-    if plan.k_block and plan.slab and plan.k_block * plan.slab * 4 > limits.BLOCK_BYTES then
+    if plan.k_block and plan.slab and plan.k_block // (plan.group or 1) * plan.slab * 4 > limits.BLOCK_BYTES then
         schema.complain(info, plan.spec.plan.k_block and "plan.k_block" or "plan.slab",
             ("%d products of %d rows are a block of more than %d bytes"):format(plan.k_block, plan.slab, limits.BLOCK_BYTES))
     end
@@ -65,9 +68,9 @@ end
 
 -- Blocks of weights: `rows` the most rows that a matrix has, `deep` the most products of a sum.
 function panel_plan.choose_block(plan, spec, info, k_block, rows, deep)
-    local isa, width = plan.isa, plan.vectors * plan.isa.lanes
-    plan:choose("k_block", k_block, "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
-        limits.sum(spec, round_up(deep, width), ("sums are of %d products"):format(deep), width))
+    local isa, depth = plan.isa, panels.depth(plan)
+    plan:choose("k_block", k_block * (plan.group or 1), "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
+        limits.sum(spec, round_up(deep, depth), ("sums are of %d products"):format(deep), depth))
     panel_plan.choose_slab(plan, rows, "rows of weights that pass over the tokens together")
     plan:choose("few_rows", math.min(3 * isa.lanes, plan.slab), "rows of a slab for a single panel of tokens: two of them stay in L1",
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))
@@ -112,6 +115,9 @@ function panel_plan.choose_sums(plan, info)
     plan:choose("t_unroll", panels.stores_bursts(plan.isa) and 2 or 4,
         "tokens of a step of a weight gradient's loop: the shorter a tile, the fewer may be wasted")
     check_steps(plan, info, "t_unroll")
+    if plan.t_unroll % (plan.group or 1) ~= 0 then
+        schema.complain(info, "plan.t_unroll", ("steps of %d tokens are no pairs"):format(plan.t_unroll))
+    end
 end
 
 -- How gradients of weights are cut. block_bytes: of A; rows, columns: of the largest gradients; size: bytes of an element

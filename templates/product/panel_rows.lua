@@ -1,18 +1,35 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- panel_rows.lua - tiles that take rows of a matrix into panels, and rows of panels out of them. The layout of a panel: see
 -- matrix.lua.
+local dtype = require "dtype"
 local ir = require "ir"
 local quantise = require "product.quantise"
 
 local panel_rows = {}
 
--- Rows as panels: n panels of each of `rows` rows, in f32.
+-- Rows of a panel whose columns are contracted (see matrix.lua), made vector by vector: the dtype of its elements, and how vector v
+-- of the row at a pointer is stored; of pairs both vectors together, when the last one comes.
+function panel_rows.column(cfg)
+    local lanes, first = cfg.isa.lanes, {}
+    if cfg.product.group == 1 then
+        return {dtype = dtype.f32, put = function(p, to, v, x) p:op("store", p:at(to, v * lanes), x) end}
+    end
+    return {dtype = cfg.dtype, put = function(p, to, v, x)
+        if v == 0 then
+            first[to] = x
+        else
+            quantise.store_pair(p, cfg.dtype, p:at(to, 0), first[to], x, "store_bits")
+        end
+    end}
+end
+
+-- Rows as panels: n panels of each of `rows` rows, in f32 or in pairs.
 -- has: name; pitch (floats between a row's panels; none: a parameter); masked: and-ed with the width words at `mask`;
 -- alternate: groups of 4 lanes go to the two vectors of a panel in turns, as pairs of 16-bit stores want it, see quantise.pairs
 function panel_rows.copy(cfg, has)
     local lanes = cfg.isa.lanes
-    local width = cfg.vectors * lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. has.name, {"Rows as n panels of each, in f32."})
+    local width, group = cfg.vectors * lanes, cfg.product.group
+    local p = ir.program(cfg.isa, cfg.prefix .. has.name, {group > 1 and "Rows as n panels of each, in pairs." or "Rows as n panels of each, in f32."})
     local A, W = p:pointer("A", "float", "WIDTH LANES"), p:pointer("W", "const " .. cfg.dtype.c)
     local n, rows, over, back = p:integer("n"), p:integer("rows"), p:integer("over"), p:integer("back")
     local pitch = has.pitch or p:integer("pitch")
@@ -22,7 +39,7 @@ function panel_rows.copy(cfg, has)
         p:loop(left, function()
             local x = {}
             for v = 0, cfg.vectors - 1 do
-                x[v] = quantise.load(p, cfg.dtype, "w_" .. v, p:at(W, v * lanes))
+                x[v] = quantise.panel(p, cfg, "w_" .. v, p:at(W, v * lanes * group))
                 if mask then
                     x[v] = p:op("bit_and", "kept_" .. v, x[v], p:op("load", "mask_" .. v, p:at(mask, v * lanes)))
                 end
@@ -33,12 +50,53 @@ function panel_rows.copy(cfg, has)
             for v = 0, cfg.vectors - 1 do
                 p:op("store", p:at(A, v * lanes), x[v])
             end
-            p:advance(W, width)
+            p:advance(W, width * group)
             p:advance(A, pitch)
         end, "panels")
         p:advance(W, over)
         p:advance(A, back)
     end, "rows")
+    return p
+end
+
+-- n pairs of rows of 16-bit elements, `ld` apart, as rows of words: element c of both rows is word c.
+function panel_rows.join(cfg, name)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Pairs of rows as rows of words."})
+    local dst, src = p:pointer("dst", "float", "WIDTH LANES"), p:pointer("src", "const " .. cfg.dtype.c)
+    local ld, n = p:integer("ld"), p:integer("n")
+    p:loop(n, function()
+        local low = {}
+        for v = 0, cfg.vectors - 1 do
+            low[v] = p:op("load_u16", "low_" .. v, p:at(src, v * lanes))
+        end
+        p:advance(src, ld)
+        for v = 0, cfg.vectors - 1 do
+            local high = p:op("shl", "up_" .. v, p:op("load_u16", "high_" .. v, p:at(src, v * lanes)), 16)
+            p:op("store", p:at(dst, v * lanes), p:op("bit_or", "pair_" .. v, low[v], high))
+        end
+        p:advance(src, ld)
+        p:advance(dst, cfg.vectors * lanes)
+    end, "pairs of rows")
+    return p
+end
+
+-- The reverse, for rows of a panel of 2 vectors: n rows of words become 2 n rows of elements.
+function panel_rows.split(cfg, name)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Rows of words as pairs of rows."})
+    local dst, src, n = p:pointer("dst", cfg.dtype.c), p:pointer("src", "const float", "WIDTH LANES"), p:integer("n")
+    local half = p:op("const", "low_half", 0xffff)
+    p:loop(n, function()
+        local x, y = p:op("load", "x", p:at(src, 0)), p:op("load", "y", p:at(src, lanes))
+        local even, odd = p:op("groups_even", "even", x, y), p:op("groups_odd", "odd", x, y)   -- what packing keeps together
+        p:op("store_bits", p:at(dst, 0), p:op("pack_u16", "low", p:op("bit_and", "even_low", even, half),
+            p:op("bit_and", "odd_low", odd, half)))
+        p:op("store_bits", p:at(dst, 2 * lanes), p:op("pack_u16", "high", p:op("shr", "even_high", even, 16),
+            p:op("shr", "odd_high", odd, 16)))
+        p:advance(src, 2 * lanes)
+        p:advance(dst, 4 * lanes)
+    end, "rows of words")
     return p
 end
 

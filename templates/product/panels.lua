@@ -4,6 +4,7 @@
 local dtype = require "dtype"
 local heights = require "product.heights"
 local matrix = require "product.matrix"
+local micro = require "product.micro"
 local panel_rows = require "product.panel_rows"
 local quantise = require "product.quantise"
 local rows = require "shared.rows"
@@ -21,13 +22,18 @@ end
 
 -- Panels of a row of weights that are worked on together.
 function panels.block(plan)
-    return math.max(1, (plan.k_block or 0) // (plan.vectors * plan.isa.lanes))
+    return math.max(1, (plan.k_block or 0) // panels.depth(plan))
+end
+
+-- Products that a row of a panel of A holds: elements of its words.
+function panels.depth(plan)
+    return plan.vectors * plan.isa.lanes * (plan.group or 1)
 end
 
 -- cfg of the tiles.
 function panels.cfg(spec, plan, job)
     return {isa = plan.isa, prefix = job.name .. "_", dtype = dtype[spec.dtype], vectors = plan.vectors, unroll = plan.unroll,
-            t_unroll = plan.t_unroll, block = panels.block(plan), slab = plan.slab}
+            product = micro.of(plan, spec.dtype), t_unroll = plan.t_unroll, block = panels.block(plan), slab = plan.slab}
 end
 
 -- Panels of as few tokens as may have a row of a tile each.
@@ -62,13 +68,13 @@ end
 -- Adds constants of tokens as columns of panels and, if their elements have `size` bytes (none: no gradients), of gradients.
 function panels.token_constants(list, plan, size)
     list[#list + 1] = {"T_UNROLL", plan.t_unroll or 1, "tokens of a step of a loop over them"}
-    list[#list + 1] = {"EDGE", math.max(plan.isa.lanes, plan.unroll or 1, plan.t_unroll or 1),
+    list[#list + 1] = {"EDGE", math.max(plan.isa.lanes * (plan.group or 1), plan.unroll or 1, plan.t_unroll or 1),
         "columns of which all are written if one is in use"}
     local more = size and gradient_constants(plan, size) or {}
     return table.move(more, 1, #more, #list + 1, list)
 end
 
--- wide: columns of the widest matrix whose rows become panels; size: bytes of an element of gradients (none: no gradients)
+-- wide: words of the widest rows that become panels; size: bytes of an element of gradients (none: no gradients)
 function panels.constants(plan, wide, size)
     local lanes = plan.isa.lanes
     local width = plan.vectors * lanes
@@ -99,7 +105,7 @@ end
 -- Adds the names of products of few tokens.
 function panels.few(names, cfg, plan)
     local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
-    names.square = lanes * quantise.per_lane(cfg.dtype)
+    names.square = lanes * math.max(quantise.per_lane(cfg.dtype), cfg.product.group)
     names.token_rows = {}
     -- a block of weights and the sums have to fit into the room of a slab
     if math.max(panels.block(plan), panels.few_panels(plan)) * width <= panels.block(plan) * plan.slab then
@@ -108,13 +114,31 @@ function panels.few(names, cfg, plan)
     names.few, names.turn_sums = #names.token_rows > 0, "turn_sums"
 end
 
+-- Adds the names of elements and of words, see micro.lua: panel_c is the type of panels whose columns are contracted.
+function panels.words(names, cfg, plan)
+    local dots = cfg.product.group > 1
+    names.dots, names.io, names.widen_io = dots, cfg.dtype.c, panels.convert(cfg.dtype, "widen")
+    names.panel_c, names.depth = quantise.column_type(cfg), dots and "DEPTH" or "WIDTH"
+    names.words = function(n) return dots and n .. " / 2" or n end                           -- of so many elements,
+    names.words_of = function(n) return dots and ("(%s) / 2"):format(n) or n end             -- a sum
+    names.pairs_of = function(panel) return dots and panel .. "_pairs" or panel end          -- the same panel, as B of a product
+    names.as_floats = function(at) return dots and ("(float *)(void *)(%s)"):format(at) or at end
+    names.as_panel = function(at) return dots and ("(%s *)(void *)(%s)"):format(cfg.dtype.c, at) or at end
+    names.to_panel = dots and panels.convert(cfg.dtype, "narrow") or function(x) return x end   -- from f32
+    names.keep_io = dots and function(x) return x end or names.widen_io                         -- from memory
+    if dots then
+        local list = names.constants
+        list[#list + 1] = {"DEPTH", panels.depth(plan), "elements of a row of a panel of weights: pairs"}
+    end
+end
+
 -- Adds the names of products. totals: of rows that products have
 function panels.products(names, cfg, plan, totals)
     local lanes = cfg.isa.lanes
-    names.io, names.widen_io = cfg.dtype.c, panels.convert(cfg.dtype, "widen")
+    panels.words(names, cfg, plan)
     names.copies_edges, cfg.unaligned = false, false
     for _, total in ipairs(totals) do
-        names.copies_edges = names.copies_edges or total > 1 and total % (plan.vectors * lanes) ~= 0
+        names.copies_edges = names.copies_edges or total > 1 and total % panels.depth(plan) ~= 0
         cfg.unaligned = cfg.unaligned or total > 1 and total * cfg.dtype.size % 64 ~= 0
     end
     names.product_rows = heights.blocks(plan.tile_rows, lanes, plan.slab, totals)
@@ -150,7 +174,7 @@ end
 function panels.gradients(names, cfg, plan, out, how)
     cfg.pairs, cfg.alternate = quantise.pairs(out, cfg.isa, how.add)
     local width = plan.vectors * cfg.isa.lanes
-    if not cfg.alternate then
+    if not cfg.alternate and cfg.product.group == 1 then
         names.turn_sums = "turn_back"   -- of panels.tiles, the same program
     end
     names.gradient, names.adds, names.alternate = out, how.add, cfg.alternate
@@ -190,7 +214,9 @@ function panels.product_tiles(names, cfg, plan, add)
     end
     if names.few then
         local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-        add(rows.turn(cfg, "turn_rows", {dtype = cfg.dtype, pairs = true, pitch = width, step = names.square * width}))
+        local dots = cfg.product.group > 1
+        add(rows.turn(cfg, "turn_rows", {dtype = cfg.dtype, pairs = not dots, words = dots, pitch = width,
+            step = (dots and lanes or names.square) * width}))
         if names.turn_sums == "turn_sums" then
             add(rows.turn(cfg, "turn_sums", {dtype = dtype.f32, stride = width, pitch = width, step = lanes, along = lanes * width}))
         end
@@ -230,11 +256,14 @@ function panels.tiles(names, cfg, plan, add)
     add(rows.widen(cfg, cfg.dtype, "widen"))
     add(rows.zero(cfg, "zero"))
     if names.turns_whole then
-        add(rows.turn(cfg, "turn_weights", {dtype = cfg.dtype, pitch = width, step = lanes * width}))
+        add(rows.turn(cfg, "turn_weights", {dtype = cfg.dtype, joined = names.dots, pitch = width, step = lanes * width}))
+    end
+    if names.dots then
+        add(panel_rows.join(cfg, "join"))
     end
     if names.gradient_rows then
         panels.gradient_tiles(names, cfg, add)
-        add(rows.turn(cfg, "turn_back", {dtype = dtype.f32, stride = width, pitch = width, step = lanes, apart = cfg.alternate,
+        add(rows.turn(cfg, "turn_back", {dtype = names.dots and cfg.dtype or dtype.f32, words = names.dots, stride = width, pitch = width, step = lanes, apart = cfg.alternate,
             along = (cfg.alternate and 4 or lanes) * width}))
     end
 end

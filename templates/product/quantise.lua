@@ -75,6 +75,16 @@ function quantise.split(p, dt)
     return quantise.per_lane(dt) > 1 and halves[dt.widen](p) or function(_, x) return x end
 end
 
+-- A vector of a panel that products read: f32, or pairs of elements as they are. cfg: dtype, product (see micro.lua)
+function quantise.panel(p, cfg, name, mem)
+    return cfg.product.group > 1 and p:op("load_bits", name, mem) or quantise.load(p, cfg.dtype, name, mem)
+end
+
+-- C type of elements of panels whose columns are contracted.
+function quantise.column_type(cfg)
+    return cfg.product.group > 1 and cfg.dtype.c or "float"
+end
+
 function quantise.store(p, dt, mem, x)
     if not dt.narrow then
         return p:op("store", mem, x)

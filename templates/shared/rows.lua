@@ -102,6 +102,19 @@ function rows.lines(cfg, dt, name)
     return p
 end
 
+-- dst = src, n vectors of words, each some elements of dtype dt.
+function rows.words(cfg, dt, name)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Row of words = row, " .. dt.name .. "."})
+    local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const " .. dt.c), p:integer("n")
+    p:loop(n, function()
+        p:op("store", p:at(dst, 0), p:op("load_bits", "x", p:at(src, 0)))
+        p:advance(src, lanes * 4 // dt.size)
+        p:advance(dst, lanes)
+    end, "vectors")
+    return p
+end
+
 -- n vectors of zeros.
 function rows.zero(cfg, name)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Zero n vectors."})
@@ -168,7 +181,8 @@ end
 -- n squares of lanes x lanes: column c of a square becomes the run T[c * pitch ..], in f32.
 -- how: dtype (of S), stride (between rows of S, elements; nil: the parameter ld, and `back` leads from a square's last row to the
 -- next square), pitch, along (from a square of S to the next), step (of T); apart: a square takes every other group of 4 rows
--- of S; pairs: a square has as many columns as fit into the lanes, see quantise.per_lane; s_units, t_units: see coordinate.lua
+-- of S; pairs: a square has as many columns as fit into the lanes, see quantise.per_lane; words: lanes stay what they are, pairs of
+-- dtype; joined: so they are, of two rows each; s_units, t_units: see coordinate.lua
 function rows.turn(cfg, name, how)
     local lanes, per_lane = cfg.isa.lanes, how.pairs and quantise.per_lane(how.dtype) or 1
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose n squares of %d x %d."):format(lanes, per_lane * lanes)})
@@ -180,6 +194,14 @@ function rows.turn(cfg, name, how)
     local back = ld and p:integer("back")
     local split = how.pairs and quantise.split(p, how.dtype) or function(_, x) return x end
     local function load(i, at)
+        if how.joined then
+            local low = p:op("load_u16", "low_" .. i, at)
+            p:advance(S, ld)
+            local high = p:op("load_u16", "high_" .. i, p:at(S, 0))
+            return p:op("bit_or", "row_" .. i, low, p:op("shl", "up_" .. i, high, 16))
+        elseif how.words then
+            return p:op("load_bits", "row_" .. i, at)
+        end
         return per_lane > 1 and p:op("load_bits", "row_" .. i, at) or quantise.load(p, how.dtype, "row_" .. i, at)
     end
     p:loop(n, function()
@@ -257,12 +279,17 @@ function rows.scale(cfg, name)
     return p
 end
 
--- n rows of one vector each: dst rows `pitch` apart, src rows `ld`.
-function rows.column(cfg, dt, name, pitch)
-    local p = ir.program(cfg.isa, cfg.prefix .. name, {"A vector of each of n rows, in f32."})
-    local dst, src, n, ld = p:pointer("dst", "float"), p:pointer("src", "const " .. dt.c), p:integer("n"), p:integer("ld")
+-- n rows of LANES elements each: dst rows `pitch` apart, src rows `ld`; in f32, or as they are.
+function rows.column(cfg, dt, name, pitch, as_is)
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {"LANES elements of each of n rows" .. (as_is and "." or ", in f32.")})
+    local dst, src = p:pointer("dst", as_is and dt.c or "float"), p:pointer("src", "const " .. dt.c)
+    local n, ld = p:integer("n"), p:integer("ld")
     p:loop(n, function()
-        p:op("store", p:at(dst, 0), quantise.load(p, dt, "x", p:at(src, 0)))
+        if as_is then
+            p:op("store_u16", p:at(dst, 0), p:op("load_u16", "x", p:at(src, 0)))
+        else
+            p:op("store", p:at(dst, 0), quantise.load(p, dt, "x", p:at(src, 0)))
+        end
         p:advance(src, ld)
         p:advance(dst, pitch)
     end, "rows")
