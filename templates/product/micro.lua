@@ -4,15 +4,28 @@
 -- A word is what a lane multiplies in a step: an f32, or a pair of 16-bit elements whose two products a dot instruction adds.
 -- Everything around a step (panels, strides, blocks of k) counts in words.
 local dtype = require "dtype"
+local quantise = require "product.quantise"
 
 local micro = {}
 
 -- How a tile multiplies: op that broadcasts a word of A, op that multiplies and adds, op that does both (if the target has it),
--- and elements to a word.
-micro.widened = {bcast = "bcast", multiply = "fma", both = "fma_bcast", group = 1}
+-- and elements to a word. load, join: how `group` rows of weights become a row of words.
+micro.widened = {
+    bcast = "bcast", multiply = "fma", both = "fma_bcast", group = 1,
+    load = quantise.load,
+    join = function(_, _, x) return x end,
+}
 
 function micro.pairs(dt)
-    return {bcast = "bcast_pair", multiply = dt.dot, both = dt.dot .. "_bcast", group = 2}
+    return {
+        bcast = "bcast_pair", multiply = dt.dot, both = dt.dot .. "_bcast", group = 2,
+        load = function(p, _, name, at)
+            return p:op("load_u16", name, at)
+        end,
+        join = function(p, name, low, high)
+            return p:op("bit_or", name, low, p:op("shl", name .. "_up", high, 16))
+        end,
+    }
 end
 
 -- Of a plan with so many elements to a word (1, if it says nothing).
