@@ -2,24 +2,18 @@
 -- narrow.lua - register tiles of S = A B for matrices of which one is narrow. A is f32 at any strides; B is a packed panel of
 -- f32, `vectors` vectors to a row.
 local ir = require "ir"
+local micro = require "product.micro"
 local quantise = require "product.quantise"
 
 local product = {}
 
 -- One step of K: acc[r][v] += A[r][k] * b[v].
-local function step(p, cfg, rows, acc, A, B, k)
-    local lanes, b = cfg.isa.lanes, {}
-    for v = 0, cfg.vectors - 1 do
-        b[v] = p:op("load", "b_" .. v, p:at(B, (k * cfg.vectors + v) * lanes))
-    end
-    for r = 0, rows - 1 do
-        p:row(r)
-        local a = p:op("bcast", "a_" .. r, p:at(A, r * cfg.a_row + k * cfg.a_k))
-        for v = 0, cfg.vectors - 1 do
-            p:op("fma", acc[r][v], a, b[v])
-        end
-    end
-    p:row(nil)
+local function step(p, cfg, acc, A, B, k)
+    micro.step(p, micro.widened, acc, cfg.vectors, function(r)
+        return p:at(A, r * cfg.a_row + k * cfg.a_k)
+    end, function(v)
+        return p:at(B, (k * cfg.vectors + v) * cfg.isa.lanes)
+    end)
 end
 
 local function each(p, cfg, rows, body)
@@ -41,10 +35,10 @@ local function zeros(p, cfg, rows, name)
     return acc
 end
 
-local function steps(p, cfg, rows, acc, A, B, n)
+local function steps(p, cfg, acc, A, B, n)
     p:loop(n, function()
         for k = 0, cfg.unroll - 1 do
-            p:block("k = " .. k, function() step(p, cfg, rows, acc, A, B, k) end)
+            p:block("k = " .. k, function() step(p, cfg, acc, A, B, k) end)
         end
         p:advance(A, cfg.unroll * cfg.a_k)
         p:advance(B, cfg.unroll * cfg.vectors * cfg.isa.lanes)
@@ -60,7 +54,7 @@ function product.add(cfg, rows)
     local S, A = p:pointer("S", "float", cfg.s_units), p:pointer("A", "const float", cfg.a_units)
     local B, n = p:pointer("B", "const float", "WIDTH LANES"), p:integer("n")
     local acc = zeros(p, cfg, rows, "acc")
-    steps(p, cfg, rows, acc, A, B, n)
+    steps(p, cfg, acc, A, B, n)
     each(p, cfg, rows, function(r, v, at)
         local mem = p:at(S, r * cfg.pitch + v * cfg.isa.lanes)
         p:op("store", mem, p:op("add", "sum" .. at, acc[r][v], p:op("load", "before" .. at, mem)))
@@ -90,16 +84,16 @@ function product.set(cfg, rows)
         if cfg.folds then
             p:loop(p:count_from("folds_left", folds), function()
                 acc = zeros(p, cfg, rows, "acc")
-                steps(p, cfg, rows, acc, A, B, p:count_from("left", n))
+                steps(p, cfg, acc, A, B, p:count_from("left", n))
                 fold()
             end, "parts of K")
         end
         acc = zeros(p, cfg, rows, cfg.folds and "last" or "acc")
         if n then
-            steps(p, cfg, rows, acc, A, B, p:count_from("last_left", rest or n))
+            steps(p, cfg, acc, A, B, p:count_from("last_left", rest or n))
         end
         for k = 0, tail - 1 do
-            p:block("k = " .. k, function() step(p, cfg, rows, acc, A, B, k) end)
+            p:block("k = " .. k, function() step(p, cfg, acc, A, B, k) end)
         end
         if cfg.folds then
             fold()
