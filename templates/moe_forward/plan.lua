@@ -6,6 +6,7 @@ local activation = require "math.activation"
 local dot = require "product.dot"
 local epilogue = require "product.epilogue"
 local gemm = require "product.gemm"
+local heights = require "moe_forward.heights"
 local limits = require "shared.limits"
 local norm = require "math.norm"
 local rows = require "shared.rows"
@@ -16,7 +17,7 @@ local types = schema.types
 local int = types.int
 
 forward.plan_keys = {
-    {"product", types.enum{"widen", "dot"}, optional = true, doc = "of packed weights: widened to f32, or in pairs by a dot instruction"},
+    {"product", types.enum{"widen", "dot"}, optional = true, doc = "of weights: widened to f32, or in pairs by a dot instruction"},
     {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
     {"unroll", int(1, 16), optional = true, doc = "k steps of a tile's loop body"},
     {"strip", int(1, 8), optional = true, doc = "panels packed together"},
@@ -33,40 +34,6 @@ forward.plan_keys = {
 
 local function round_up(x, n)
     return (x + n - 1) // n * n
-end
-
--- Rows of the tiles that packed segments (more than direct_rows rows, cut evenly) can need.
-local function tile_heights(plan)
-    local least = plan.tile_rows
-    for r = plan.direct_rows + 1, plan.direct_rows + plan.tile_rows * plan.tile_rows do
-        least = math.min(least, r // ((r + plan.tile_rows - 1) // plan.tile_rows))
-    end
-    local list = {}
-    for m = math.max(least, 1), plan.tile_rows do
-        list[#list + 1] = m
-    end
-    return list
-end
-
-local function direct_heights(plan)
-    local list = {}
-    for m = 1, plan.direct_rows do
-        if m % 4 == 0 or m % 2 == 0 and m > 4 and m < 20 or m == plan.direct_rows then
-            list[#list + 1] = m
-        end
-    end
-    return list
-end
-
--- Rows of the tiles that sweep; what rounding lost of compensated sums is kept in as many rows behind them.
-local function sweep_heights(plan, compensated)
-    local list = {}
-    for _, m in ipairs{1, 2, 4} do
-        if m <= (compensated and plan.direct_rows // 2 or plan.direct_rows) then
-            list[#list + 1] = m
-        end
-    end
-    return list[1] and list or false
 end
 
 forward.uses = dot.uses
@@ -170,7 +137,7 @@ local function constants(spec, plan)
     local width = plan.vectors * lanes
     local up = spec.gated and lanes or width
     local k, panel = math.max(spec.H, spec.I_TP), panel_rows(spec, plan)
-    return {
+    local list = {
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
         {"B", spec.block_size, "slots of a block"}, {"GATES", spec.gated and 2 or 1, "gate and up, or up alone"},
         {"STATIC_BLOCKS", type(spec.loop) == "table" and spec.loop.static_blocks or 0, "run whatever conditions say"},
@@ -191,12 +158,16 @@ local function constants(spec, plan)
         {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
         {"LOST", plan.direct_rows // 2, "row of a panel's sums from where what rounding lost of the first rows is kept"},
         {"PARTS", plan.parts, "of I, summed apart"},
-        {"RUN", plan.run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
-        {"DIRECT_K", plan.direct_k, "rows of weights per pass of direct tiles"},
+        {"RUN", math.max(plan.run // plan.group, 1) * plan.group, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
+        {"DIRECT_K", plan.direct_k // plan.group * plan.group, "rows of weights per pass of direct tiles"},
         {"FETCHED", (16 << 10) // dtype[spec.dtype].size, "elements of weights fetched ahead where few rows stream them"},
         {"PREFETCH", plan.prefetch, "rows of weights fetched ahead"},
         {"EDGE", (spec.I_TP % up ~= 0 or spec.H % width ~= 0) and 1 or 0, "a panel may lack columns"},
     }
+    if plan.group > 1 then
+        list[#list + 1] = {"SWEPT_ROWS", heights.swept(plan), "up to so many rows are multiplied in f32: they wait for memory"}
+    end
+    return list
 end
 
 -- f(expression) that widens or narrows one element in C.
@@ -215,7 +186,8 @@ function forward.names(spec, plan, job)
         compensated = not io.narrow, lost = plan.direct_rows // 2,
         direct_sums = plan.direct_sums,
         unaligned = spec.H * io.size % 64 ~= 0 or spec.I_TP * io.size % 64 ~= 0,
-        panel = panel_rows(spec, plan) * plan.vectors * isa.lanes, strip = plan.strip, product = plan.group > 1 and dot.packed or nil}
+        panel = panel_rows(spec, plan) * plan.vectors * isa.lanes, strip = plan.strip, product = plan.group > 1 and dot.pairs or nil}
+    local direct = heights.direct(plan)
     local up = spec.gated and isa.lanes or plan.vectors * isa.lanes
     local names = {
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix, strip = plan.strip,
@@ -227,11 +199,14 @@ function forward.names(spec, plan, job)
         by_block = plan.shard == "block", whole_segments = plan.shard == "block", by_part = plan.shard == "intermediate",
         compensated = not io.narrow, dots = plan.group > 1,
         whole = function(x) return plan.group > 1 and x .. " / 2" or x end,   -- rows of a panel from rows of weights, of all
+        times = plan.group > 1 and "group * " or "",   -- rows of weights from steps of direct tiles
+        unpaired = plan.group > 1 and (spec.H % plan.group > 0 or spec.I_TP % plan.group > 0),   -- a last row of weights
+        padding = plan.group > 1 and round_up(spec.I_TP, plan.group * plan.unroll) - spec.I_TP,   -- of a row of P: pairs and steps
         steps = function(x) return plan.group > 1 and ("(%s + 1) / 2"):format(x) or x end,   -- of all and a half
         transposes = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes,
         edge_up = spec.I_TP % up ~= 0, edge_down = spec.H % (plan.vectors * isa.lanes) ~= 0,
         down_vectors = spec.H >= plan.vectors * isa.lanes,
-        packed_rows = tile_heights(plan), direct_rows = direct_heights(plan), sweep_rows = sweep_heights(plan, not io.narrow),
+        packed_rows = heights.packed(plan), direct_tiles = direct.tiles, sweep_rows = heights.sweep(plan, not io.narrow),
         widen_io = convert(io, "widen"), narrow_io = convert(io, "narrow"),
         widen_bias = convert(dtype[spec.bias_dtype], "widen"), widen_affinity = convert(dtype[spec.affinity_dtype], "widen"),
         narrow_out = convert(out, "narrow"),
@@ -242,7 +217,8 @@ function forward.names(spec, plan, job)
     }
     names.tiles = function()
         local list = {}
-        for _, set in ipairs{{gemm.packed, names.packed_rows}, {gemm.direct, names.direct_rows}, {gemm.sweep, names.sweep_rows or {}}} do
+        for _, set in ipairs{{gemm.packed, names.packed_rows}, {gemm.direct, direct.rows}, {gemm.direct_pairs, direct.pairs},
+            {gemm.sweep, names.sweep_rows or {}}} do
             local tiles = gemm.heights(set[1], cfg, set[2])
             table.move(tiles, 1, #tiles, #list + 1, list)
         end

@@ -71,17 +71,6 @@ function dot.params(spec, plan)
     return plan.group > 1 and {"product.op " .. dtype[spec.dtype].dot} or {}
 end
 
--- What gemm.packed does with pairs.
-dot.packed = {
-    bcast = "bcast_pair", multiply = dtype.bf16.dot, group = 2,
-    load = function(p, _, name, at)
-        return p:op("load_u16", name, at)
-    end,
-    join = function(p, name, low, high)
-        return p:op("bit_or", name, low, p:op("shl", name .. "_up", high, 16))
-    end,
-}
-
 -- dst[n][width] = pairs of rows of src, which are `ld` apart; the second vector of a row is `second` elements after the first.
 function dot.pack(cfg)
     local lanes = cfg.isa.lanes

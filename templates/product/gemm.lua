@@ -7,15 +7,16 @@
 --                whose prefetches leave enough of the core's line buffers to the tile itself.
 -- direct(rows)   B is read where it lies, one vector to a row, `ld` elements apart; S is added to. For experts with few
 --                rows, whose weights are used only once.
+-- Both multiply in one of two ways: that of f32 is `widened`, the other one is in dot.lua.
 local ir = require "ir"
 local quantise = require "product.quantise"
 
 local gemm = {}
 
--- How packed() multiplies: op that broadcasts of A, op that multiplies and adds, rows of weights to a row of a packed panel,
--- how a vector of such a row of weights is loaded, and made one of the panel. This is the way of f32; dot.lua has another.
+-- How to multiply: op that broadcasts of A, op that multiplies and adds, op that does both (targets may lack it), rows of weights
+-- to a row of a packed panel, how a vector of such a row of weights is loaded, and made one of the panel.
 local widened = {
-    bcast = "bcast", multiply = "fma", group = 1,
+    bcast = "bcast", multiply = "fma", at_once = "fma_bcast", group = 1,
     load = quantise.load,
     join = function(_, _, x) return x end,
 }
@@ -123,11 +124,12 @@ function gemm.packed(cfg, rows)
     return p
 end
 
-function gemm.direct(cfg, rows)
+-- A step takes how.group rows of B and fetches as many vectors.
+local function direct(cfg, rows, how, name, of)
     local isa, lanes = cfg.isa, cfg.isa.lanes
     local width = cfg.vectors * lanes
-    local p = ir.program(isa, ("%sdirect_%d"):format(cfg.prefix, rows),
-        {("S[%d rows] += A * B for some vectors of columns, over steps * inner rows of B as they lie in memory."):format(rows)})
+    local p = ir.program(isa, ("%s%s_%d"):format(cfg.prefix, name, rows),
+        {("S[%d rows] += A * B for some vectors of columns, over steps * inner %s of B as they lie in memory."):format(rows, of)})
     local S, A = p:pointer("S", "float", "DIRECT_SUMS WIDTH LANES"), p:pointer("A", "const float", "STRIDE")
     local B, ld = p:pointer("B", "const " .. cfg.dtype.c), p:integer("ld")
     local columns, steps, inner = p:integer("columns"), p:integer("steps"), p:integer("inner")
@@ -135,20 +137,31 @@ function gemm.direct(cfg, rows)
     local back, over = p:integer("back"), p:integer("over")
     local acc = {}
     local function k_step()
-        p:op("prefetch_1", p:at(ahead, 0))
-        local b = quantise.load(p, cfg.dtype, "b", p:at(B, 0))
+        for line = 0, (how.group * lanes * cfg.dtype.size - 1) // 64 do
+            p:op("prefetch_1", p:at(ahead, line * 64 // cfg.dtype.size))
+        end
+        local first, b
+        for g = 1, how.group do
+            if g > 1 then
+                p:advance(B, ld)
+            end
+            b = how.load(p, cfg.dtype, how.group > 1 and "b_" .. g or "b", p:at(B, 0))
+            first = first or b
+        end
+        b = how.join(p, "b", first, b)
         for r = 0, rows - 1 do
             p:row(r)
-            if p:has("fma_bcast") then
-                p:op("fma_bcast", acc[r], b, p:at(A, r * cfg.stride))
+            local a = p:at(A, r * cfg.stride)
+            if p:has(how.at_once) then
+                p:op(how.at_once, acc[r], b, a)
             else
-                p:op("fma", acc[r], p:op("bcast", "a_" .. r, p:at(A, r * cfg.stride)), b)
+                p:op(how.multiply, acc[r], p:op(how.bcast, "a_" .. r, a), b)
             end
         end
         p:row(nil)
         p:advance(A, 1)
         p:advance(B, ld)
-        p:advance(ahead, lanes)
+        p:advance(ahead, how.group * lanes)
     end
     p:loop(columns, function()
         for r = 0, rows - 1 do
@@ -173,6 +186,15 @@ function gemm.direct(cfg, rows)
         p:advance(B, over)
     end, "vectors of columns")
     return p
+end
+
+function gemm.direct(cfg, rows)
+    return direct(cfg, rows, widened, "direct", "rows")
+end
+
+-- Of pairs: cfg.product says how they multiply.
+function gemm.direct_pairs(cfg, rows)
+    return direct(cfg, rows, cfg.product, "direct_pairs", "pairs of rows")
 end
 
 -- S += A * B for all vectors of columns of `panels` panels, 4 rows of B at a time: memory is read in its order, at its speed.

@@ -10,6 +10,8 @@ return {
         -- op          intrinsic                                                          mnemonic       encoding                          places   memory
         bcast_pair   = {"_mm512_castsi512_ps(_mm512_broadcastd_epi32(_mm_loadu_si32($m)))", "vpbroadcastd", "EVEX.512.66.0F38.W0 58 /r",   "RM",    4},
         dot_bf16     = {"_mm512_dpbf16_ps($d, (__m512bh)$a, (__m512bh)$b)",               "vdpbf16ps",   "EVEX.512.F3.0F38.W0 52 /r",      "RVM"},
+        dot_bf16_bcast = {"_mm512_dpbf16_ps($d, (__m512bh)$a, (__m512bh)_mm512_broadcastd_epi32(_mm_loadu_si32($m)))",
+                                                                                          "vdpbf16ps",   "EVEX.512.F3.0F38.W0.b 52 /r",    "RVM",   4},
         round_bf16   = {"_mm512_castsi512_ps(_mm512_zextsi256_si512((__m256i)_mm512_cvtneps_pbh($a)))", "vcvtneps2bf16", "EVEX.512.F3.0F38.W0 72 /r",   "RM",    64, half = "R"},
         pair_bf16    = {"(__m512)_mm512_cvtne2ps_pbh($a, $b)",                             "vcvtne2ps2bf16", "EVEX.512.F2.0F38.W0 72 /r",   "RVM"},
         store_half   = {"_mm256_storeu_si256((__m256i *)($m), _mm256_castps_si256(_mm512_castps512_ps256($a)))",

@@ -40,6 +40,7 @@ local ops = {
     mul_add      = {operands = "D a b",     meaning = "d->f[l] = fused(d->f[l], a->f[l], b->f[l])", says = "$d = $d * $a + $b"},
     dot_bf16     = {operands = "D a b",     meaning = "d->f[l] = dot_pair(&a->h[2 * l], &b->h[2 * l], d->f[l])", products = 2,
                                             says = "$d += $a * $b, pairs of bf16"},
+    dot_bf16_bcast = {operands = "D a m",   meaning = "d->f[l] = dot_pair(&a->h[2 * l], m, d->f[l])", says = "$d += $a * $m, pairs of bf16"},
     add          = {operands = "d a b",     meaning = "d->f[l] = a->f[l] + b->f[l]", says = "$d = $a + $b"},
     sub          = {operands = "d a b",     meaning = "d->f[l] = a->f[l] - b->f[l]", says = "$d = $a - $b"},
     mul          = {operands = "d a b",     meaning = "d->f[l] = a->f[l] * b->f[l]", says = "$d = $a * $b"},
