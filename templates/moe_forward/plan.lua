@@ -10,6 +10,7 @@ local heights = require "moe_forward.heights"
 local limits = require "shared.limits"
 local norm = require "math.norm"
 local rows = require "shared.rows"
+local sweep = require "product.sweep"
 
 local forward = {}
 
@@ -137,6 +138,7 @@ local function constants(spec, plan)
     local width = plan.vectors * lanes
     local up = spec.gated and lanes or width
     local k, panel = math.max(spec.H, spec.I_TP), panel_rows(spec, plan)
+    local run = math.max(plan.run // plan.group, 1) * plan.group
     local list = {
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
         {"B", spec.block_size, "slots of a block"}, {"GATES", spec.gated and 2 or 1, "gate and up, or up alone"},
@@ -158,7 +160,7 @@ local function constants(spec, plan)
         {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
         {"LOST", plan.direct_rows // 2, "row of a panel's sums from where what rounding lost of the first rows is kept"},
         {"PARTS", plan.parts, "of I, summed apart"},
-        {"RUN", math.max(plan.run // plan.group, 1) * plan.group, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
+        {"RUN", run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
         {"DIRECT_K", plan.direct_k // plan.group * plan.group, "rows of weights per pass of direct tiles"},
         {"FETCHED", (16 << 10) // dtype[spec.dtype].size, "elements of weights fetched ahead where few rows stream them"},
         {"PREFETCH", plan.prefetch, "rows of weights fetched ahead"},
@@ -218,7 +220,7 @@ function forward.names(spec, plan, job)
     names.tiles = function()
         local list = {}
         for _, set in ipairs{{gemm.packed, names.packed_rows}, {gemm.direct, direct.rows}, {gemm.direct_pairs, direct.pairs},
-            {gemm.sweep, names.sweep_rows or {}}} do
+            {sweep, names.sweep_rows or {}}} do
             local tiles = gemm.heights(set[1], cfg, set[2])
             table.move(tiles, 1, #tiles, #list + 1, list)
         end

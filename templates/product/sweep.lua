@@ -1,0 +1,88 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- sweep.lua - register tiles of S += A B for so few rows that memory is the limit, in f32; see gemm.lua.
+local ir = require "ir"
+local quantise = require "product.quantise"
+
+-- S += A * B for all vectors of columns of `panels` panels, 4 rows of B at a time: memory is read in its order, at its speed.
+-- b_0 .. b_3 point to the 4 rows; vectors of a panel are `second` apart, panels `step`; `jump` leads to the next 4 rows and
+-- `back` to the sums of the first panel; what lies `far` elements on is fetched. cfg.compensated: f32 sums of long K are
+-- kept in two parts, the second `lost` rows below the first.
+local function sweep(cfg, rows)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, ("%ssweep_%d"):format(cfg.prefix, rows),
+        {("S[panel][%d rows] += A * B for all panels, 4 rows of B at a time."):format(rows)})
+    local S, A = p:pointer("S", "float", "DIRECT_SUMS WIDTH LANES"), p:pointer("A", "const float", "STRIDE")
+    local b = {}
+    for k = 0, 3 do
+        b[k] = p:pointer("b_" .. k, "const " .. cfg.dtype.c)
+    end
+    local second, step, panels, steps = p:integer("second"), p:integer("step"), p:integer("panels"), p:integer("steps")
+    local jump, back, far = p:integer("jump"), p:integer("back"), p:integer("far")
+    local function multiply(acc, r, v, k, w, first)
+        local a = p:at(A, r * cfg.stride + k)
+        if first then
+            return p:op("mul", ("t_%d_%d"):format(r, v), w, p:op("bcast", ("a_%d_%d_%d"):format(r, k, v), a))
+        elseif p:has("fma_bcast") then
+            return p:op("fma_bcast", acc, w, a)
+        end
+        return p:op("fma", acc, p:op("bcast", ("a_%d_%d_%d"):format(r, k, v), a), w)
+    end
+    -- sum += t, with what the rounding of all sums so far lost taken back (Kahan)
+    local function put(r, v, t)
+        local at = p:at(S, r * width + v * lanes)
+        if not cfg.compensated then
+            return p:op("store", at, t)
+        end
+        local name, kept = ("_%d_%d"):format(r, v), p:at(S, (cfg.lost + r) * width + v * lanes)
+        local before = p:op("load", "before" .. name, at)
+        local x = p:op("add", "x" .. name, t, p:op("load", "lost" .. name, kept))
+        local sum = p:op("add", "sum" .. name, before, x)
+        p:op("store", at, sum)
+        -- of a sum that is infinite nothing is lost: what this gives then (NaN too) must be finite
+        local left = p:op("sub", "left" .. name, x, p:op("sub", "added" .. name, sum, before))
+        left = p:op("max", "floored" .. name, left, p:const("lost_low", -0x1p126))
+        p:op("store", kept, p:op("min", "capped" .. name, left, p:const("lost_high", 0x1p126)))
+    end
+    local function panel()
+        for k = 0, 3 do
+            p:op("prefetch_0", p:at(b[k], 0, far))
+        end
+        for v = 0, cfg.vectors - 1 do
+            local acc = {}
+            for r = 0, rows - 1 do
+                p:row(r)
+                acc[r] = not cfg.compensated and p:op("load", ("acc_%d_%d"):format(r, v), p:at(S, r * width + v * lanes)) or nil
+            end
+            for k = 0, 3 do
+                p:row(nil)
+                local w = quantise.load(p, cfg.dtype, ("w_%d_%d"):format(k, v), p:at(b[k], 0, v > 0 and second or nil))
+                for r = 0, rows - 1 do
+                    p:row(r)
+                    acc[r] = multiply(acc[r], r, v, k, w, cfg.compensated and k == 0)
+                end
+            end
+            for r = 0, rows - 1 do
+                p:row(r)
+                put(r, v, acc[r])
+            end
+            p:row(nil)
+        end
+        for k = 0, 3 do
+            p:advance(b[k], step)
+        end
+        p:advance(S, cfg.direct_sums)
+    end
+    p:loop(steps, function()
+        local left = p:count_from("left", panels)
+        p:loop(left, panel, "panels")
+        p:advance(S, back)
+        p:advance(A, 4)
+        for k = 0, 3 do
+            p:advance(b[k], jump)
+        end
+    end, "over K")
+    return p
+end
+
+return sweep
