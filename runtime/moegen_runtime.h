@@ -280,7 +280,7 @@ typedef struct moegen_rt_comparison {
     double bias;            /* sum of got - want away from 0, over that of the units in the last
                              * place: 0 when rounded to nearest, -0.5 when cut off; 0 unless got has
                              * fewer digits than f32 */
-    double bias_limit;      /* 0.2, more for few rows; 0: too few to judge it */
+    double bias_limit;      /* 0.4; 0 where too little is compared to judge it */
     int64_t compared;       /* elements compared */
     int64_t skipped;        /* elements that are NaN in want */
     int64_t nans;           /* elements that are NaN in got and not in want: always a failure */

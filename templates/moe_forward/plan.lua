@@ -8,6 +8,7 @@ local epilogue = require "product.epilogue"
 local gemm = require "product.gemm"
 local heights = require "moe_forward.heights"
 local limits = require "shared.limits"
+local micro = require "product.micro"
 local norm = require "math.norm"
 local rows = require "shared.rows"
 local sweep = require "product.sweep"
@@ -107,10 +108,7 @@ function forward.plan(plan, spec, _, info)
     plan.direct_sums = (plan.direct_rows * plan.vectors * isa.lanes // 16 | 1) * 16
 end
 
--- The op of the products, when it is not FMA.
-function forward.params(spec, plan)
-    return plan.group > 1 and {"product.op " .. dtype[spec.dtype].dot} or {}
-end
+forward.params = dot.params
 
 -- Which steps of the semantics this spec has.
 local function steps(spec, shard)
@@ -188,7 +186,7 @@ function forward.names(spec, plan, job)
         compensated = not io.narrow, lost = plan.direct_rows // 2,
         direct_sums = plan.direct_sums,
         unaligned = spec.H * io.size % 64 ~= 0 or spec.I_TP * io.size % 64 ~= 0,
-        panel = panel_rows(spec, plan) * plan.vectors * isa.lanes, strip = plan.strip, product = plan.group > 1 and dot.pairs or nil}
+        panel = panel_rows(spec, plan) * plan.vectors * isa.lanes, strip = plan.strip, product = micro.of(plan, spec.dtype)}
     local direct = heights.direct(plan)
     local up = spec.gated and isa.lanes or plan.vectors * isa.lanes
     local names = {
@@ -224,7 +222,7 @@ function forward.names(spec, plan, job)
             local tiles = gemm.heights(set[1], cfg, set[2])
             table.move(tiles, 1, #tiles, #list + 1, list)
         end
-        list[#list + 1] = (names.dots and dot or gemm).pack(cfg)
+        list[#list + 1] = gemm.pack(cfg)
         local between = {bias = has.bias_up, affinity = has.affinity_on_p and not has.norm,
             checkpoint = has.checkpoint_up, raw = has.norm}
         list[#list + 1] = epilogue.intermediate(cfg, spec, between)

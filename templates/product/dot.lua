@@ -72,33 +72,6 @@ function dot.params(spec, plan)
     return plan.group > 1 and {"product.op " .. dtype[spec.dtype].dot} or {}
 end
 
--- dst[n][width] = pairs of rows of src, which are `ld` apart; the second vector of a row is `second` elements after the first.
-function dot.pack(cfg)
-    local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. "pack", {"Pack n pairs of rows of weights into a panel."})
-    local dst, src = p:pointer("dst", "float", "WIDTH LANES"), p:pointer("src", "const " .. cfg.dtype.c)
-    local ld, second, n = p:integer("ld"), p:integer("second"), p:integer("n")
-    local ahead = p:pointer("ahead", "const " .. cfg.dtype.c)
-    p:loop(n, function()
-        local half = {{}, {}}
-        for i, name in ipairs{"low", "high"} do
-            p:op("prefetch_0", p:at(ahead, 0))
-            p:op("prefetch_0", p:at(ahead, 0, second))
-            for v = 0, cfg.vectors - 1 do
-                half[i][v] = p:op("load_u16", ("w_%d_%s"):format(v, name), p:at(src, 0, v > 0 and second or nil))
-            end
-            p:advance(src, ld)
-            p:advance(ahead, ld)
-        end
-        for v = 0, cfg.vectors - 1 do
-            local up = p:op("shl", ("w_%d_up"):format(v), half[2][v], 16)
-            p:op("store", p:at(dst, v * lanes), p:op("bit_or", "w_" .. v, half[1][v], up))
-        end
-        p:advance(dst, cfg.vectors * lanes)
-    end, "pairs of rows")
-    return p
-end
-
 -- dst = src, n vectors of half the width.
 function dot.copy(cfg)
     local lanes = cfg.isa.lanes

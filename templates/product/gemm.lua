@@ -8,19 +8,11 @@
 --                whose prefetches leave enough of the core's line buffers to the tile itself.
 -- direct(rows)   B is read where it lies, one vector to a row, `ld` elements apart; S is added to. For experts with few
 --                rows, whose weights are used only once.
--- Both multiply in one of two ways: that of f32 is `widened`, that of pairs is in dot.lua.
+-- Both multiply as cfg.product says, see micro.lua.
 local ir = require "ir"
-local quantise = require "product.quantise"
+local micro = require "product.micro"
 
 local gemm = {}
-
--- How to multiply: op that broadcasts of A, op that multiplies and adds, op that does both (targets may lack it), rows of weights
--- to a row of a packed panel, how a vector of such a row of weights is loaded, and made one of the panel.
-local widened = {
-    bcast = "bcast", multiply = "fma", at_once = "fma_bcast", group = 1,
-    load = quantise.load,
-    join = function(_, _, x) return x end,
-}
 
 -- Panels packed together, so that rows of weights of dtype dt are read by whole cache lines.
 function gemm.strip(isa, dt)
@@ -28,12 +20,12 @@ function gemm.strip(isa, dt)
 end
 
 -- cfg: isa, prefix, dtype (row of dtype.lua of the weights), stride (of A, elements), vectors (2), unroll, panel (floats of one),
--- strip, product (nil: widened), unaligned (rows of weights start anywhere in a cache line)
+-- strip, product, unaligned (rows of weights start anywhere in a cache line)
 -- src_0, src_1 point to the first and the second vector of the first panel; those of the next are `step` on, rows `ld` apart
 -- (unless two panels are packed: `ld` less strip * step). A row to fetch is two runs of cache lines, which start ahead_0 elements
 -- from src_0 and ahead_1 from src_1.
 function gemm.packed(cfg, rows)
-    local isa, lanes, how = cfg.isa, cfg.isa.lanes, cfg.product or widened
+    local isa, lanes, how = cfg.isa, cfg.isa.lanes, cfg.product
     local width, io = cfg.vectors * lanes, "const " .. cfg.dtype.c
     local p = ir.program(isa, ("%sgemm_%d"):format(cfg.prefix, rows),
         {("S[%d rows] += A * B, folds times over steps * inner * %d rows of B; packs folds * steps rows of the next panels.")
@@ -45,30 +37,12 @@ function gemm.packed(cfg, rows)
     local src = {[0] = p:pointer("src_0", io), p:pointer("src_1", io)}
     local step, ld = p:integer("step"), p:integer("ld")
     local ahead = {[0] = p:integer("ahead_0"), p:integer("ahead_1")}
-    local acc = {}
-    local function clear()
-        for r = 0, rows - 1 do
-            p:row(r)
-            acc[r] = {}
-            for v = 0, cfg.vectors - 1 do
-                acc[r][v] = p:op("zero", ("acc_%d_%d"):format(r, v))
-            end
-        end
-        p:row(nil)
-    end
-    local function k_step(k)
-        local b = {}
-        for v = 0, cfg.vectors - 1 do
-            b[v] = p:op("load", "b_" .. v, p:at(B, k * width + v * lanes))
-        end
-        for r = 0, rows - 1 do
-            p:row(r)
-            local a = p:op(how.bcast, "a_" .. r, p:at(A, r * cfg.stride + k))
-            for v = 0, cfg.vectors - 1 do
-                p:op(how.multiply, acc[r][v], a, b[v])
-            end
-        end
-        p:row(nil)
+    local function k_step(acc, k)
+        micro.step(p, how, acc, cfg.vectors, function(r)
+            return p:at(A, r * cfg.stride + k)
+        end, function(v)
+            return p:at(B, k * width + v * lanes)
+        end)
     end
     local function pack_row()
         local lines = (cfg.strip * lanes * cfg.dtype.size - 1) // 64 + (cfg.unaligned and 1 or 0)
@@ -95,7 +69,7 @@ function gemm.packed(cfg, rows)
         end
         p:advance(dst, width)
     end
-    local function fold()
+    local function fold(acc)
         for r = 0, rows - 1 do
             p:row(r)
             for v = 0, cfg.vectors - 1 do
@@ -107,20 +81,20 @@ function gemm.packed(cfg, rows)
         p:row(nil)
     end
     p:loop(folds, function()
-        clear()
+        local acc = micro.zeros(p, rows, cfg.vectors, "acc")
         local down = p:count_from("down", steps)
         p:loop(down, function()
             local left = p:count_from("left", inner)
             p:loop(left, function()
                 for k = 0, cfg.unroll - 1 do
-                    p:block("k = " .. k, function() k_step(k) end)
+                    p:block("k = " .. k, function() k_step(acc, k) end)
                 end
                 p:advance(A, cfg.unroll)
                 p:advance(B, cfg.unroll * width)
             end, "over K")
             p:block("a row of the next panels", pack_row)
         end)
-        fold()
+        fold(acc)
     end)
     return p
 end
@@ -136,50 +110,28 @@ local function direct(cfg, rows, how, name, of)
     local columns, steps, inner = p:integer("columns"), p:integer("steps"), p:integer("inner")
     local ahead, jump = p:pointer("ahead", "const " .. cfg.dtype.c), p:integer("jump")
     local back, over = p:integer("back"), p:integer("over")
-    local acc = {}
-    local function k_step()
+    local function k_step(acc)
         for line = 0, (how.group * lanes * cfg.dtype.size - 1) // 64 do
             p:op("prefetch_1", p:at(ahead, line * 64 // cfg.dtype.size))
         end
-        local first, b
-        for g = 1, how.group do
-            if g > 1 then
-                p:advance(B, ld)
-            end
-            b = how.load(p, cfg.dtype, how.group > 1 and "b_" .. g or "b", p:at(B, 0))
-            first = first or b
-        end
-        b = how.join(p, "b", first, b)
-        for r = 0, rows - 1 do
-            p:row(r)
-            local a = p:at(A, r * cfg.stride)
-            if p:has(how.at_once) then
-                p:op(how.at_once, acc[r], b, a)
-            else
-                p:op(how.multiply, acc[r], p:op(how.bcast, "a_" .. r, a), b)
-            end
-        end
-        p:row(nil)
+        local b = micro.join(p, how, cfg.dtype, "b", 1, B, ld, function() return p:at(B, 0) end)
+        micro.multiply(p, how, acc, 1, function(r) return p:at(A, r * cfg.stride) end, b)
         p:advance(A, 1)
         p:advance(B, ld)
         p:advance(ahead, how.group * lanes)
     end
     p:loop(columns, function()
-        for r = 0, rows - 1 do
-            p:row(r)
-            acc[r] = p:op("zero", "acc_" .. r)
-        end
-        p:row(nil)
+        local acc = micro.zeros(p, rows, 1, "acc")
         local down = p:count_from("down", steps)
         p:loop(down, function()
             local left = p:count_from("left", inner)
-            p:loop(left, k_step, "over K")
+            p:loop(left, function() k_step(acc) end, "over K")
             p:advance(ahead, jump)
         end)
         for r = 0, rows - 1 do
             p:row(r)
             local sum = "sum_" .. r
-            p:op("store", p:at(S, r * width), p:op("add", sum, acc[r], p:op("load", sum .. "_before", p:at(S, r * width))))
+            p:op("store", p:at(S, r * width), p:op("add", sum, acc[r][0], p:op("load", sum .. "_before", p:at(S, r * width))))
         end
         p:row(nil)
         p:advance(S, cfg.direct_sums)
@@ -190,7 +142,7 @@ local function direct(cfg, rows, how, name, of)
 end
 
 function gemm.direct(cfg, rows)
-    return direct(cfg, rows, widened, "direct", "rows")
+    return direct(cfg, rows, micro.widened, "direct", "rows")
 end
 
 -- Of pairs: cfg.product says how they multiply.
@@ -198,22 +150,25 @@ function gemm.direct_pairs(cfg, rows)
     return direct(cfg, rows, cfg.product, "direct_pairs", "pairs of rows")
 end
 
--- dst[n][width] = src, rows `ld` apart; the second vector of a row is `second` elements after the first.
+-- dst[n][width] = rows of words of src, whose rows are `ld` apart; the second vector of a row is `second` elements after the first.
 function gemm.pack(cfg)
     local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. "pack", {"Pack n rows of weights into a panel."})
+    local p = ir.program(cfg.isa, cfg.prefix .. "pack", {"Pack n rows of a panel from rows of weights."})
     local dst, src = p:pointer("dst", "float", "WIDTH LANES"), p:pointer("src", "const " .. cfg.dtype.c)
     local ld, second, n = p:integer("ld"), p:integer("second"), p:integer("n")
     local ahead = p:pointer("ahead", "const " .. cfg.dtype.c)
     p:loop(n, function()
-        p:op("prefetch_0", p:at(ahead, 0))
-        p:op("prefetch_0", p:at(ahead, 0, second))
+        local words = micro.join(p, cfg.product, cfg.dtype, "w", cfg.vectors, src, ld, function(v)
+            return p:at(src, 0, v > 0 and second or nil)
+        end, function()
+            p:op("prefetch_0", p:at(ahead, 0))
+            p:op("prefetch_0", p:at(ahead, 0, second))
+            p:advance(ahead, ld)
+        end)
         for v = 0, cfg.vectors - 1 do
-            local w = quantise.load(p, cfg.dtype, "w_" .. v, p:at(src, 0, v > 0 and second or nil))
-            p:op("store", p:at(dst, v * lanes), w)
+            p:op("store", p:at(dst, v * lanes), words[v])
         end
         p:advance(src, ld)
-        p:advance(ahead, ld)
         p:advance(dst, cfg.vectors * lanes)
     end, "rows")
     return p

@@ -33,12 +33,8 @@ function micro.of(plan, dtype_name)
     return (plan.group or 1) > 1 and micro.pairs(dtype[dtype_name]) or micro.widened
 end
 
--- acc[r][v] += a(r) * b(v), for all rows and so many vectors: a and b give places in memory.
-function micro.step(p, how, acc, vectors, a, b)
-    local x = {}
-    for v = 0, vectors - 1 do
-        x[v] = p:op("load", "b_" .. v, b(v))
-    end
+-- acc[r][v] += a(r) * x[v], for all rows and so many vectors; a gives places in memory.
+function micro.multiply(p, how, acc, vectors, a, x)
     for r = 0, #acc do
         p:row(r)
         if vectors == 1 and p:has(how.both) then
@@ -51,6 +47,52 @@ function micro.step(p, how, acc, vectors, a, b)
         end
     end
     p:row(nil)
+end
+
+-- acc[r][v] += a(r) * b(v): b gives places too.
+function micro.step(p, how, acc, vectors, a, b)
+    local x = {}
+    for v = 0, vectors - 1 do
+        x[v] = p:op("load", "b_" .. v, b(v))
+    end
+    micro.multiply(p, how, acc, vectors, a, x)
+end
+
+-- The sums of so many rows and vectors, zero.
+function micro.zeros(p, rows, vectors, name)
+    local acc = {}
+    for r = 0, rows - 1 do
+        p:row(r)
+        acc[r] = {}
+        for v = 0, vectors - 1 do
+            acc[r][v] = p:op("zero", ("%s_%d_%d"):format(name, r, v))
+        end
+    end
+    p:row(nil)
+    return acc
+end
+
+-- Vectors of words of `group` rows of weights, which are ld apart (nil: group is 1): at(v) gives the places in the first one, before
+-- src advances. On the way to each row, `meanwhile` is done.
+function micro.join(p, how, dt, name, vectors, src, ld, at, meanwhile)
+    local low, high = {}, {}
+    for g = 1, how.group do
+        if meanwhile then
+            meanwhile()
+        end
+        for v = 0, vectors - 1 do
+            local x = how.load(p, dt, how.group > 1 and ("%s_%d_%d"):format(name, v, g) or ("%s_%d"):format(name, v), at(v))
+            low[v], high[v] = low[v] or x, x
+        end
+        if g < how.group then
+            p:advance(src, ld)
+        end
+    end
+    local words = {}
+    for v = 0, vectors - 1 do
+        words[v] = how.join(p, ("%s_%d"):format(name, v), low[v], high[v])
+    end
+    return words
 end
 
 return micro

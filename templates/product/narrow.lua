@@ -26,15 +26,6 @@ local function each(p, cfg, rows, body)
     p:row(nil)
 end
 
-local function zeros(p, cfg, rows, name)
-    local acc = {}
-    each(p, cfg, rows, function(r, v, at)
-        acc[r] = acc[r] or {}
-        acc[r][v] = p:op("zero", name .. at)
-    end)
-    return acc
-end
-
 local function steps(p, cfg, acc, A, B, n)
     p:loop(n, function()
         for k = 0, cfg.unroll - 1 do
@@ -53,7 +44,7 @@ function product.add(cfg, rows)
         {("S[%d rows] += A * B over n * %d of K."):format(rows, cfg.unroll)})
     local S, A = p:pointer("S", "float", cfg.s_units), p:pointer("A", "const float", cfg.a_units)
     local B, n = p:pointer("B", "const float", "WIDTH LANES"), p:integer("n")
-    local acc = zeros(p, cfg, rows, "acc")
+    local acc = micro.zeros(p, rows, cfg.vectors, "acc")
     steps(p, cfg, acc, A, B, n)
     each(p, cfg, rows, function(r, v, at)
         local mem = p:at(S, r * cfg.pitch + v * cfg.isa.lanes)
@@ -75,7 +66,7 @@ function product.set(cfg, rows)
     local panels, n = p:integer("panels"), cfg.K >= cfg.unroll and p:integer("n")
     local folds, rest = cfg.folds and p:integer("folds"), cfg.folds and p:integer("rest")
     p:loop(panels, function()
-        local sum = cfg.folds and zeros(p, cfg, rows, "sum")
+        local sum = cfg.folds and micro.zeros(p, rows, cfg.vectors, "sum")
         local one = cfg.folds and p:op("const", "unit", 1.0)
         local acc
         local function fold()
@@ -83,12 +74,12 @@ function product.set(cfg, rows)
         end
         if cfg.folds then
             p:loop(p:count_from("folds_left", folds), function()
-                acc = zeros(p, cfg, rows, "acc")
+                acc = micro.zeros(p, rows, cfg.vectors, "acc")
                 steps(p, cfg, acc, A, B, p:count_from("left", n))
                 fold()
             end, "parts of K")
         end
-        acc = zeros(p, cfg, rows, cfg.folds and "last" or "acc")
+        acc = micro.zeros(p, rows, cfg.vectors, cfg.folds and "last" or "acc")
         if n then
             steps(p, cfg, acc, A, B, p:count_from("last_left", rest or n))
         end

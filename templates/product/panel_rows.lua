@@ -3,6 +3,7 @@
 -- matrix.lua.
 local dtype = require "dtype"
 local ir = require "ir"
+local micro = require "product.micro"
 local quantise = require "product.quantise"
 
 local panel_rows = {}
@@ -66,14 +67,11 @@ function panel_rows.join(cfg, name)
     local dst, src = p:pointer("dst", "float", "WIDTH LANES"), p:pointer("src", "const " .. cfg.dtype.c)
     local ld, n = p:integer("ld"), p:integer("n")
     p:loop(n, function()
-        local low = {}
+        local words = micro.join(p, cfg.product, cfg.dtype, "pair", cfg.vectors, src, ld, function(v)
+            return p:at(src, v * lanes)
+        end)
         for v = 0, cfg.vectors - 1 do
-            low[v] = p:op("load_u16", "low_" .. v, p:at(src, v * lanes))
-        end
-        p:advance(src, ld)
-        for v = 0, cfg.vectors - 1 do
-            local high = p:op("shl", "up_" .. v, p:op("load_u16", "high_" .. v, p:at(src, v * lanes)), 16)
-            p:op("store", p:at(dst, v * lanes), p:op("bit_or", "pair_" .. v, low[v], high))
+            p:op("store", p:at(dst, v * lanes), words[v])
         end
         p:advance(src, ld)
         p:advance(dst, cfg.vectors * lanes)
