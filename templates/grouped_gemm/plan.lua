@@ -261,17 +261,17 @@ function grouped.names(spec, plan, job)
                 add(tile)
             end
             add(gemm.pack(cfg))
-            add(rows.widen(cfg, io, "widen"))
+            add(rows.move(cfg, "widen", {from = io}))
             if names.float_rows then
                 add(panel_rows.collect_rows(cfg, {name = "collect_rows", add = names.reduces}))
             end
             add(panel_rows.collect(cfg, {name = "collect", dtype = names.reduces and f32 or out, add = names.reduces}))
             if names.reduces and out.narrow then
-                add(rows.narrow(cfg, out, "narrow"))
+                add(rows.move(cfg, "narrow", {to = out}))
             end
             return list
         end
-        add(rows.widen(cfg, io, "widen"))
+        add(rows.move(cfg, "widen", {from = io}))
         add(rows.turn(cfg, "turn", {dtype = f32, stride = c.STAGE, s_units = "STAGE", pitch = width, along = lanes, step = lanes * width}))
         if forward then
             add(panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}))
@@ -280,7 +280,7 @@ function grouped.names(spec, plan, job)
             end
             add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = plan.slab, t_units = "SLAB",
                 along = lanes * width, step = lanes}))
-            add(rows.put(cfg, out, "put", factor))
+            add(rows.move(cfg, "put", {to = out, scaled = factor}))
             return list
         end
         panels.gradient_tiles(names, cfg, add, names.staged and c.APART_STAGED, names.staged and (c.APART - 1) * width)

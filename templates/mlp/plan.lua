@@ -209,7 +209,7 @@ function mlp.backward_names(spec, plan, job)
     names.bounds = epilogue.bounded(spec) and bounds(spec)
     names.tiles = list_of(function(add)
         tiles(add)
-        add(rows.widen(cfg, dtype.f32, "move"))
+        add(rows.move(cfg, "move", {}))
         local limits = clamp.limits(spec, dtype.f32)
         add(epilogue.through(cfg, spec, limits))
         if names.saved and spec.gated then

@@ -203,7 +203,7 @@ function backward.names(spec, plan, job)
             add(rows.scale(cfg, "scale"))
         end
         if has.affinity_sums or has.pre or has.norm or spec.H >= isa.lanes then
-            add(rows.add(cfg, "add", {add = true}))
+            add(rows.move(cfg, "add", {add = true}))
         end
         if has.saved_down and spec.H >= isa.lanes then
             add(rows.dot(cfg, "dot", io, io))
@@ -211,7 +211,7 @@ function backward.names(spec, plan, job)
             add(rows.dot(cfg, "dot", io, bias))
         end
         if dx.narrow and spec.H >= isa.lanes then
-            add(rows.narrow(cfg, dx, "narrow_dx"))
+            add(rows.move(cfg, "narrow_dx", {to = dx}))
         end
         return list
     end

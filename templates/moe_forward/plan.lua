@@ -238,23 +238,23 @@ function forward.names(spec, plan, job)
             list[#list + 1] = epilogue.output(cfg, {bias = has.bias_down, bias_scaled = has.bias_scaled,
                 affinity = has.affinity_in_finish, checkpoint = has.checkpoint_down and not names.by_part, add = add})
         end
+        if names.dots and spec.H >= 2 * isa.lanes then
+            list[#list + 1] = rows.words(cfg, io, "words")
+        end
         if spec.H >= isa.lanes then
-            list[#list + 1] = rows.widen(cfg, io, "gather", has.affinity_on_x)
-            if names.dots then
-                list[#list + 1] = dot.copy(cfg)
-            end
+            list[#list + 1] = rows.move(cfg, "gather", {from = io, scaled = has.affinity_on_x})
             if out.narrow then
-                list[#list + 1] = rows.narrow(cfg, out, "narrow_output")
+                list[#list + 1] = rows.move(cfg, "narrow_output", {to = out})
             end
         end
         if has.checkpoint_down and names.down_vectors and not names.by_part then
-            list[#list + 1] = rows.narrow(cfg, io, "narrow_io")
+            list[#list + 1] = rows.move(cfg, "narrow_io", {to = io})
         end
         if names.compensated and names.sweep_rows or names.by_part and spec.H >= isa.lanes then
-            list[#list + 1] = rows.add(cfg, "add", {add = true})
+            list[#list + 1] = rows.move(cfg, "add", {add = true})
         end
         if (has.add or names.by_part) and spec.H >= isa.lanes then
-            list[#list + 1] = rows.add(cfg, "combine", {scaled = has.affinity_in_combine, add = spec.accumulate})
+            list[#list + 1] = rows.move(cfg, "combine", {scaled = has.affinity_in_combine, add = spec.accumulate})
         end
         if names.transposes then
             list[#list + 1] = rows.transpose(cfg, io, "transpose", spec.block_size, "B")

@@ -223,8 +223,8 @@ function layer.names(s, plan, job)
     function names.tiles()
         local list = {}
         if names.backward then
-            list[1] = rows.add(cfg, "add", {add = true})
-            list[2] = out.narrow and rows.narrow(cfg, out, "narrow_output") or nil
+            list[1] = rows.move(cfg, "add", {add = true})
+            list[2] = out.narrow and rows.move(cfg, "narrow_output", {to = out}) or nil
         end
         return list
     end

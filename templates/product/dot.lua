@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- dot.lua - products of 16-bit pairs by a dot instruction, in place of widening to f32: when it pays, and the tiles it needs.
+-- dot.lua - products of 16-bit pairs by a dot instruction, in place of widening to f32: when it pays. How it multiplies: micro.lua.
 --
 -- A lane of 32 bits holds a pair: of a packed panel, elements of rows 2 k and 2 k + 1 of one column; of A, neighbours 2 k
 -- and 2 k + 1 of a row. So a panel, and a row of A, is half as long as in f32. Pairs move as floats that nobody computes
@@ -7,7 +7,6 @@
 -- sweeps (see sweep.lua) stay f32: they wait for memory, whatever multiplies them. The instruction gives 2 products per lane,
 -- but on some CPUs at a quarter of the rate of FMA: a property of the CPU, measured once (see gen/api/property.c), decides.
 local dtype = require "dtype"
-local ir = require "ir"
 local schema = require "schema"
 
 local dot = {}
@@ -70,19 +69,6 @@ end
 -- The op of the products, when it is not FMA.
 function dot.params(spec, plan)
     return plan.group > 1 and {"product.op " .. dtype[spec.dtype].dot} or {}
-end
-
--- dst = src, n vectors of half the width.
-function dot.copy(cfg)
-    local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. "copy", {"Row = row, " .. cfg.dtype.name .. "."})
-    local dst, src, n = p:pointer("dst", cfg.dtype.c), p:pointer("src", "const " .. cfg.dtype.c), p:integer("n")
-    p:loop(n, function()
-        p:op("store_u16", p:at(dst, 0), p:op("load_u16", "x", p:at(src, 0)))
-        p:advance(src, lanes)
-        p:advance(dst, lanes)
-    end, "vectors")
-    return p
 end
 
 return dot

@@ -27,7 +27,7 @@ function tiles.forward(spec, has, cfg, s, names)
     end
     put(product.pack(with(cfg, {name = "pack", dtype = names.io_type, strip = 1, panel = 0, ld = spec.E})))
     put(spec.H >= cfg.isa.lanes and product.gather(with(cfg, {name = "gather", dtype = names.io_type})) or nil)
-    put(rows.widen(cfg, dtype.f32, "copy"))
+    put(rows.move(cfg, "copy", {}))
     put(rows.turn(cfg, "turn", to_lanes(cfg, s)))
     put(has.softmax and lanes.softmax(cfg) or nil)
     if has.correction then
@@ -45,7 +45,7 @@ function tiles.forward(spec, has, cfg, s, names)
     put(lanes.scale(cfg, spec.routing_scale, has.divided))
     put(has.z and lanes.log_sum(cfg) or nil)
     put(has.balance and lanes.mean(cfg) or nil)
-    put(names.narrow_weights and rows.narrow(cfg, dtype[spec.affinity_dtype], "narrow") or nil)
+    put(names.narrow_weights and rows.move(cfg, "narrow", {to = dtype[spec.affinity_dtype]}) or nil)
     put(rows.zero(cfg, "zero"))
     return list
 end
@@ -66,7 +66,7 @@ function tiles.backward(spec, has, cfg, s, names)
         panel = panel, ld = spec.H})) or nil)
     put(rows.turn(cfg, "turn_weights", {dtype = names.io_type, stride = spec.E, s_units = "E", pitch = s.width,
         along = wide, step = wide * s.width}))
-    put(rows.widen(cfg, dtype.f32, "copy"))
+    put(rows.move(cfg, "copy", {}))
     put((has.softmax or has.balance) and rows.turn(cfg, "turn", to_lanes(cfg, s)) or nil)
     put(rows.turn(cfg, "turn_back", {dtype = dtype.f32, stride = wide, pitch = s.pitch, t_units = "PITCH",
         along = wide * wide, step = wide}))
@@ -81,7 +81,7 @@ function tiles.backward(spec, has, cfg, s, names)
     put(has.z and lanes.log_sum(cfg, true) or nil)
     put(has.z and lanes.spread(cfg, "spread_z", has.balance) or nil)
     put(has.over_all and lanes.spread(cfg, "spread", not has.first) or nil)
-    put(rows.narrow(cfg, names.grad_type, "finish", has.accumulate))
+    put(rows.move(cfg, "finish", {to = names.grad_type, add = has.accumulate}))
     put(has.bias and lanes.columns(cfg, s.pitch) or nil)
     put(rows.zero(cfg, "zero"))
     return list

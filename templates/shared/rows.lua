@@ -1,76 +1,27 @@
 -- SPDX-License-Identifier: Apache-2.0
--- rows.lua - tiles over one row of n vectors: widen, narrow, scale, add, zero.
+-- rows.lua - tiles over rows of n vectors: move, transpose, sum, zero.
+local dtype = require "dtype"
 local ir = require "ir"
 local quantise = require "product.quantise"
 
 local rows = {}
 
--- dst = a * src (a only with `scaled`), from dtype dt to f32.
-function rows.widen(cfg, dt, name, scaled)
-    local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. name, {scaled and "f32 row = a * row." or "f32 row = row."})
-    local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const " .. dt.c), p:integer("n")
-    local a = scaled and p:op("bcast", "scale", p:at(p:pointer("a", "const float"), 0))
-    p:loop(n, function()
-        local x = quantise.load(p, dt, "x", p:at(src, 0))
-        if scaled then
-            x = p:op("mul", "x_scaled", x, a)
-        end
-        p:op("store", p:at(dst, 0), x)
-        p:advance(src, lanes)
-        p:advance(dst, lanes)
-    end, "vectors")
-    return p
-end
-
--- dst = src, add: dst += src, rounded from f32 to dtype dt.
-function rows.narrow(cfg, dt, name, add)
-    local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. name, {(add and "Add a row of f32 to " or "Round a row of f32 to ") .. dt.name .. "."})
-    local dst, src, n = p:pointer("dst", dt.c), p:pointer("src", "const float"), p:integer("n")
-    p:loop(n, function()
-        local x = p:op("load", "x", p:at(src, 0))
-        if add then
-            x = p:op("add", "sum", x, quantise.load(p, dt, "before", p:at(dst, 0)))
-        end
-        quantise.store(p, dt, p:at(dst, 0), x)
-        p:advance(src, lanes)
-        p:advance(dst, lanes)
-    end, "vectors")
-    return p
-end
-
--- dst = [a *] src, to dtype dt: one of f32 too.
-function rows.put(cfg, dt, name, scaled)
-    local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. name, {("%s row = %srow."):format(dt.name, scaled and "a * " or "")})
-    local dst, src, n = p:pointer("dst", dt.c), p:pointer("src", "const float"), p:integer("n")
-    local a = scaled and p:op("bcast", "scale", p:at(p:pointer("a", "const float"), 0))
-    p:loop(n, function()
-        local x = p:op("load", "x", p:at(src, 0))
-        quantise.store(p, dt, p:at(dst, 0), a and p:op("mul", "x_scaled", x, a) or x)
-        p:advance(src, lanes)
-        p:advance(dst, lanes)
-    end, "vectors")
-    return p
-end
-
--- dst = [dst +] [a *] src, all f32. has: add, scaled
-function rows.add(cfg, name, has)
-    local lanes = cfg.isa.lanes
+-- dst = [dst +] [a *] src for a row of n vectors of lanes, rounded once. how: from, to (dtypes; none: f32), add, scaled
+function rows.move(cfg, name, how)
+    local lanes, from, to = cfg.isa.lanes, how.from or dtype.f32, how.to or dtype.f32
     local p = ir.program(cfg.isa, cfg.prefix .. name,
-        {("Row %s= %srow."):format(has.add and "+" or "", has.scaled and "a * " or "")})
-    local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const float"), p:integer("n")
-    local a = has.scaled and p:op("bcast", "scale", p:at(p:pointer("a", "const float"), 0))
+        {("%s row %s= %s%s row."):format(to.name, how.add and "+" or "", how.scaled and "a * " or "", from.name)})
+    local dst, src, n = p:pointer("dst", to.c), p:pointer("src", "const " .. from.c), p:integer("n")
+    local a = how.scaled and p:op("bcast", "scale", p:at(p:pointer("a", "const float"), 0))
     p:loop(n, function()
-        local x = p:op("load", "x", p:at(src, 0))
-        if has.scaled then
+        local x = quantise.load(p, from, "x", p:at(src, 0))
+        if how.scaled then
             x = p:op("mul", "x_scaled", x, a)
         end
-        if has.add then
-            x = p:op("add", "sum", x, p:op("load", "before", p:at(dst, 0)))
+        if how.add then
+            x = p:op("add", "sum", x, quantise.load(p, to, "before", p:at(dst, 0)))
         end
-        p:op("store", p:at(dst, 0), x)
+        quantise.store(p, to, p:at(dst, 0), x)
         p:advance(src, lanes)
         p:advance(dst, lanes)
     end, "vectors")
