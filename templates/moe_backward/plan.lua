@@ -125,7 +125,8 @@ local function constants(spec, plan)
         {"PROWS", spec.I_TP + 1, "rows of a panel of p: one more, of affinities"},
         {"PARTIALS", partials, "parts of the affinity's gradient"},
         {"ALL_ROWS", (xrows * (has.pre and 2 or 1) + hk + gk + spec.I_TP + group) // group
-            + (dots and (hk * (has.again and 2 or 1) + gk) // group + (has.again and gk or 0) or 0) + ((has.pre or has.affinity_sums or has.norm) and partials or 0)
+            + (dots and (hk * (has.again and 2 or 1) + gk) // group + (has.again and gk or 0) or 0)
+            + ((has.pre or has.affinity_sums or has.norm) and partials or 0)
             + (has.norm and 1 + spec.I_TP + 2 * ((spec.I_TP + lanes - 1) // lanes) or 0), "floats for a column of all panels"},
         {"TEAM_ROWS", 128, "columns of a batch for each rank of a team"},
     }

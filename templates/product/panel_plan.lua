@@ -69,7 +69,8 @@ end
 -- Blocks of weights: `rows` the most rows that a matrix has, `deep` the most products of a sum.
 function panel_plan.choose_block(plan, spec, info, k_block, rows, deep)
     local isa, depth = plan.isa, panels.depth(plan)
-    plan:choose("k_block", k_block * (plan.group or 1), "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
+    plan:choose("k_block", k_block * (plan.group or 1),
+        "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
         limits.sum(spec, round_up(deep, depth), ("sums are of %d products"):format(deep), depth))
     panel_plan.choose_slab(plan, rows, "rows of weights that pass over the tokens together")
     plan:choose("few_rows", math.min(3 * isa.lanes, plan.slab), "rows of a slab for a single panel of tokens: two of them stay in L1",

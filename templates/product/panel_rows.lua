@@ -30,7 +30,7 @@ end
 function panel_rows.copy(cfg, has)
     local lanes = cfg.isa.lanes
     local width, group = cfg.vectors * lanes, cfg.product.group
-    local p = ir.program(cfg.isa, cfg.prefix .. has.name, {group > 1 and "Rows as n panels of each, in pairs." or "Rows as n panels of each, in f32."})
+    local p = ir.program(cfg.isa, cfg.prefix .. has.name, {("Rows as n panels of each, in %s."):format(group > 1 and "pairs" or "f32")})
     local A, W = p:pointer("A", "float", "WIDTH LANES"), p:pointer("W", "const " .. cfg.dtype.c)
     local n, rows, over, back = p:integer("n"), p:integer("rows"), p:integer("over"), p:integer("back")
     local pitch = has.pitch or p:integer("pitch")

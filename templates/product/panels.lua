@@ -263,7 +263,8 @@ function panels.tiles(names, cfg, plan, add)
     end
     if names.gradient_rows then
         panels.gradient_tiles(names, cfg, add)
-        add(rows.turn(cfg, "turn_back", {dtype = names.dots and cfg.dtype or dtype.f32, words = names.dots, stride = width, pitch = width, step = lanes, apart = cfg.alternate,
+        add(rows.turn(cfg, "turn_back", {dtype = names.dots and cfg.dtype or dtype.f32, words = names.dots,
+            stride = width, pitch = width, step = lanes, apart = cfg.alternate,
             along = (cfg.alternate and 4 or lanes) * width}))
     end
 end
