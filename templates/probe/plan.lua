@@ -7,7 +7,7 @@ local target = require "target"
 
 local probe = {}
 
-local chains, rounds = 10, 8      -- 10 accumulators: more than latency times throughput of FMA on any known core
+local chains, rounds = 14, 6      -- sums: more than latency times throughput of FMA and of dot products on any known core
 local reads = 8                   -- vectors per iteration
 
 -- The ops that add products to a vector.
