@@ -150,7 +150,7 @@ function backward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         bias_c = bias.c, affinity_c = affinity.c,
         dx = dx.c, narrow_dx = dx.narrow ~= nil, narrow_out = out.narrow ~= nil,
-        shares = false, whole_segments = false, clears = true, clears_16 = out.narrow ~= nil and not has.add or affinity.narrow ~= nil,
+        shares = false, whole_segments = false, expects = true, clears = true, clears_16 = out.narrow ~= nil and not has.add or affinity.narrow ~= nil,
         turns = has.again, turns_whole = has.again and spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
         eps = norm.number(spec.norm_eps),
         narrow_x = convert(dx, "narrow"),

@@ -196,7 +196,7 @@ function forward.names(spec, plan, job)
         shares = false, clears = true, clears_16 = false,
         eps = norm.number(spec.norm_eps),
         row_out = (out.narrow and "w->sum" or "a->output") .. " + w->id[r] * H",
-        by_block = plan.shard == "block", whole_segments = plan.shard == "block", by_part = plan.shard == "intermediate",
+        by_block = plan.shard == "block", expects = false, whole_segments = plan.shard == "block", by_part = plan.shard == "intermediate",
         compensated = not io.narrow, dots = plan.group > 1,
         whole = function(x) return plan.group > 1 and x .. " / 2" or x end,   -- rows of a panel from rows of weights, of all
         times = plan.group > 1 and "group * " or "",   -- rows of weights from steps of direct tiles
