@@ -127,20 +127,17 @@ function grouped.work(s)
     return {flops_per_row = 2 * s.N * s.K, weight_bytes_per_expert = s.N * s.K * size}
 end
 
--- Floats between rows of dY (dX): rows of a tile fall into different sets of the cache.
-local function stride(spec, plan)
-    return (round_up(round_up(spec.N, plan.unroll), 16) // 16 | 1) * 16
-end
-
 local function constants(spec, plan)
     local lanes = plan.isa.lanes
     local width = plan.vectors * lanes
     local list = {
         {"N", spec.N, "rows of an expert's matrix"}, {"K", spec.K, "its columns"}, {"E", spec.E, "experts"},
         {"LANES", lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
-        {"WIDTH", width, "columns of a panel"},
+        {"WIDTH", width, "columns of a panel"}, {"K_SLICES", round_up(spec.K, width) // width, "panels over K"},
         {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"},
         {"PASS_ROWS", plan.pass_rows, "rows of an expert that are worked on together"},
+        {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
+        {"TEAM_ROWS", 128, "columns of a batch for each rank of a team"},
     }
     local function add(...)
         list[#list + 1] = {...}
@@ -148,22 +145,24 @@ local function constants(spec, plan)
     if spec.permute == "x" and not (spec.op == "dX" and not spec.reduce_topk) then
         add("TOP_K", spec.top_k, "rows of a token")
     end
+    if spec.op ~= "dW" then
+        add("UNROLL", plan.unroll, "k steps of a tile's loop")
+    end
     if spec.op == "dX" then
         local steps = (spec.N + plan.unroll - 1) // plan.unroll
-        add("UNROLL", plan.unroll, "k steps of a tile's loop")
         add("STEPS", steps, "loops over all of N")
         add("PANEL", steps * plan.unroll * width, "floats of a packed panel")
-        add("STRIDE", stride(spec, plan), "floats between rows of dY: an odd number of cache lines")
+        add("STRIDE", (round_up(steps * plan.unroll, 16) // 16 | 1) * 16, "floats between rows of dY: an odd number of cache lines")
         add("K_BLOCK", plan.k_block, "products of a partial sum")
         local strip = gemm.strip(plan.isa, dtype[spec.dtype])
         add("STRIP", strip, "panels packed side by side: full cache lines of weights")
         add("IDLE", ((strip - 1) * steps * plan.unroll + spec.N // plan.k_block + 2) * width,
             "floats that tiles which pack nothing may store to")
         add("PREFETCH", plan.prefetch, "rows of weights fetched ahead")
+        add("T_UNROLL", 1, "rows that panels are filled up to")
         return list
     end
     if spec.op == "forward" then
-        add("UNROLL", plan.unroll, "k steps of a tile's loop")
         add("STEPS", width // plan.unroll, "loops over a full panel")
         add("K_PANELS", panels.block(plan), "panels of k that a slab holds")
         add("SLAB", plan.slab, "rows of such a slab")
@@ -175,7 +174,6 @@ local function constants(spec, plan)
     add("ACROSS", across, "length of a row that is turned")
     add("ROWS", round_up(across, width), "rows of a panel, full panels of k")
     add("APART", round_up(across, width) + 1, "rows from a panel to the next one: its lines are in other sets of the caches")
-    add("PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of rows that are worked on together")
     local lines = round_up(across, width) // 16
     add("STAGE", 16 * (lines + 1 + lines % 2), "floats between rows on their way into panels: an odd number of cache lines")
     if spec.op == "forward" then
@@ -183,9 +181,6 @@ local function constants(spec, plan)
         add("IDLE_LANES", plan.idle, "if vectors of them would have so many idle lanes")
     end
     local size = spec.op == "dW" and dtype[spec.output_dtype].size
-    if size then
-        add("K_SLICES", round_up(spec.K, width) // width, "panels of columns")
-    end
     if plan.staged then
         local row = staged_row(plan, spec)
         add("APART_STAGED", row // size, "elements between rows that are put together: an odd number of cache lines")
@@ -207,6 +202,24 @@ local function all_heights(most)
     return list
 end
 
+local function dx_tiles(names, cfg, out, add)
+    for _, tile in ipairs(gemm.heights(gemm.packed, cfg, names.packed_rows)) do
+        add(tile)
+    end
+    add(gemm.pack(cfg))
+    add(rows.move(cfg, "widen", {from = cfg.dtype}))
+    if names.float_rows then
+        add(panel_rows.collect_rows(cfg, {name = "collect_rows"}))
+    end
+    add(panel_rows.collect(cfg, {name = "collect", dtype = names.reduces and dtype.f32 or out}))
+    if names.reduces then
+        add(panel_rows.collect_rows(cfg, {name = "collect_rows_add", add = true}))
+        add(panel_rows.collect(cfg, {name = "collect_add", dtype = dtype.f32, add = true}))
+        add(names.sums.is_long and rows.add(cfg, "add", {add = true}) or nil)
+        add(names.sums.is_long and out.narrow and rows.move(cfg, "narrow", {to = out}) or nil)
+    end
+end
+
 function grouped.names(spec, plan, job)
     local isa, io, out = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype]
     local lanes, f32 = isa.lanes, dtype.f32
@@ -225,8 +238,9 @@ function grouped.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
         out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
         narrow_out = out.narrow ~= nil, out_size = out.size, lanes = lanes, staged = false, bursts = false,
-        shares = false, clears = reduces(spec) or dw and not adds, clears_16 = dw and not adds and out.narrow ~= nil, turns = false,
-        edges = edges, copies_edges = edges,
+        shares = false,
+        clears = reduces(spec) or dw and not adds, clears_16 = dw and not adds and out.narrow ~= nil, turns = false,
+        whole_segments = false, expects = not dw, edges = edges, copies_edges = edges,
         -- a flat index names a row of the output
         once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
         product_rows = forward and heights.blocks(plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
@@ -240,6 +254,8 @@ function grouped.names(spec, plan, job)
             factor and {factor, "widen"} or false},
     }
     panels.words(names, cfg, plan)
+    names.sums = {row = "K", is_long = spec.K >= lanes, rounded = out.narrow and
+        {output = "dX", c = out.c, tile = "narrow", narrow = names.narrow_o, rows = "w->args->T"}}
     if dw then
         panels.gradients(names, cfg, plan, out, {add = adds, rows = {spec.N}, columns = {spec.K}})
         names.staged = plan.staged
@@ -257,18 +273,7 @@ function grouped.names(spec, plan, job)
         add(rows.zero(cfg, "zero"))
         if dx then
             cfg.stride, cfg.panel, cfg.strip = c.STRIDE, c.PANEL, c.STRIP
-            for _, tile in ipairs(gemm.heights(gemm.packed, cfg, names.packed_rows)) do
-                add(tile)
-            end
-            add(gemm.pack(cfg))
-            add(rows.move(cfg, "widen", {from = io}))
-            if names.float_rows then
-                add(panel_rows.collect_rows(cfg, {name = "collect_rows", add = names.reduces}))
-            end
-            add(panel_rows.collect(cfg, {name = "collect", dtype = names.reduces and f32 or out, add = names.reduces}))
-            if names.reduces and out.narrow then
-                add(rows.move(cfg, "narrow", {to = out}))
-            end
+            dx_tiles(names, cfg, out, add)
             return list
         end
         add(rows.move(cfg, "widen", {from = io}))
