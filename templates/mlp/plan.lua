@@ -122,7 +122,8 @@ end
 local function constants(spec, plan)
     local width = plan.vectors * plan.isa.lanes
     local list = {
-        {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"GATES", gates(spec), "gate and up, or up alone"},
+        {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", 1, "expert"},
+        {"GATES", gates(spec), "gate and up, or up alone"},
         {"HK", round_up(spec.H, width), "rows of a panel over H, full panels of k"},
         {"IK", round_up(spec.I_TP, width), "rows of a panel over I"},
         {"GK", round_up(gates(spec) * spec.I_TP, width), "rows of a panel over gate and up"},
@@ -137,7 +138,7 @@ local function names_of(spec, plan, job, totals, gives)
     local cfg = panels.cfg(spec, plan, job)
     local lanes, io = plan.isa.lanes, dtype[spec.dtype]
     local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
-        shares = true, clears = false, clears_16 = false, turns = false, turns_whole = false, scalars = {{io, "widen"}}}
+        whole_segments = false, expects = false, turns = false, turns_whole = false, scalars = {{io, "widen"}}}
     panels.products(names, cfg, plan, totals)
     for _, give in ipairs(gives) do
         local dt = dtype[give[2]]
@@ -173,7 +174,7 @@ function mlp.forward_names(spec, plan, job)
     local save = spec.checkpoint == "save"
     local gives = {{"give_output", spec.output_dtype, "H", "H"}, save and {"give_kept", spec.dtype, "I", "I_TP"} or nil}
     local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, spec.H}, gives)
-    names.save = save
+    names.save, names.expects = save, true
     names.tiles = list_of(function(add)
         tiles(add)
         add(epilogue.hidden(cfg, spec, save))

@@ -128,7 +128,6 @@ local function constants(spec, plan)
             + (dots and (hk * (has.again and 2 or 1) + gk) // group + (has.again and gk or 0) or 0)
             + ((has.pre or has.affinity_sums or has.norm) and partials or 0)
             + (has.norm and 1 + spec.I_TP + 2 * ((spec.I_TP + lanes - 1) // lanes) or 0), "floats for a column of all panels"},
-        {"TEAM_ROWS", 128, "columns of a batch for each rank of a team"},
     }
     local shared = panels.constants(plan, math.max(hk, gk) // group, dtype[spec.output_dtype].size)
     return table.move(shared, 1, #shared, #list + 1, list), shared
@@ -150,7 +149,7 @@ function backward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         bias_c = bias.c, affinity_c = affinity.c,
         dx = dx.c, narrow_dx = dx.narrow ~= nil, narrow_out = out.narrow ~= nil,
-        shares = false, whole_segments = false, expects = true,
+        whole_segments = false, expects = true,
         clears = true, clears_16 = out.narrow ~= nil and not has.add or affinity.narrow ~= nil,
         turns = has.again, turns_whole = has.again and spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
         eps = norm.number(spec.norm_eps),

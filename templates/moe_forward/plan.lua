@@ -193,7 +193,7 @@ function forward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix, strip = plan.strip,
         io = io.c, bias_c = dtype[spec.bias_dtype].c, output_c = out.c,
         narrow_output = out.narrow ~= nil, narrow_checkpoint = io.narrow ~= nil,
-        shares = false, clears = true, clears_16 = false,
+        clears = true, clears_16 = io.narrow ~= nil and spec.checkpoint == "save",
         eps = norm.number(spec.norm_eps),
         row_out = (out.narrow and "w->sum" or "a->output") .. " + w->id[r] * H",
         by_block = plan.shard == "block", expects = false, whole_segments = plan.shard == "block", by_part = plan.shard == "intermediate",
