@@ -167,7 +167,6 @@ local function constants(spec, plan)
         add("K_PANELS", panels.block(plan), "panels of k that a slab holds")
         add("SLAB", plan.slab, "rows of such a slab")
         add("FEW_ROWS", plan.few_rows, "of one for a single panel of rows")
-        add("MANY_SLABS", panels.many_slabs, "of a rank at least, where shares are whole slabs")
         add("AHEAD", plan.fetch, "rows of weights fetched ahead")
     end
     local across = spec.op == "forward" and spec.K or spec.N

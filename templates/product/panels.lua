@@ -9,7 +9,7 @@ local panel_rows = require "product.panel_rows"
 local quantise = require "product.quantise"
 local rows = require "shared.rows"
 
-local panels = {many_slabs = 8}
+local panels = {}
 
 function panels.round_up(x, n)
     return (x + n - 1) // n * n
@@ -85,7 +85,6 @@ function panels.constants(plan, wide, size)
         {"UNROLL", plan.unroll, "k steps of a tile's loop"}, {"STEPS", width // plan.unroll, "loops over a full panel"},
         {"K_PANELS", panels.block(plan), "panels of k that a slab of weights holds"},
         {"SLAB", plan.slab, "rows of such a slab"}, {"FEW_ROWS", plan.few_rows, "of one for a single panel of tokens"},
-        {"MANY_SLABS", panels.many_slabs, "of a rank at least, where shares are whole slabs"},
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
         {"FEW_PANELS", panels.few_panels(plan), "panels of as few tokens as may have a row of a tile each,"},
         {"IDLE_LANES", plan.idle, "if vectors of them would have so many idle lanes"},
