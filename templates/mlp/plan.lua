@@ -138,7 +138,8 @@ local function names_of(spec, plan, job, totals, gives)
     local cfg = panels.cfg(spec, plan, job)
     local lanes, io = plan.isa.lanes, dtype[spec.dtype]
     local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
-        whole_segments = false, expects = false, turns = false, turns_whole = false, scalars = {{io, "widen"}}}
+        whole_segments = false, expects = false, clears = false, sums = false, staged = false,
+        turns = false, turns_whole = false, scalars = {{io, "widen"}}}
     panels.products(names, cfg, plan, totals)
     for _, give in ipairs(gives) do
         local dt = dtype[give[2]]
