@@ -170,7 +170,6 @@ local function constants(spec, plan)
         add("AHEAD", plan.fetch, "rows of weights fetched ahead")
     end
     local across = spec.op == "forward" and spec.K or spec.N
-    add("ACROSS", across, "length of a row that is turned")
     add("ROWS", round_up(across, width), "rows of a panel, full panels of k")
     add("APART", round_up(across, width) + 1, "rows from a panel to the next one: its lines are in other sets of the caches")
     local lines = round_up(across, width) // 16
@@ -254,6 +253,7 @@ function grouped.names(spec, plan, job)
     panels.words(names, cfg, plan)
     names.sums = names.reduces and {row = "K", is_long = spec.K >= lanes, rounded = out.narrow and
         {output = "dX", c = out.c, tile = "narrow", narrow = names.narrow_o, rows = "w->args->T"}}
+    names.tensor_row = function(r) return (forward and "x_row(w, %s)" or "y_row(w, %s)"):format(r) end
     if dw then
         panels.gradients(names, cfg, plan, out, {add = adds, rows = {spec.N}, columns = {spec.K}})
         names.staged = plan.staged
