@@ -253,7 +253,6 @@ function grouped.names(spec, plan, job)
     panels.words(names, cfg, plan)
     names.sums = names.reduces and {row = "K", is_long = spec.K >= lanes, rounded = out.narrow and
         {output = "dX", c = out.c, tile = "narrow", narrow = names.narrow_o, rows = "w->args->T"}}
-    names.tensor_row = function(r) return (forward and "x_row(w, %s)" or "y_row(w, %s)"):format(r) end
     if dw then
         panels.gradients(names, cfg, plan, out, {add = adds, rows = {spec.N}, columns = {spec.K}})
         names.staged = plan.staged

@@ -138,7 +138,6 @@ local function names_of(spec, plan, job, totals, gives)
     local cfg = panels.cfg(spec, plan, job)
     local lanes, io = plan.isa.lanes, dtype[spec.dtype]
     local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
-        tensor_row = function(r) return r end,
         whole_segments = false, expects = false, clears = false, sums = false, staged = false,
         turns = false, turns_whole = false, scalars = {{io, "widen"}}}
     panels.products(names, cfg, plan, totals)
