@@ -251,7 +251,7 @@ function grouped.names(spec, plan, job)
             factor and {factor, "widen"} or false},
     }
     panels.words(names, cfg, plan)
-    names.sums = names.reduces and {row = "K", is_long = spec.K >= lanes, rounded = out.narrow and
+    names.sums = names.reduces and {apart = true, first = "from", row = "K", is_long = spec.K >= lanes, rounded = out.narrow and
         {output = "dX", c = out.c, tile = "narrow", narrow = names.narrow_o, rows = "w->args->T"}}
     if dw then
         panels.gradients(names, cfg, plan, out, {add = adds, rows = {spec.N}, columns = {spec.K}})

@@ -191,7 +191,7 @@ function forward.names(spec, plan, job)
     local up = spec.gated and isa.lanes or plan.vectors * isa.lanes
     local names = {
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix, strip = plan.strip,
-        io = io.c, bias_c = dtype[spec.bias_dtype].c, output_c = out.c,
+        io = io.c, bias_c = dtype[spec.bias_dtype].c,
         narrow_output = out.narrow ~= nil, narrow_checkpoint = io.narrow ~= nil,
         clears = true, clears_16 = io.narrow ~= nil and spec.checkpoint == "save",
         eps = norm.number(spec.norm_eps),
@@ -209,7 +209,9 @@ function forward.names(spec, plan, job)
         packed_rows = heights.packed(plan), direct_tiles = direct.tiles, sweep_rows = heights.sweep(plan, not io.narrow),
         widen_io = convert(io, "widen"), narrow_io = convert(io, "narrow"),
         widen_bias = convert(dtype[spec.bias_dtype], "widen"), widen_affinity = convert(dtype[spec.affinity_dtype], "widen"),
-        narrow_out = convert(out, "narrow"),
+        sums = {apart = has.add or plan.shard == "intermediate", otherwise = true, first = "first", row = "H",
+            is_long = spec.H >= isa.lanes, rounded = out.narrow and {output = "output", c = out.c, tile = "narrow_output",
+                narrow = convert(out, "narrow"), rows = "tokens(w->args->T)"}},
         constants = constants(spec, plan),
         scalars = {{dtype[spec.dtype], "widen"}, {dtype[spec.affinity_dtype], "widen"},
             (has.bias_up or has.bias_down or has.norm) and {dtype[spec.bias_dtype], "widen"} or false,
