@@ -18,7 +18,7 @@ static _Thread_local void (*meet)(void *);
 static _Thread_local int64_t (*add)(int64_t *, int64_t);
 static _Thread_local bool is_slow;
 static _Thread_local int64_t added; /* to counters, times */
-static _Atomic int64_t helped;      /* pieces that a rank looked for in another one's share */
+static _Atomic int64_t helped;      /* chunks that a rank looked for in another one's share */
 
 static void meet_and_nap(void *at)
 {
@@ -33,7 +33,7 @@ static int64_t add_and_yield(int64_t *counter, int64_t n)
     const int64_t was = add(counter, n);
     helped += n > 1;
     if (is_slow && n > 0 && added++ % 3 == 0)
-        usleep(NAP_US); /* with a piece of work that others may be waiting for */
+        usleep(NAP_US); /* with a chunk that others may be waiting for */
     sched_yield();
     return was;
 }
