@@ -213,7 +213,7 @@ local function dx_tiles(names, cfg, out, add)
     if names.reduces then
         add(panel_rows.collect_rows(cfg, {name = "collect_rows_add", add = true}))
         add(panel_rows.collect(cfg, {name = "collect_add", dtype = dtype.f32, add = true}))
-        add(names.sums.is_long and rows.add(cfg, "add", {add = true}) or nil)
+        add(names.sums.is_long and rows.move(cfg, "add", {add = true}) or nil)
         add(names.sums.is_long and out.narrow and rows.move(cfg, "narrow", {to = out}) or nil)
     end
 end
