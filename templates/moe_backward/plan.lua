@@ -148,11 +148,11 @@ function backward.names(spec, plan, job)
     local names = {
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         bias_c = bias.c, affinity_c = affinity.c,
-        dx = dx.c, narrow_dx = dx.narrow ~= nil, narrow_out = out.narrow ~= nil,
+        dx = dx.c, narrow_dx = dx.narrow ~= nil,
         whole_segments = false, expects = true,
         sums = {apart = true, first = "from", row = "H", is_long = spec.H >= isa.lanes, rounded = dx.narrow and
             {output = "hidden_states_grad", c = dx.c, tile = "narrow_dx", narrow = convert(dx, "narrow"), rows = "tokens(w->args->T)"}},
-        clears = true, clears_16 = out.narrow ~= nil and not has.add or affinity.narrow ~= nil,
+        clears = true,
         turns = has.again, turns_whole = has.again and spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
         eps = norm.number(spec.norm_eps),
         widen_bias = convert(bias, "widen"), widen_affinity = convert(affinity, "widen"),

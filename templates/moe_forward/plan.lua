@@ -192,8 +192,7 @@ function forward.names(spec, plan, job)
     local names = {
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix, strip = plan.strip,
         io = io.c, bias_c = dtype[spec.bias_dtype].c,
-        narrow_output = out.narrow ~= nil, narrow_checkpoint = io.narrow ~= nil,
-        clears = true, clears_16 = io.narrow ~= nil and spec.checkpoint == "save",
+        narrow_output = out.narrow ~= nil,
         eps = norm.number(spec.norm_eps),
         row_out = (out.narrow and "w->sum" or "a->output") .. " + w->id[r] * H",
         by_block = plan.shard == "block", expects = false, whole_segments = plan.shard == "block", by_part = plan.shard == "intermediate",
