@@ -24,11 +24,11 @@
 
 enum {
     MAX_TEAM = 1024,
-    LINE = 128,      /* bytes between words of different writers: a line and its prefetched twin */
-    IDLE_NS = 30000, /* spinning before sleep, when every rank can have a CPU: idle threads, */
-    RUN_NS = 500000, /* ranks that wait for others in a run: waking one takes long */
-    YIELDS = 4,      /* sched_yield calls instead, when they cannot */
-    LOOKS = 64       /* looks at the word between two looks at the clock */
+    LINE = 128,       /* bytes between words of different writers: a line and its prefetched twin */
+    IDLE_NS = 100000, /* spinning before sleep, when every rank can have a CPU: idle threads, */
+    RUN_NS = 500000,  /* ranks that wait for others in a run: waking one takes long */
+    YIELDS = 4,       /* sched_yield calls instead, when they cannot */
+    LOOKS = 64        /* looks at the word between two looks at the clock */
 };
 
 struct word {
@@ -40,13 +40,14 @@ struct rank {
     moegen_rt_team *team;
     pthread_t thread;
     moegen_worker worker;
-    _Atomic int cpu; /* where it ran when the last run started */
+    _Atomic uint64_t place; /* the last run that it began, and the CPU there: see place() */
 };
 
 struct moegen_rt_team {
     struct word gate;                     /* counts runs: starts the threads */
     struct word round;                    /* counts barriers: the epoch */
     struct word busy;                     /* threads of the team still inside a run */
+    _Alignas(LINE) _Atomic uint32_t away; /* threads that have not begun the run */
     _Alignas(LINE) _Atomic uint32_t here; /* ranks that have reached the barrier */
     _Alignas(LINE) moegen_rt_entry entry; /* of the run in progress; NULL: the threads end */
     void *ctx;
@@ -86,10 +87,15 @@ static int64_t now(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* True once the word differs from old; false when patience is at its end. */
-static bool spin(struct word *w, uint32_t old, bool crowded, int64_t patience_ns)
+/*
+ * True once the word differs from old; false when patience is at its end. A thread that has no
+ * work, or that waits for one that has not begun, gives way to others on its CPU: the kernel may
+ * have woken one of the team there while all CPUs were spinning, and would let it wait for
+ * milliseconds.
+ */
+static bool spin(moegen_rt_team *team, struct word *w, uint32_t old)
 {
-    if (crowded) {
+    if (team->crowded) {
         for (int i = 0; i < YIELDS; i++) {
             if (atomic_load_explicit(&w->value, memory_order_acquire) != old)
                 return true;
@@ -97,6 +103,7 @@ static bool spin(struct word *w, uint32_t old, bool crowded, int64_t patience_ns
         }
         return false;
     }
+    const bool idle = w == &team->gate;
     int64_t end = 0;
     for (;;) {
         for (int i = 0; i < LOOKS; i++) {
@@ -106,15 +113,17 @@ static bool spin(struct word *w, uint32_t old, bool crowded, int64_t patience_ns
         }
         int64_t t = now();
         if (end == 0)
-            end = t + patience_ns;
+            end = t + (idle ? IDLE_NS : RUN_NS);
         else if (t >= end)
             return false;
+        if (idle || atomic_load_explicit(&team->away, memory_order_relaxed) != 0)
+            sched_yield();
     }
 }
 
-static void wait_change(struct word *w, uint32_t old, bool crowded, int64_t patience_ns)
+static void wait_change(moegen_rt_team *team, struct word *w, uint32_t old)
 {
-    if (spin(w, old, crowded, patience_ns))
+    if (spin(team, w, old))
         return;
     atomic_fetch_add(&w->sleepers, 1);
     while (atomic_load(&w->value) == old)
@@ -137,7 +146,7 @@ static void barrier(void *at)
         atomic_store(&team->round.value, epoch + 1);
         wake(&team->round);
     } else {
-        wait_change(&team->round, epoch, team->crowded, RUN_NS);
+        wait_change(team, &team->round, epoch);
     }
 }
 
@@ -155,35 +164,47 @@ static void pause_rank(void *at)
         relax();
 }
 
+static uint64_t place(uint32_t run, int cpu)
+{
+    return (uint64_t)run << 32 | (uint32_t)cpu;
+}
+
+/* Goes to a CPU and is free to be moved on by the kernel. */
+static void move(const moegen_rt_team *team, int cpu)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    sched_setaffinity(0, sizeof team->allowed, &team->allowed);
+}
+
 /*
- * A CPU of one's own. A kernel may wake a thread on the CPU of the rank that woke it and leave both
- * there while others idle (seen on a virtual machine: two ranks took as long as one). So a rank
- * that finds itself where a lower one is moves to a CPU that no rank had, and is free to be moved
- * on by the kernel.
+ * A CPU of one's own. A kernel may wake a thread where another rank runs and leave both there while
+ * CPUs idle (seen on virtual machines: two ranks took as long as one). So a rank that begins where
+ * one is that has begun moves to a CPU that no rank had, before it or in the last run.
  */
-static void spread(struct rank *self)
+static void spread(struct rank *self, uint32_t run)
 {
     moegen_rt_team *team = self->team;
     const int here = sched_getcpu();
     bool shared = false;
     cpu_set_t taken;
     CPU_ZERO(&taken);
+    atomic_store(&self->place, place(run, here));
     for (int r = 0; r < team->size; r++) {
-        const int cpu = atomic_load_explicit(&team->rank[r].cpu, memory_order_relaxed);
-        if (cpu >= 0 && cpu < CPU_SETSIZE && r != self->worker.rank)
+        const uint64_t other = atomic_load(&team->rank[r].place);
+        const uint32_t cpu = (uint32_t)other;
+        if (r != self->worker.rank && cpu < CPU_SETSIZE)
             CPU_SET(cpu, &taken);
-        shared |= r < self->worker.rank && cpu == here;
+        shared |= r != self->worker.rank && other == place(run, here);
     }
-    atomic_store_explicit(&self->cpu, here, memory_order_relaxed);
-    for (int cpu = 0; shared && cpu < CPU_SETSIZE; cpu++) {
+    for (int i = 0; shared && i < CPU_SETSIZE; i++) {
+        const int cpu = (self->worker.rank + i) % CPU_SETSIZE; /* others look elsewhere first */
         if (!CPU_ISSET(cpu, &team->allowed) || CPU_ISSET(cpu, &taken))
             continue;
-        cpu_set_t one;
-        CPU_ZERO(&one);
-        CPU_SET(cpu, &one);
-        if (sched_setaffinity(0, sizeof one, &one) == 0)
-            atomic_store_explicit(&self->cpu, cpu, memory_order_relaxed);
-        sched_setaffinity(0, sizeof team->allowed, &team->allowed);
+        atomic_store(&self->place, place(run, cpu));
+        move(team, cpu);
         return;
     }
 }
@@ -193,11 +214,12 @@ static void *work(void *at)
     struct rank *self = at;
     moegen_rt_team *team = self->team;
     for (uint32_t gate = 0;; gate++) {
-        wait_change(&team->gate, gate, team->crowded, IDLE_NS);
+        wait_change(team, &team->gate, gate);
         if (!team->entry)
             return NULL;
         if (!team->crowded)
-            spread(self);
+            spread(self, gate + 1);
+        atomic_fetch_sub_explicit(&team->away, 1, memory_order_relaxed);
         team->entry(team->ctx, &self->worker);
         if (atomic_fetch_sub(&team->busy.value, 1) == 1) /* the last? */
             wake(&team->busy);
@@ -208,8 +230,10 @@ static void open_gate(moegen_rt_team *team, moegen_rt_entry entry, void *ctx)
 {
     team->entry = entry;
     team->ctx = ctx;
-    atomic_store_explicit(&team->rank[0].cpu, sched_getcpu(), memory_order_relaxed);
+    const uint32_t run = atomic_load_explicit(&team->gate.value, memory_order_relaxed) + 1;
+    atomic_store(&team->rank[0].place, place(run, sched_getcpu()));
     atomic_store_explicit(&team->busy.value, (uint32_t)team->size - 1, memory_order_relaxed);
+    atomic_store_explicit(&team->away, (uint32_t)team->size - 1, memory_order_relaxed);
     atomic_fetch_add(&team->gate.value, 1);
     wake(&team->gate);
 }
@@ -230,11 +254,12 @@ static int start(moegen_rt_team *team)
         atomic_init(&words[i]->sleepers, 0);
     }
     atomic_init(&team->here, 0);
+    atomic_init(&team->away, 0);
     team->forks = atomic_load(&forks);
     if (sched_getaffinity(0, sizeof team->allowed, &team->allowed) != 0)
         CPU_ZERO(&team->allowed);
     for (int r = 0; r < team->size; r++)
-        atomic_init(&team->rank[r].cpu, -1);
+        atomic_init(&team->rank[r].place, place(0, -1));
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -267,8 +292,8 @@ moegen_rt_status moegen_rt_team_create(int size, moegen_rt_team **out, moegen_rt
         return rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory for a team of %d threads", size);
     }
     for (int r = 0; r < size; r++)
-        team->rank[r] = (struct rank){
-            .team = team, .worker = {r, size, barrier, team, add, pause_rank}, .cpu = -1};
+        team->rank[r] =
+            (struct rank){.team = team, .worker = {r, size, barrier, team, add, pause_rank}};
     int failed = start(team);
     if (failed) {
         free(team->rank);
@@ -308,7 +333,7 @@ moegen_rt_status moegen_rt_team_run(moegen_rt_team *team, moegen_rt_entry entry,
     entry(ctx, &team->rank[0].worker);
     for (uint32_t left;
          (left = atomic_load_explicit(&team->busy.value, memory_order_acquire)) != 0;)
-        wait_change(&team->busy, left, team->crowded, RUN_NS);
+        wait_change(team, &team->busy, left);
     return MOEGEN_RT_OK;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Thread teams: every rank once, barriers keep phases apart, fork, bad sizes, generated entries. */
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,6 +95,46 @@ static void in_child(void)
     moegen_rt_team_destroy(team);
 }
 
+/* ---- CPUs ---- */
+
+struct crowd {
+    int cpu;     /* where all ranks go, from the next run on; -1: they stay */
+    int free[2]; /* CPUs that each rank may use */
+};
+
+static void gather(void *ctx, const moegen_worker *w)
+{
+    struct crowd *crowd = ctx;
+    cpu_set_t set;
+    sched_getaffinity(0, sizeof set, &set);
+    crowd->free[w->rank] = CPU_COUNT(&set);
+    if (crowd->cpu < 0)
+        return;
+    CPU_ZERO(&set);
+    CPU_SET(crowd->cpu, &set);
+    sched_setaffinity(0, sizeof set, &set);
+}
+
+/* A rank that begins where another one is goes elsewhere, and is free to go on. */
+static void spreads(void)
+{
+    moegen_rt_team *team = NULL;
+    cpu_set_t before;
+    sched_getaffinity(0, sizeof before, &before);
+    if (CPU_COUNT(&before) < 2 || moegen_rt_cpu_count() < 2) /* nowhere to go */
+        return;
+    struct crowd crowd = {.cpu = sched_getcpu()};
+    CHECK(moegen_rt_team_create(2, &team, NULL) == MOEGEN_RT_OK, "create");
+    moegen_rt_team_run(team, gather, &crowd);
+    crowd.cpu = -1;
+    moegen_rt_team_run(team, gather, &crowd);
+    CHECK(crowd.free[0] == 1, "rank 0 stays where its caller keeps it: %d CPUs", crowd.free[0]);
+    CHECK(crowd.free[1] == CPU_COUNT(&before),
+          "rank 1 left the CPU of rank 0: it has %d of %d CPUs", crowd.free[1], CPU_COUNT(&before));
+    moegen_rt_team_destroy(team);
+    sched_setaffinity(0, sizeof before, &before);
+}
+
 static void latency(void)
 {
     moegen_rt_team *team = NULL;
@@ -145,6 +186,7 @@ int main(int argc, char **argv)
     }
     if (!NO_FORK)
         in_child();
+    spreads();
     latency();
     return failures != 0;
 }
