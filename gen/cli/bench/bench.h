@@ -25,9 +25,11 @@ struct probe {
     struct probe *lender; /* of team, buffers and bandwidth, which are the same for all targets */
     moegen_kernel *kernel, *reader;
     moegen_rt_team *team;
-    struct lane *lane; /* of each thread */
+    struct lane *lane;     /* of each thread */
+    unsigned char *memory; /* that of all lanes */
     size_t lane_bytes;
-    double flops, bytes;               /* of one run of all threads */
+    moegen_call *evict;  /* reads it all, in the engine's own team of so many threads */
+    double flops, bytes; /* of one run of all threads */
     double loop_seconds, read_seconds; /* of the fastest run: a limit is what was ever reached */
 };
 /* A probe that could not be made measures nothing and says NAN. lender: a probe of as many threads
@@ -35,9 +37,11 @@ struct probe {
 void probe_open(struct probe *p, moegen_engine *engine, const char *target, const char *op,
                 int threads, struct probe *lender);
 void probe_measure(struct probe *p, bool reads); /* one short sample; reads: also of bandwidth */
-void probe_evict(struct probe *p);               /* read until no cache holds anything else */
-double probe_gflops(const struct probe *p);      /* of all its threads together */
-double probe_gbps(const struct probe *p);        /* of all its threads together */
+/* Reads until no cache holds anything else, with the threads that run kernels: they are awake then.
+ */
+void probe_evict(struct probe *p);
+double probe_gflops(const struct probe *p); /* of all its threads together */
+double probe_gbps(const struct probe *p);   /* of all its threads together */
 void probe_close(struct probe *p);
 
 /* ---- cmd_bench.c ---- */

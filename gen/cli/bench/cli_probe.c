@@ -92,18 +92,18 @@ static moegen_status make_kernel(moegen_engine *engine, const char *target, cons
     return moegen_kernel_get(engine, &spec, kernel, err);
 }
 
-/* A call of one thread that has not run. */
-static moegen_call *make_call(moegen_kernel *kernel, struct lane *l, int64_t bytes,
-                              int64_t iterations)
+/* A call that has not run. */
+static moegen_call *make_call(moegen_kernel *kernel, struct lane *l, size_t bytes,
+                              int64_t iterations, int threads)
 {
     moegen_call *call = NULL;
-    int64_t sixteen = 16;
+    int64_t sixteen = 16, size = (int64_t)bytes;
     if (moegen_call_create(kernel, &call, NULL))
         return NULL;
-    if (moegen_call_bind_const(call, "buffer", l->buffer, MOEGEN_U8, 1, &bytes, NULL) ||
+    if (moegen_call_bind_const(call, "buffer", l->buffer, MOEGEN_U8, 1, &size, NULL) ||
         moegen_call_bind(call, "result", l->result, MOEGEN_F32, 1, &sixteen, NULL) ||
         moegen_call_set_size(call, "ITERATIONS", iterations, NULL) ||
-        moegen_call_set_threads(call, 1, NULL)) {
+        moegen_call_set_threads(call, threads, NULL)) {
         moegen_call_release(call);
         return NULL;
     }
@@ -115,17 +115,22 @@ static moegen_call *make_call(moegen_kernel *kernel, struct lane *l, int64_t byt
 static moegen_status make_readers(struct probe *p, moegen_engine *engine, moegen_error **err)
 {
     p->lane_bytes = lane_bytes(p->threads);
-    p->bytes = (double)p->lane_bytes * p->threads;
+    const size_t bytes = p->lane_bytes * (size_t)p->threads;
+    p->bytes = (double)bytes;
     moegen_status status = make_kernel(engine, "auto", "fma", &p->reader, err);
     if (status)
         return status;
-    for (int i = 0; i < p->threads; i++) {
+    p->memory = moegen_rt_alloc(bytes);
+    for (int i = 0; i < p->threads && p->memory; i++) {
         struct lane *l = &p->lane[i];
-        l->buffer = aligned_alloc(4096, p->lane_bytes);
-        l->read = l->buffer ? make_call(p->reader, l, (int64_t)p->lane_bytes, 0) : NULL;
+        l->buffer = p->memory + p->lane_bytes * (size_t)i;
+        l->read = make_call(p->reader, l, p->lane_bytes, 0, 1);
         if (!l->read)
             return MOEGEN_NO_MEMORY;
     }
+    p->evict = p->memory ? make_call(p->reader, p->lane, bytes, 0, p->threads) : NULL;
+    if (!p->evict)
+        return MOEGEN_NO_MEMORY;
     return moegen_rt_team_create(p->threads, &p->team, NULL) ||
                    moegen_rt_team_run(p->team, touch, p)
                ? MOEGEN_NO_MEMORY
@@ -136,7 +141,7 @@ static moegen_status make_readers(struct probe *p, moegen_engine *engine, moegen
 static int64_t calibrate(struct probe *p)
 {
     int64_t iterations = 1000;
-    moegen_call *call = make_call(p->kernel, &p->lane[0], 4096, iterations);
+    moegen_call *call = make_call(p->kernel, &p->lane[0], 4096, iterations, 1);
     for (double took = 0; call && took < 2e-3 && iterations < (int64_t)1 << 40;) {
         double start = seconds_now();
         if (moegen_call_run(call, NULL))
@@ -158,7 +163,7 @@ static moegen_status make_loops(struct probe *p, moegen_engine *engine, moegen_e
     int64_t iterations = calibrate(p);
     p->flops = flops ? strtod(flops, NULL) * (double)iterations * p->threads : NAN;
     for (int i = 0; i < p->threads && iterations; i++)
-        if (!(p->lane[i].loop = make_call(p->kernel, &p->lane[i], 4096, iterations)))
+        if (!(p->lane[i].loop = make_call(p->kernel, &p->lane[i], 4096, iterations, 1)))
             return MOEGEN_NO_MEMORY;
     return iterations ? MOEGEN_OK : MOEGEN_NO_MEMORY;
 }
@@ -213,19 +218,24 @@ static void run_read(void *ctx, const moegen_worker *worker)
     go(l, worker, l->read);
 }
 
-/* Seconds from the first thread's start to the last one's end; NAN when one failed. */
+/* Seconds from the first thread's start to the last one's end; for work that needs no memory, those
+ * that it takes at the sum of the threads' rates: a core that is slow for a while counts as what it
+ * does, and not for all others. NAN when one failed. */
 static double timed(struct probe *p, moegen_rt_entry run)
 {
     if (moegen_rt_team_run(p->lender ? p->lender->team : p->team, run, p))
         return NAN;
-    double from = p->lane[0].from, to = p->lane[0].to;
+    double from = p->lane[0].from, to = p->lane[0].to, rates = 0;
     for (int i = 0; i < p->threads; i++) {
         if (p->lane[i].failed)
             return NAN;
         from = fmin(from, p->lane[i].from);
         to = fmax(to, p->lane[i].to);
+        rates += 1 / (p->lane[i].to - p->lane[i].from);
     }
-    return to - from;
+    const bool own =
+        run == run_loop && p->threads <= moegen_rt_cpu_count(); /* CPUs of their own? */
+    return own ? p->threads / rates : to - from;
 }
 
 void probe_measure(struct probe *p, bool reads)
@@ -240,7 +250,7 @@ void probe_evict(struct probe *p)
 {
     p = p->lender ? p->lender : p;
     if (p->ready)
-        timed(p, run_read);
+        moegen_call_run(p->evict, NULL);
 }
 
 double probe_gflops(const struct probe *p)
@@ -259,9 +269,9 @@ void probe_close(struct probe *p)
     for (int i = 0; i < p->threads && p->lane; i++) {
         moegen_call_release(p->lane[i].loop);
         moegen_call_release(p->lane[i].read);
-        if (!p->lender)
-            free(p->lane[i].buffer);
     }
+    moegen_call_release(p->evict);
+    moegen_rt_free(p->memory);
     moegen_rt_team_destroy(p->team);
     free(p->lane);
     moegen_kernel_release(p->kernel);
