@@ -137,7 +137,7 @@ local function constants(spec, plan)
         {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"},
         {"PASS_ROWS", plan.pass_rows, "rows of an expert that are worked on together"},
         {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
-        {"TEAM_ROWS", 128, "columns of a batch for each rank of a team"},
+        {"TEAM_ROWS", 192, "columns of a batch for each rank of a team"},
     }
     local function add(...)
         list[#list + 1] = {...}

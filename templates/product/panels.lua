@@ -90,7 +90,7 @@ function panels.constants(plan, wide, size)
         {"IDLE_LANES", plan.idle, "if vectors of them would have so many idle lanes"},
         {"PASS_ROWS", plan.pass_rows, "tokens that are worked on together"},
         {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
-        {"TEAM_ROWS", 128, "columns of a batch for each rank of a team"},
+        {"TEAM_ROWS", 192, "columns of a batch for each rank of a team"},
         {"STAGE", panels.round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},
     }, plan, size)
 end
