@@ -4,8 +4,8 @@
 local root = arg[1]
 dofile(root .. "/tests/generator.lua")(root)
 local ir = require "ir"
-local print_bytes = require "print_bytes"
-local print_c = require "print_c"
+local print_bytes = require "vector.print_bytes"
+local print_c = require "vector.print_c"
 local target = require "target"
 local tiles = require "product.tiles"
 

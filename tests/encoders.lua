@@ -5,7 +5,7 @@
 -- prefer VEX. DIR takes temporary files.
 local root, dir = arg[1], arg[2]
 dofile(root .. "/tests/generator.lua")(root)
-local print_bytes = require "print_bytes"
+local print_bytes = require "vector.print_bytes"
 local ops = require "isa.scalar"
 local source = require "source"
 local target = require "target"

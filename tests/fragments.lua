@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- fragments.lua ROOT - every complaint of gen/lua/fragments.lua: a small tree that is right, and the same with one thing wrong.
+-- fragments.lua ROOT - every complaint of gen/lua/render/fragments.lua: a small tree that is right, and the same with one thing wrong.
 local root = ...
 dofile(root .. "/tests/generator.lua")(root)
-local check = require "fragments"
+local check = require "render.fragments"
 
 -- What is right: a family, its own fragment, one that it shares, and one that continues a function.
 local right = {

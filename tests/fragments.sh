@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What the build says of fragments of templates that are not what they say they are: each sentence, and that the build stops.
+# What the build says of fragments of templates that are not what they say they are, and of two modules of one name: each sentence,
+# and that the build stops.
 #   fragments.sh MOEGEN SOURCE BUILD
 lua=$(command -v lua5.4) || { echo "no lua5.4"; exit 77; }
 embed=$3/moegen_embed_tool failed=0
@@ -25,6 +26,9 @@ built() {
   failed=1
 }
 built ''
+mkdir "$tmp/gen/lua/math" && echo 'return {}' >"$tmp/gen/lua/math/norm.lua"
+built "embed: math.norm: a room of gen/lua and one of templates have a module of this name"
+rm -r "$tmp/gen/lua/math"
 line=$(grep -n 'include "team"' "$2/templates/moe_forward.c.in" | cut -d: -f1)
 cp "$tmp/templates/shared/team.c.in" "$tmp/templates/product/team.c.in"
 built "templates/moe_forward.c.in:$line: error: fragment 'team' is in more than one room: product, shared"

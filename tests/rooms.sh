@@ -1,10 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The C of gen/ and runtime/ lies in rooms: a room uses those below it only, and through their headers.
+# The C of gen/ and runtime/ lies in rooms: a room uses those below it only, and through their headers. So does the Lua: rooms.lua.
 #   rooms.sh MOEGEN SOURCE
 # Also: every folder of C is a row here, has a header of its own that says what it gives, and at most 24 files.
 set -u
+lua=$(command -v lua5.4) || { echo "no lua5.4"; exit 77; }
 cd "$2" || exit 1
+failed=0
 
 # Room, its header, and what it may include of other rooms, which stand further up; in its own a file includes what it likes.
 # moegen.h is a row of its own, since its words are everybody's in gen/.
@@ -66,4 +68,6 @@ gen/cli/bench      bench.h           cli/cli.h'
     }
     print rows " rooms, " arrows " arrows between them"
     exit failed || arrows < 20
-  }'
+  }' || failed=1
+"$lua" tests/rooms.lua . || failed=1
+exit $failed

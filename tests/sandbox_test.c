@@ -83,16 +83,17 @@ static const char module[] =
     "    end\n"
     "end\n"
     "local function fragments(n, bare)\n"
-    "    return require 'template'.render({family = 'a_b', rooms = {'more'}}, {n = n}, bare)\n"
+    "    return require 'render.template'.render({family = 'a_b', rooms = {'more'}}, {n = n}, "
+    "bare)\n"
     "end\n"
     "function checks.fragments()\n"
     "    assert(fragments(2, false) == 'x\\n    y = 2; // two\\n\\nz\\n')\n"
     "    assert(fragments(2, true) == 'x\\ny = 2;\\nz\\n')\n"
-    "    assert(not pcall(require 'template'.family, 'zz'))\n"
+    "    assert(not pcall(require 'render.template'.family, 'zz'))\n"
     "end\n"
     "function checks.fragment_fails() fragments({}, false) end\n"
     "function checks.rooms()\n"
-    "    local template = require 'template'\n"
+    "    local template = require 'render.template'\n"
     "    local function find(what, ...)\n"
     "        local found, why = template.find({family = 'a_b', rooms = {...}}, what)\n"
     "        return found or why\n"
@@ -105,8 +106,9 @@ static const char module[] =
     "    assert(find '../a_b' == \"no fragment '../a_b' in the rooms a_b, shared\")\n"
     "    assert(find 'toy' == \"no fragment 'toy' in the rooms a_b, shared\")\n"
     "end\n"
-    "function checks.no_fragment() require 'template'.render({family = 'none'}, {}) end\n"
-    "function checks.two_fragments() require 'template'.render({family = 'none', rooms = {'more', "
+    "function checks.no_fragment() require 'render.template'.render({family = 'none'}, {}) end\n"
+    "function checks.two_fragments() require 'render.template'.render({family = 'none', rooms = "
+    "{'more', "
     "'again'}}, {}) end\n"
     "function checks.native()\n"
     "    assert(native.hex '' == '' and native.hex '\\x62\\xf2' == '0x62,0xf2')\n"
@@ -203,8 +205,8 @@ static void write_file(const char *path, const char *text, size_t len)
     expect(f && fwrite(text, 1, len, f) == len && fclose(f) == 0, path, "cannot be written");
 }
 
-static const char *const copied[] = {"gen/lua/prelude.lua", "gen/lua/template.lua",
-                                     "gen/lua/translate.lua"};
+static const char *const copied[] = {"gen/lua/prelude.lua", "gen/lua/render/template.lua",
+                                     "gen/lua/render/translate.lua"};
 
 static void copy(const char *source_root)
 {
@@ -222,9 +224,9 @@ static void copy(const char *source_root)
 
 static void remove_tree(void)
 {
-    static const char *const rest[] = {"gen/lua/isa",      "gen/lua",        "gen",
-                                       "templates/a_b",    "templates/more", "templates/again",
-                                       "templates/shared", "templates",      ""};
+    static const char *const rest[] = {
+        "gen/lua/isa",    "gen/lua/render",  "gen/lua",          "gen",       "templates/a_b",
+        "templates/more", "templates/again", "templates/shared", "templates", ""};
     char full[512];
     for (size_t i = 0; i < sizeof copied / sizeof *copied; i++) {
         snprintf(full, sizeof full, "%s/%s", root, copied[i]);

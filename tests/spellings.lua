@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- spellings.lua - programs of the vector IR as C in the three spellings, with tables for a driver: for tests that tests/meanings.sh
 -- builds and runs. After tests/generator.lua.
-local print_bytes = require "print_bytes"
-local print_c = require "print_c"
+local print_bytes = require "vector.print_bytes"
+local print_c = require "vector.print_c"
 
 local spellings = {}
 

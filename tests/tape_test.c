@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tape_test.c - the machine code that the JIT makes of a program (gen/tape.h) is, byte for byte,
- * that of the text for readers (gen/lua/assemble.lua): all tiles of every STEPth case of
+ * that of the text for readers (gen/lua/vector/assemble.lua): all tiles of every STEPth case of
  * tests/kernels, on vector targets in turn.
  *
  *     tape_test DIRECTORY STEP */

@@ -3,10 +3,10 @@
  *
  *     embed OUT.c ROOT FILE...      FILE: path relative to ROOT, of one of the places below
  *
- * A template or fragment becomes the chunks that gen/lua/translate.lua makes of it; one more chunk,
- * "families.keys", is what gen/lua/index.lua finds out about all of them. Bytecode keeps
- * its line numbers, so that messages of the generator name file and line, but not the names of
- * locals and upvalues, which take a third of the time that loading it takes. */
+ * A template or fragment becomes the chunks that gen/lua/render/translate.lua makes of it; one more
+ * chunk, "families.keys", is what gen/lua/index.lua finds out about all of them. Bytecode keeps its
+ * line numbers, so that messages of the generator name file and line, but not the names of locals
+ * and upvalues, which take a third of the time that loading it takes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,15 +52,15 @@ static size_t name_source(struct source *s, const char *path)
         if (strncmp(path, places[i].folder, head) != 0 || n <= head + tail ||
             strcmp(path + n - tail, places[i].suffix) != 0)
             continue;
-        const char *slash = strchr(path + head, '/');
-        size_t named = slash ? places[i].parts_in_room : places[i].parts;
+        bool inside = strchr(path + head, '/') != NULL;
+        size_t named = inside ? places[i].parts_in_room : places[i].parts;
         for (size_t k = 0; k < (named ? named : 1); k++) {
             s[k].path = path;
             s[k].part = named ? parts[k] : NULL;
             snprintf(s[k].name, sizeof s[k].name, "%.*s%s%s", (int)(n - head - tail), path + head,
                      named ? "." : "", named ? parts[k] : "");
-            if (slash)
-                s[k].name[slash - path - (ptrdiff_t)head] = '.';
+            for (char *slash = s[k].name; (slash = strchr(slash, '/'));)
+                *slash = '.';
         }
         return named ? named : 1;
     }
@@ -292,10 +292,13 @@ int main(int argc, char **argv)
         count += name_source(s + count, argv[i]);
     make_index(&s[count++], argv[2], argv + 3, argc - 3);
     qsort(s, count, sizeof *s, by_name);
+    for (size_t i = 1; i < count; i++)
+        if (by_name(&s[i - 1], &s[i]) == 0)
+            die("a room of gen/lua and one of templates have a module of this name", s[i].name);
     FILE *out = fopen(argv[1], "wb");
     if (!out)
         die("cannot be written", argv[1]);
-    load_function(L, argv[2], "translate");
+    load_function(L, argv[2], "render/translate");
     fputs("/* Made by embed.c from the Lua modules and templates. */\n"
           "#include \"host/sandbox.h\"\n\n",
           out);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # embed.cmake - moegen_embed(TARGET): builds the Lua modules, templates and fragments of templates into TARGET.
 #
-# Every file of the five places below is found by its suffix; adding, changing or removing one is all it takes.
+# Every file of the places below is found by its suffix; adding, changing or removing one is all it takes.
 
 set(MOEGEN_EMBED_ROOT ${CMAKE_CURRENT_LIST_DIR}/../..)
 get_filename_component(MOEGEN_EMBED_ROOT ${MOEGEN_EMBED_ROOT} ABSOLUTE)
@@ -35,7 +35,7 @@ function(moegen_embed target)
     target_link_libraries(moegen_embed_tool PRIVATE moegen_lua)
 
     file(GLOB sources RELATIVE ${MOEGEN_EMBED_ROOT} CONFIGURE_DEPENDS
-      ${MOEGEN_EMBED_ROOT}/gen/lua/*.lua ${MOEGEN_EMBED_ROOT}/gen/lua/isa/*.lua
+      ${MOEGEN_EMBED_ROOT}/gen/lua/*.lua ${MOEGEN_EMBED_ROOT}/gen/lua/*/*.lua ${MOEGEN_EMBED_ROOT}/gen/lua/*/*/*.lua
       ${MOEGEN_EMBED_ROOT}/templates/*.c.in
       ${MOEGEN_EMBED_ROOT}/templates/*/*.lua ${MOEGEN_EMBED_ROOT}/templates/*/*.c.in)
     list(TRANSFORM sources PREPEND ${MOEGEN_EMBED_ROOT}/ OUTPUT_VARIABLE paths)

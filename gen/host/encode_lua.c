@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * encode_lua.c - module "encode": encode.c for gen/lua/assemble.lua.
+ * encode_lua.c - module "encode": encode.c for gen/lua/vector/assemble.lua.
  *
  * A coder is a row of an instruction table, parsed once: its notation, and the places where the
  * operands of its op go. See the head of gen/lua/isa/avx512.lua.

@@ -75,11 +75,13 @@ static bool list_folder(const char *root, const char *folder, const char *suffix
     return good;
 }
 
-/* Where modules and templates live. Each folder of templates is a room: of modules and of fragments
- * of templates. embed.cmake enumerates the same. */
+/* Where modules and templates live. A folder of a place is a room: of modules, in templates of
+ * fragments too. embed.cmake enumerates the same. */
 static const struct place {
     const char *folder, *suffix;
-} modules = {"gen/lua", ".lua"}, isas = {"gen/lua/isa", ".lua"}, templates = {"templates", ".c.in"};
+} modules = {"gen/lua", ".lua"}, isas = {"gen/lua/isa", ".lua"}, templates = {"templates", ".c.in"},
+  beside = {"templates", ".lua"};
+enum { ROOMS_DEEP = 2 }; /* gen/lua/arch/x86 */
 
 /* Adds the files of a place to the digest and to their number. */
 static bool digest_place(struct sha256 *sum, const char *root, struct place p, size_t *files)
@@ -103,15 +105,19 @@ static bool digest_place(struct sha256 *sum, const char *root, struct place p, s
     return good;
 }
 
-static bool digest_rooms(struct sha256 *sum, const char *root, size_t *files)
+/* A folder and its rooms, so many levels deep. */
+static bool digest_folder(struct sha256 *sum, const char *root, const char *folder, int levels,
+                          size_t *files)
 {
-    char **name, folder[PATH_ROOM];
-    size_t count;
-    bool good = list_folder(root, templates.folder, "", &name, &count);
+    char **name = NULL, room[PATH_ROOM];
+    size_t count = 0;
+    bool good = digest_place(sum, root, (struct place){folder, modules.suffix}, files);
+    good = digest_place(sum, root, (struct place){folder, templates.suffix}, files) && good;
+    if (levels > 0)
+        good = list_folder(root, folder, "", &name, &count) && good;
     for (size_t i = 0; i < count; i++) {
-        snprintf(folder, sizeof folder, "%s/%s", templates.folder, name[i]);
-        good = digest_place(sum, root, (struct place){folder, modules.suffix}, files) && good;
-        good = digest_place(sum, root, (struct place){folder, templates.suffix}, files) && good;
+        int n = snprintf(room, sizeof room, "%s/%s", folder, name[i]);
+        good = n < PATH_ROOM && digest_folder(sum, root, room, levels - 1, files) && good;
     }
     free_names(name, count);
     return good;
@@ -126,10 +132,8 @@ bool source_digest(const char *root, char hex[65])
     struct sha256 sum;
     sha256_start(&sum);
     size_t files = 0;
-    bool good = digest_place(&sum, root, modules, &files);
-    good = digest_place(&sum, root, isas, &files) && good;
-    good = digest_place(&sum, root, templates, &files) && good;
-    good = digest_rooms(&sum, root, &files) && good;
+    bool good = digest_folder(&sum, root, modules.folder, ROOMS_DEEP, &files);
+    good = digest_folder(&sum, root, templates.folder, ROOMS_DEEP, &files) && good;
     unsigned char out[32];
     sha256_end(&sum, out);
     digest_hex(out, sizeof out, hex);
@@ -174,26 +178,21 @@ static bool push_file(lua_State *L, const char *path)
     return good;
 }
 
-/* The file of a name, relative to the source tree: "ROOM.x" lies in a room, "x" in the place
- * itself.
- */
+/* The file of a name in a place, relative to the source tree: "ROOM.x" lies in a room of it. */
 static void find_file(char path[PATH_ROOM], const char *name, struct place p)
 {
-    const char *dot = strchr(name, '.');
-    if (!dot)
-        snprintf(path, PATH_ROOM, "%s/%s%s", p.folder, name, p.suffix);
-    else if (p.folder == modules.folder && strncmp(name, "isa.", 4) == 0)
-        snprintf(path, PATH_ROOM, "%s/%s%s", isas.folder, dot + 1, p.suffix);
-    else
-        snprintf(path, PATH_ROOM, "%s/%.*s/%s%s", templates.folder, (int)(dot - name), name,
-                 dot + 1, p.suffix);
+    size_t folder = strlen(p.folder) + 1, n = strlen(name);
+    snprintf(path, PATH_ROOM, "%s/%s%s", p.folder, name, p.suffix);
+    for (size_t i = folder; i < folder + n && i < PATH_ROOM - 1; i++)
+        if (path[i] == '.')
+            path[i] = '/';
 }
 
-/* Pushes the module's chunk from the source tree; false if there is no such file. */
-static bool load_from_tree(lua_State *L, const char *root, const char *name)
+/* Pushes the module's chunk from a place of the source tree; false if there is no such file. */
+static bool load_from_tree(lua_State *L, const char *root, const char *name, struct place p)
 {
     char label[PATH_ROOM + 1] = "@", path[2 * PATH_ROOM];
-    find_file(label + 1, name, modules);
+    find_file(label + 1, name, p);
     snprintf(path, sizeof path, "%s/%s", root, label + 1);
     if (!push_file(L, path))
         return false;
@@ -215,7 +214,7 @@ void source_load(lua_State *L, const char *root, const char *name)
 {
     if (sound_name(name)) {
         if (root) {
-            if (load_from_tree(L, root, name))
+            if (load_from_tree(L, root, name, modules) || load_from_tree(L, root, name, beside))
                 return;
         } else {
             const struct embedded *m = find(embedded_modules, embedded_module_count, name);

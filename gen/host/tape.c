@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tape.c - module "tape": what gen/lua/taped.lua records of a program; tape_code.c makes machine
- * code of it. In Lua, values and places in memory are references: light userdata. */
+/* tape.c - module "tape": what gen/lua/vector/taped.lua records of a program; tape_code.c makes
+ * machine code of it. In Lua, values and places in memory are references: light userdata. */
 #include <string.h>
 
 #include <lauxlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tape_code.c - the machine code of the program on a tape, as gen/lua/assemble.lua makes it for
- * readers. */
+/* tape_code.c - the machine code of the program on a tape, as gen/lua/vector/assemble.lua makes it
+ * for readers. */
 #include <string.h>
 
 #include <lauxlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tape_registers.c - registers for the values on a tape: linear scan, as gen/lua/regalloc.lua says
- * it of programs that are read. */
+/* tape_registers.c - registers for the values on a tape: linear scan, as
+ * gen/lua/vector/regalloc.lua says it of programs that are read. */
 #include <lauxlib.h>
 #include <lua.h>
 

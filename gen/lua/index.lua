@@ -40,8 +40,8 @@ return function(root, paths)
     end
     package.preload.words = function() return {} end   -- nothing is rendered here
     require "prelude"
-    local template, families = require "template", {}
-    local wrong = require "fragments"(paths, function(path) return read(root .. "/" .. path) end, function(name, fragment)
+    local template, families = require "render.template", {}
+    local wrong = require "render.fragments"(paths, function(path) return read(root .. "/" .. path) end, function(name, fragment)
         families[name] = families[name] or template.family(name)
         return template.find(families[name], fragment)
     end)

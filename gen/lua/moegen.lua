@@ -4,16 +4,16 @@
 -- A request is a table made by gen/host/request.c: file, root (the spec as a tree of nodes with places), kernel (name in a model
 -- file), sets (overrides), features (of the CPU), props (measured properties of it), measures (may more be asked for?), purpose
 -- ("jit" or "file"), command, digest, generator.
-local compose = require "compose"
+local compose = require "kernel.compose"
 local diag = require "diag"
-local emit = require "emit"
+local emit = require "kernel.emit"
 local planner = require "planner"
 local schema = require "schema"
 local source = require "source"
-local symbols = require "symbols"
-local template = require "template"
-local tensors = require "tensors"
-local tile_text = require "tile_text"
+local symbols = require "c.symbols"
+local template = require "render.template"
+local tensors = require "kernel.tensors"
+local tile_text = require "vector.tile_text"
 
 local moegen = {}
 
@@ -96,8 +96,8 @@ function moegen.build(req)
     compose.fill(job, names, tile_text.preamble(job, shared), tiles)
     names.includes = emit.includes(job)
     local text = template.render(job.family, names, job.bare)  -- C
-    local file = not job.bare and require "fit"                       -- lines that a reader's window holds
-    text = (file and require("banner").file(job, text) or "") .. symbols.settle(text, job.title, emit.members(job))
+    local file = not job.bare and require "c.fit"                       -- lines that a reader's window holds
+    text = (file and require("kernel.banner").file(job, text) or "") .. symbols.settle(text, job.title, emit.members(job))
     return {name = job.title, c = file and file.text(text) or text, h = file and file.text(emit.header(job)) or "",
             meta = emit.meta(job), notes = job.info.notes or {}}
 end

@@ -46,7 +46,7 @@
 --
 -- The keys `name` and `kernel` are legal everywhere and are not listed. Types: types.lua.
 local diag = require "diag"
-local types = require "types"
+local types = require "spec.types"
 
 local schema = { types = types }
 local quote, is_null = diag.quote, types.is_null
@@ -242,10 +242,10 @@ function schema.flatten(spec)
 end
 
 -- For those who ask rarely: JSON schema text of all families; rows of `moegen list keys` of one.
-function schema.json(families) return require "schema_text".json(families) end
-function schema.keys(family) return require "schema_text".keys(family) end
+function schema.json(families) return require "spec.schema_text".json(families) end
+function schema.keys(family) return require "spec.schema_text".keys(family) end
 
-function schema.select(req, errors, families) return require "select".select(req, errors, families) end
-function schema.kernels(req, errors) return require "select".kernels(req, errors) end
+function schema.select(req, errors, families) return require "spec.select".select(req, errors, families) end
+function schema.kernels(req, errors) return require "spec.select".kernels(req, errors) end
 
 return schema

@@ -1,15 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- tile_text.lua - the tiles of a kernel as C text, in the plan's spelling, and what they share.
-local coordinate = require "coordinate"
-local entry = require "entry"
+local coordinate = require "vector.coordinate"
+local entry = require "vector.entry"
 local ir = require "ir"
 
 local tile_text = {}
 
 local print_tile = {
-    bytes = function(p, job) return require("print_bytes").print(p, job) end,
-    intrinsics = function(p) return require("print_c").intrinsics(p) end,
-    scalar = function(p) return require("print_c").scalar(p) end,
+    bytes = function(p, job) return require("vector.print_bytes").print(p, job) end,
+    intrinsics = function(p) return require("vector.print_c").intrinsics(p) end,
+    scalar = function(p) return require("vector.print_c").scalar(p) end,
 }
 
 -- What tiles of one file share: C functions on single elements, and the ops that the scalar spelling defines; each once.
@@ -35,7 +35,7 @@ function tile_text.tiles(job, names, shared)
             once(shared, shared.functions, name, want[1].scalar[name])
         end
     end
-    ir.class = job.bare and job.plan.spelling == "bytes" and require "taped" or ir.Program
+    ir.class = job.bare and job.plan.spelling == "bytes" and require "vector.taped" or ir.Program
     local tiles = {table.unpack(names.tiles())}
     tiles[#tiles + 1] = not job.part and entry.tile(job) or nil
     local lengths = not job.bare and coordinate.lengths(names.constants or {}, job.part and job.part .. "_" or "") or nil
@@ -60,7 +60,7 @@ end
 function tile_text.preamble(job, shared)
     local out = table.move(shared.functions, 1, #shared.functions, 1, {})
     if job.plan.spelling == "scalar" then
-        out[#out + 1] = require("print_c").scalar_preamble(shared.ops)
+        out[#out + 1] = require("vector.print_c").scalar_preamble(shared.ops)
     end
     return table.concat(out, "\n")
 end

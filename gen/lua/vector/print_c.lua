@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- print_c.lua - a program as C: over intrinsics, or in plain C99 where every op is spelled by its meaning.
 -- Both walk the same items; a spelling is a table that says how one op, one declaration and the preamble look.
-local bytes = require "print_bytes"
-local coordinate = require "coordinate"
-local helpers = require "helpers"
+local bytes = require "vector.print_bytes"
+local coordinate = require "vector.coordinate"
+local helpers = require "vector.helpers"
 local ops = require "isa.scalar"
-local regalloc = require "regalloc"
+local regalloc = require "vector.regalloc"
 local x86 = require "isa.x86"
 
 local print_c = {}

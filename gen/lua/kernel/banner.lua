@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- banner.lua - the comments at the head of a generated file and of its parts, for who reads them: where it comes from, what was
 -- chosen and why, what it computes and how, and what it holds.
-local comment = require "comment"
-local contents = require "contents"
-local emit = require "emit"
-local fit = require "fit"
+local comment = require "c.comment"
+local contents = require "kernel.contents"
+local emit = require "kernel.emit"
+local fit = require "c.fit"
 local schema = require "schema"
-local shape_text = require("tensors").shape_text
-local symbols = require "symbols"
+local shape_text = require("kernel.tensors").shape_text
+local symbols = require "c.symbols"
 
 local banner = {}
 

@@ -3,8 +3,8 @@
 -- the tiles, NAME_<tile>. All others are moegen's, and give way where the two meet: whatever a kernel is called, its C compiles.
 --
 -- C is made with SELF in the place of the name, so that the two kinds can be told apart; settle() puts the name in.
-local reserved = require "reserved"
-local c_words = require "words"   -- gen/words.c
+local reserved = require "c.reserved"
+local c_words = require "words"   -- gen/host/words.c
 
 local symbols = {}
 

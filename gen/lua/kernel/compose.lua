@@ -13,14 +13,14 @@
 -- `parts` is also the list of them. Code of the template fills the structures and calls the entries, with a barrier between
 -- two parts that share memory.
 local diag = require "diag"
-local emit = require "emit"
-local entry = require "entry"
+local emit = require "kernel.emit"
+local entry = require "vector.entry"
 local planner = require "planner"
 local schema = require "schema"
-local symbols = require "symbols"
-local template = require "template"
-local tile_text = require "tile_text"
-local c_words = require "words"   -- gen/words.c
+local symbols = require "c.symbols"
+local template = require "render.template"
+local tile_text = require "vector.tile_text"
+local c_words = require "words"   -- gen/host/words.c
 
 local compose = {}
 
@@ -204,7 +204,7 @@ local function part_text(job, shared)
     if at then
         text = text:sub(1, at - 1) .. tiles .. text:sub(stop + 1)
     end
-    return job.bare and text or require("banner").part(job) .. text
+    return job.bare and text or require("kernel.banner").part(job) .. text
 end
 
 -- What the template of a job sees as `parts`; nil and a sentence when a tile does not fit. Adds to `shared`.

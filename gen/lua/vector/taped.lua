@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- taped.lua - programs as in ir.lua, for code that nobody reads: no names, no titles, and everything between the calls of a
--- template and the machine code in C. A program of this class is a table whose [1] is its tape, see gen/tape.h; values and places
+-- template and the machine code in C. A program of this class is a table whose [1] is its tape, see gen/host/tape.h; values and places
 -- in memory are references into that. The code is the same as that of ir.lua's programs.
-local assemble = require "assemble"
+local assemble = require "vector.assemble"
 local ir = require "ir"
-local tape = require "tape"   -- gen/tape.c
+local tape = require "tape"   -- gen/host/tape.c
 
 local Taped = setmetatable({
     row = tape.row, at = tape.at, op = tape.op, advance = tape.advance, set = tape.set,

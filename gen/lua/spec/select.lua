@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- select: the keys of one kernel, out of a one-kernel spec or a model file, with the overrides applied.
 local diag = require "diag"
-local symbols = require "symbols"
-local types = require "types"
+local symbols = require "c.symbols"
+local types = require "spec.types"
 
 local select = {}
 local quote, is_null = diag.quote, types.is_null

@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- emit.lua - the parts of a generated file that every family shares: includes, argument structure, constants, header, metadata.
 -- Tiles: see tile_text.lua; banner: see banner.lua.
-local comment = require "comment"
+local comment = require "c.comment"
 local dtype = require "dtype"
 local planner = require "planner"
 local schema = require "schema"
-local shape_text = require("tensors").shape_text
-local symbols = require "symbols"
+local shape_text = require("kernel.tensors").shape_text
+local symbols = require "c.symbols"
 
 local emit = {}
 

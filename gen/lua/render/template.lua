@@ -23,7 +23,7 @@ local function chunk(name, part)
         return built
     end
     local text, path = source.text(name)
-    local code = require("translate")(text)[part]
+    local code = require("render.translate")(text)[part]
     return assert(load(assert(code, path .. " has no line `@ ----`"), "@" .. path, "t"))
 end
 

@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- print_bytes.lua - a program as machine code: file-scope asm that tcc, gcc and clang assemble to the same bytes.
 -- For a file, one instruction a line with its mnemonic and its meaning; for the JIT, the same bytes packed into .quad.
-local assemble = require "assemble"
-local coordinate = require "coordinate"
+local assemble = require "vector.assemble"
+local coordinate = require "vector.coordinate"
 local native = require "native"
-local regalloc = require "regalloc"
+local regalloc = require "vector.regalloc"
 
 local bytes = {}
 
