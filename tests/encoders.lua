@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- encoders.lua ROOT DIR - walks the tables of gen/lua/isa: each row with many operands, as bytes and as the text that the
--- generator prints beside them. GNU as assembles the text; its bytes must be ours. Where as prefers another encoding,
+-- encoders.lua ROOT DIR - walks the tables of gen/lua/isa and of gen/lua/arch/x86: each row with many operands, as bytes and as the
+-- text that the generator prints beside them. GNU as assembles the text; its bytes must be ours. Where as prefers another encoding,
 -- objdump must read both as the same instruction. EVEX rows of 512 bits are tried with 256 bits, too, where as would
 -- prefer VEX. DIR takes temporary files.
 local root, dir = arg[1], arg[2]
@@ -9,6 +9,7 @@ local print_bytes = require "vector.print_bytes"
 local ops = require "isa.scalar"
 local source = require "source"
 local target = require "target"
+local arch = target.load("avx512").arch   -- GNU as is that of x86
 
 -- Operands -------------------------------------------------------------------------------------------------------
 
@@ -143,7 +144,7 @@ local function frame_row(table_name, name, row)
                 list[#list + 1] = letter == "R" and gpr[reg] or letter ~= "I" and rm_text
                     or (places == "I" and ".+6%+d" or "%d"):format(imm)
             end
-            case(table_name .. "." .. name, notation, print_bytes.frame_op(name, reg, rm, imm or nil), mnemonic .. " " .. table.concat(list, ","))
+            case(table_name .. "." .. name, notation, arch.code.frame_op(name, reg, rm, imm or nil), mnemonic .. " " .. table.concat(list, ","))
         end
     end
     for i = 0, not register and 0 or places:find("T", 1, true) and -1 or 15 do
@@ -171,23 +172,26 @@ local function shorter(isa, own)
     return half
 end
 
+local function vector_rows(isa, table_name, rows)
+    for name, row in pairs(rows) do
+        assert(ops[name], table_name .. "." .. name .. " is no op of isa/scalar.lua")
+        vector_row(isa, table_name, name, row)
+    end
+end
+
 local function walk()
     for _, table_name in ipairs(source.isas()) do
         local own = target.own(table_name)
-        if type(own.rows) == "table" and (own.rank or own.frame) then   -- else a part of another table
-            local isa = own.rank and target.load(table_name) or {rows = {}, classes = {}, prefix = {}, registers = {r = 16}}
-            for name, row in pairs(own.rows) do
-                assert(ops[name], table_name .. "." .. name .. " is no op of isa/scalar.lua")
-                vector_row(isa, table_name, name, row)
-            end
-            local half = shorter(isa, own.rank and own.rows or {})
-            for name, row in pairs(half.rows) do
-                vector_row(half, table_name .. " at 256 bits", name, row)
-            end
-            for name, row in pairs(own.frame or {}) do
-                frame_row(table_name, name, row)
-            end
+        if own.rank then   -- else a part of another table
+            local isa = target.load(table_name)
+            vector_rows(isa, table_name, own.rows)
+            local half = shorter(isa, own.rows)
+            vector_rows(half, table_name .. " at 256 bits", half.rows)
         end
+    end
+    vector_rows({rows = {}, classes = {}, prefix = {}, registers = {r = 16}, arch = arch}, "arch/x86", arch.instructions.rows)
+    for name, row in pairs(arch.instructions.frame) do
+        frame_row("arch/x86", name, row)
     end
 end
 

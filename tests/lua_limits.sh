@@ -5,7 +5,7 @@
 luac=$(command -v luac5.4) || { echo "no luac5.4"; exit 77; }
 cd "$2" || exit 1
 bad=0
-for file in gen/lua/*.lua gen/lua/*/*.lua templates/*/*.lua; do
+for file in gen/lua/*.lua gen/lua/*/*.lua gen/lua/*/*/*.lua templates/*/*.lua; do
     "$luac" -l -p "$file" | awk -v file="$file" '
         /^(main|function) </ { place = $2 }
         / constants?, / { seen = 1; for (i = 2; i <= NF; i++) if ($i ~ /^constants?,$/ && $(i - 1) > 200) {

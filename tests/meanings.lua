@@ -8,7 +8,6 @@ local ir = require "ir"
 local ops = require "isa.scalar"
 local spellings = dofile(root .. "/tests/spellings.lua")
 local target = require "target"
-local x86 = require "isa.x86"
 
 local immediates = {[false] = {0, 1, 8, 16, 23, 31}, bits = {1.5, -0.0, 1e-40, 0, 1, 0x80000000, 0x7fffffff, 0xff800000}}
 
@@ -75,10 +74,10 @@ local function program(isa, name, symbol, imm)
     return p
 end
 
--- name, row-independent facts and programs of all ops of a target; those of x86 come with each target.
+-- name, row-independent facts and programs of all ops of a target; those of its machine come with each target.
 local function list_ops(isa, own)
     local list = {}
-    for _, rows in ipairs{own, x86.rows} do
+    for _, rows in ipairs{own, isa.arch.instructions.rows} do
         for name in pairs(rows) do
             local op = ops[name]
             local i = contains(roles_of(name), "i")

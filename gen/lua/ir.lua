@@ -13,7 +13,7 @@
 --         p:advance(A, 1)
 --     end)
 --
--- A program that only the JIT wants is of another class with the same methods, see taped.lua; so templates look at nothing of a
+-- A program that only the JIT wants is of another class with the same methods, see vector/taped.lua; so templates look at nothing of a
 -- value but its name, and at nothing of a place in memory.
 --
 -- Values have a class, which is a register file of the target: v vectors, k masks, t tiles, r addresses and counts.
@@ -29,6 +29,11 @@ local size_of = {
     ["float"] = 4, ["uint16_t"] = 2, ["uint8_t"] = 1, ["int32_t"] = 4, ["int64_t"] = 8,
     ["float *"] = 8, ["float *const"] = 8,
 }
+
+-- The row of an op on a target: its own, or that of all targets of its machine.
+function ir.instruction(isa, name)
+    return isa.rows[name] or isa.arch.instructions.rows[name]
+end
 
 -- Parsed once per op: roles[i] is the letter of operand i; reads: the operands that are only read values; at.d, at.D, at.m,
 -- at.i: which operand has that role.
@@ -47,7 +52,7 @@ function ir.parse(op)
     op.size = op.ctype and size_of[(op.ctype:gsub(" %*$", ""))]
 end
 
--- The class of programs: this file's, or that of taped.lua.
+-- The class of programs: this file's, or that of vector/taped.lua.
 ir.class = Program
 ir.Program = Program
 
@@ -106,7 +111,7 @@ function ir.size_of(ctype)
     return assert(size_of[(ctype:gsub("^const ", ""))], ctype)
 end
 
--- A parameter. ctype is the pointed-to type, with its const: "const float". units: for the reader, see coordinate.lua
+-- A parameter. ctype is the pointed-to type, with its const: "const float". units: for the reader, see vector/coordinate.lua
 function Program:pointer(name, ctype, units)
     local v = self:value(name, "r", ctype .. " *")
     v.size, v.units = ir.size_of(ctype), units

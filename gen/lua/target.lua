@@ -33,7 +33,19 @@ function target.own(name)
     return isa.more and merge(isa, {rows = merge(isa.rows, require("isa." .. isa.more).rows)}) or isa
 end
 
--- The instruction set called name.
+-- What all targets of a machine share, module by module as it is asked for: isa.arch.text is arch/<isa.arch>/text.lua.
+--   instructions   rows of ops that every target has, and the instructions of the frame
+--   registers      which there are, by number and name, and what the calling convention makes of them
+--   code, text     an instruction as machine code, and as the comment beside it
+--   c              what a C file over intrinsics begins with, and the default floating-point mode
+local function machine(name)
+    return setmetatable({name = name}, {__index = function(self, part)
+        self[part] = require("arch." .. name .. "." .. part)
+        return self[part]
+    end})
+end
+
+-- The instruction set called name; its arch is a table, see above.
 function target.load(name)
     if loaded[name] then
         return loaded[name]
@@ -49,6 +61,9 @@ function target.load(name)
         end
         all.gcc = base.gcc .. " " .. isa.gcc
         isa = all
+    else
+        isa = merge(isa, {})   -- the table itself is data
+        isa.arch = machine(isa.arch)
     end
     loaded[name] = isa
     return isa

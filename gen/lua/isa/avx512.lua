@@ -4,9 +4,10 @@
 -- memory   bytes that the memory operand covers (disp8 is stored divided by it)
 -- fixed    an immediate that belongs to the op
 -- half     the place of a register that is half as long as the others
+-- Of the table itself: arch, the room arch/<arch> of what all targets of such a machine share.
 return {
     name = "avx512", summary = "AVX-512 F/BW/DQ/VL, 16 lanes, 32 registers",
-    rank = 30,
+    rank = 30, arch = "x86",
     requires = {"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma", "f16c"},
     gcc = "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512",
     lanes = 16, bytes = 64, registers = {v = 32, k = 8, r = 16}, prefix = {v = "zmm", k = "k"},

@@ -4,7 +4,7 @@
 --
 -- operands   d written   D read and written   a b c read   m memory   i immediate; in the order Program:op takes them
 -- meaning    statement for lane l of LANES; d, a, b, c point to vec (f float, i int32_t, u uint32_t lanes), m to memory
--- whole      the same as a statement for all lanes, or for the rows of tiles (class t); helpers: see print_c.lua
+-- whole      the same as a statement for all lanes, or for the rows of tiles (class t); helpers: see vector/helpers.lua
 -- says       the same for the comment beside the bytes
 -- products   of a lane, where it is not one (ops D a b)
 --
@@ -13,7 +13,7 @@
 -- name an op of this table, an intrinsic, a mnemonic and the encoding as the Intel manual prints it; `requires` names
 -- the CPU features), and, for a feature moegen has not met yet, one row in runtime/cpu.c. The planner ranks targets by
 -- their properties, the encoder test and the kernel tests enumerate isa/ by themselves. An op that is in no table yet
--- gets its meaning here first.
+-- gets its meaning here first. What all instruction sets of a machine share is in gen/lua/arch/<arch>: see target.lua.
 local ops = {
     -- op            operands                meaning
     zero         = {operands = "d",         meaning = "d->u[l] = 0", says = "$d = 0"},

@@ -4,7 +4,7 @@
 --
 -- mode       the op is about the thread's state, not about its operands
 return {
-    -- the thread's floating-point mode: a control word of the CPU, see entry.lua
+    -- the thread's floating-point mode: a control word of the CPU, see vector/entry.lua
     keep_mode    = {operands = "m",         mode = true, whole = "mode_get((int32_t *)m);", says = "$m = floating-point mode", writes = true},
     set_mode     = {operands = "m",         mode = true, whole = "mode_set(*(const int32_t *)m);", says = "floating-point mode = $m"},
 

@@ -110,9 +110,7 @@ function emit.includes(job)
     end
     out[#out + 1] = "#include \"moegen_rt.h\"\n"
     if job.plan.spelling == "intrinsics" then
-        out[#out + 1] = "\n#include <immintrin.h>\n"
-            .. "\n// Some of gcc's intrinsics are macros when it does not optimise, and convert signs.\n"
-            .. "#pragma GCC diagnostic ignored \"-Wsign-conversion\"\n"
+        out[#out + 1] = job.plan.isa.arch.c.intrinsics
     end
     return table.concat(out)
 end

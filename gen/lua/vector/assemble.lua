@@ -1,72 +1,18 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- assemble.lua - the machine code of a program whose values have registers, instruction by instruction, for those who read it; the
--- JIT's is made by gen/tape_code.c, and is the same.
+-- JIT's is made by gen/host/tape_code.c, and is the same.
 --
 -- A program's code is a list of pieces, made once, for the tallest of its heights (see ir.shorter). A piece is the code of an
 -- instruction, with the item of the program that it is of. Those of rows are left out for fewer rows. What depends on the place
 -- of things (jumps, constants) is filled in by place().
-local encode = require "encode"   -- gen/host/encode_lua.c
-local x86 = require "isa.x86"
+local ir = require "ir"
 
 local assemble = {}
 
-local scale_of = {[1] = 0, [2] = 1, [4] = 2, [8] = 3}
-
-local function coder(row)
-    row.coder = row.coder or encode.coder(row[3], row[4], row[5], row.fixed)
-    return row.coder
+-- One op. Constants refer to the pool behind the code: `away` is the way there from the end of the instruction.
+function assemble.op(p, op, away)
+    return p.isa.arch.code.op(ir.instruction(p.isa, op.name), op, away)
 end
-assemble.coder = coder
-
--- The row of an op on the program's target.
-function assemble.row(p, name)
-    return p.isa.rows[name] or x86.rows[name]
-end
-
--- One vector op. Constants refer to the pool behind the code: `rip` is the way there from the end of the instruction.
-function assemble.vector_op(p, code, rip)
-    local row = p.isa.rows[code.name] or x86.rows[code.name]
-    return encode.op(coder(row), code, rip)
-end
-
--- The coder of an instruction of the frame.
-local function frame(name)
-    local row = x86.frame[name]
-    row.coder = row.coder or encode.coder(row[2], row[3])
-    return row.coder
-end
-assemble.frame = frame
-
-local function frame_op(name, reg, rm, imm)
-    return encode.register(frame(name), reg, rm, imm)
-end
-
--- One instruction of the frame, for tests; rm: a register or {base=, index=, scale=, disp=}.
-function assemble.frame_op(name, reg, rm, imm)
-    if type(rm) == "table" then
-        return encode.memory(frame(name), reg, rm.base, rm.index, rm.scale, rm.disp, imm)
-    end
-    return frame_op(name, reg, rm, imm)
-end
-
--- Code of the items that control, where it does not depend on its place.
-local control = {
-    count = function(item)
-        if type(item.from) == "number" then
-            return frame_op("number", 0, item.value.reg, item.from)
-        end
-        return frame_op("move", item.value.reg, item.from.reg)
-    end,
-    set = function(item) return frame_op("move", item.value.reg, item.from.reg) end,
-    advance = function(item)
-        local v, by = item.pointer, item.by
-        if type(by) == "table" then
-            return encode.memory(frame("address"), v.reg, v.reg, by.reg, scale_of[v.size], 0)
-        end
-        local n = by * v.size
-        return frame_op(n >= -128 and n < 128 and "add_8" or "add_32", 0, v.reg, n)
-    end,
-}
 
 -- Pieces -----------------------------------------------------------------------------------------------------------
 
@@ -76,6 +22,11 @@ Pieces.__index = Pieces
 
 function Pieces:add(text, row, item)
     self[#self + 1] = {text = text, row = row, item = item}
+end
+
+-- The code of an item that controls.
+function Pieces:put(item, row)
+    self:add(self.code.control[item.control](item), row, item)
 end
 
 -- A piece that place() completes, or a mark in the list.
@@ -89,47 +40,47 @@ function Pieces:control(item)
         self.loops = self.loops + 1
         item.number, item.outer, self.within = self.loops, self.within, item
         if item.maybe then
-            self:add(frame_op("add_8", 0, item.count.reg, 0), nil, {control = "look", count = item.count})
+            self:put{control = "look", count = item.count}
             self:special("skip", {control = "skip", number = self.loops})
         end
         self:special("loop", item)
     elseif kind == "again" then
-        self:add(frame_op("down", 0, item.count.reg, 1), nil, {control = "down", count = item.count})
+        self:put{control = "down", count = item.count}
         self:special("jump", {control = "jump", maybe = item.maybe, number = self.within.number})
         self.within = self.within.outer
     elseif kind == "open" then
         self:special("open", item)
     elseif kind ~= "close" then
-        self:add(control[kind](item), item.row, item)
+        self:put(item, item.row)
     end
 end
 
 function Pieces:frame_in(p)
     for _, reg in ipairs(p.save) do
-        self:add(frame_op("push", 0, reg), nil, {control = "push", reg = reg})
+        self:put{control = "push", reg = reg}
     end
-    for i = 7, #p.params do
+    local in_registers = #p.isa.arch.registers.arguments
+    for i = in_registers + 1, #p.params do
         local v = p.params[i]
-        if v.reg then
-            local disp = 8 * (#p.save + 1 + i - 7)
-            self:add(encode.memory(frame("move"), v.reg, 4, nil, 0, disp), nil, {control = "argument", value = v, disp = disp})
+        if v.reg then   -- place: in words, from the top of the stack
+            self:put{control = "argument", value = v, place = #p.save + i - in_registers}
         end
     end
 end
 
 function Pieces:frame_out(p)
     if p.isa.zero_upper then
-        self:add(frame_op("wide_off", 0, 0), nil, {control = "zero_upper"})
+        self:put{control = "zero_upper"}
     end
     for i = #p.save, 1, -1 do
-        self:add(frame_op("pop", 0, p.save[i]), nil, {control = "pop", reg = p.save[i]})
+        self:put{control = "pop", reg = p.save[i]}
     end
-    self:add(frame_op("back", 0, 0), nil, {control = "back"})
+    self:put{control = "back"}
 end
 
 -- The pieces of the tallest program.
 local function pieces(p)
-    local list = setmetatable({loops = 0}, Pieces)
+    local list = setmetatable({loops = 0, code = p.isa.arch.code}, Pieces)
     list:frame_in(p)
     for _, code in ipairs(p.preamble) do
         list:special("const", code)
@@ -141,7 +92,7 @@ local function pieces(p)
         elseif code.name == "const" then
             list:special("const", code)
         else
-            list:add(assemble.vector_op(p, code), code.row, code)
+            list:add(assemble.op(p, code), code.row, code)
         end
     end
     list:frame_out(p)
@@ -169,7 +120,7 @@ end
 function assemble.place(p)
     local tall, rows = p.taller or p, p.rows
     tall.pieces = tall.pieces or pieces(tall)
-    local list = kept(tall.pieces, rows)
+    local list, jump = kept(tall.pieces, rows), p.isa.arch.code.jump
     local out, what, n, length, loops = {}, {titles = {}}, 0, 0, {}
     local fixups, skips, pool, index = {}, {}, {}, {}
     local function title(text)   -- of what comes next
@@ -192,28 +143,28 @@ function assemble.place(p)
         elseif kind == "open" then
             title(item.title)
         elseif kind == "jump" then
-            emit(frame_op("again", 0, 0, table.remove(loops) - (length + 6)), item)
+            emit(jump("jump", table.remove(loops) - length), item)
             if item.maybe then
                 local skip = table.remove(skips)
-                out[skip.n] = frame_op("skip", 0, 0, length - skip.stop)
+                out[skip.n] = jump("skip", length - skip.start)
             end
         elseif kind == "skip" then
-            emit(frame_op("skip", 0, 0, 0), item)
-            skips[#skips + 1] = {n = n, stop = length}
+            skips[#skips + 1] = {n = n + 1, start = length}
+            emit(jump("skip", 0), item)
         else   -- const
             local bits = assemble.bits(item.imm)
             if not index[bits] then
                 pool[#pool + 1] = bits
                 index[bits] = #pool
             end
-            emit(assemble.vector_op(tall, item, 0), item)
+            emit(assemble.op(tall, item, 0), item)
             fixups[#fixups + 1] = {n = n, stop = length, index = index[bits], code = item}
         end
     end
     for _, f in ipairs(fixups) do
-        local rip = length + 4 * (f.index - 1) - f.stop
-        out[f.n] = assemble.vector_op(tall, f.code, rip)
-        what[f.n] = {control = "const", code = f.code, rip = rip}
+        local away = length + 4 * (f.index - 1) - f.stop
+        out[f.n] = assemble.op(tall, f.code, away)
+        what[f.n] = {control = "const", code = f.code, away = away}
     end
     for i = 1, #pool do
         emit(string.pack("<I4", pool[i]), {control = "pool", bits = pool[i]})

@@ -3,7 +3,6 @@
 -- floating-point mode. A thread that flushes subnormal numbers, rounds another way or traps gets the same bits as any
 -- other, and finds its mode (flags too) as it was.
 local ir = require "ir"
-local x86 = require "isa.x86"
 
 local entry = {}
 
@@ -33,7 +32,7 @@ int32_t NAME(const void *args, const moegen_worker *worker)
 ]]
 
 function entry.text(job)
-    local mode = job.plan.spelling == "scalar" and "DEFAULT_MODE" or x86.default_mode
+    local mode = job.plan.spelling == "scalar" and "DEFAULT_MODE" or job.plan.isa.arch.c.default_mode
     return (text:gsub("%u%u%u%u+", {NAME = job.name, MODE = mode}))
 end
 

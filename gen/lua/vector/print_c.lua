@@ -4,9 +4,9 @@
 local bytes = require "vector.print_bytes"
 local coordinate = require "vector.coordinate"
 local helpers = require "vector.helpers"
+local ir = require "ir"
 local ops = require "isa.scalar"
 local regalloc = require "vector.regalloc"
-local x86 = require "isa.x86"
 
 local print_c = {}
 
@@ -36,7 +36,7 @@ local function operand(p, x, op, element)
 end
 
 function intrin.op(p, code)
-    local row = p.isa.rows[code.name] or x86.rows[code.name]
+    local row = ir.instruction(p.isa, code.name)
     local roles = code.op.roles
     local put
     local text = row[1]:gsub("%*%(%$m%)", "$M"):gsub("%$(%a)", function(letter)

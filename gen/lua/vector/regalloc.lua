@@ -3,15 +3,11 @@
 -- Refuses to spill: allocate() returns nil and a sentence, which becomes a complaint about the plan.
 local regalloc = {}
 
--- System V: integer arguments in order; then the registers that may be clobbered; then those that must be saved.
-local argument = {7, 6, 2, 1, 8, 9}
-local scratch = {0, 10, 11, 3, 5, 12, 13, 14, 15}
-local must_save = {[3] = true, [5] = true, [12] = true, [13] = true, [14] = true, [15] = true}
-
--- A register file: its free registers, the last of which goes next; how many there are, and were free at least.
-local function file(n)
+-- A register file of n, of which those from `first` on are given: its free registers, the last of which goes next; how many there
+-- are, and were free at least.
+local function file(n, first)
     local free = {size = n, low = n}
-    for i = n - 1, 0, -1 do
+    for i = n - 1, first, -1 do
         free[#free + 1] = i
     end
     return free
@@ -30,13 +26,14 @@ local function ends_at(ends, v)
     ends[last] = v
 end
 
--- Parameters: the first six arrive in registers, the others are loaded from the stack into free ones. The registers of
+-- Parameters: the first ones arrive in registers, the others are loaded from the stack into free ones. The registers of
 -- arguments that are never used, or that do not exist, are free from the start.
 local function place_params(p, free, ends)
+    local scratch, argument = p.isa.arch.registers.scratch, p.isa.arch.registers.arguments
     for i = #scratch, 1, -1 do
         free[#free + 1] = scratch[i]
     end
-    for i = 6, 1, -1 do
+    for i = #argument, 1, -1 do
         local v = p.params[i]
         if v and v.last > 0 then
             v.reg = argument[i]
@@ -45,7 +42,7 @@ local function place_params(p, free, ends)
             free[#free + 1] = argument[i]
         end
     end
-    for i = 7, #p.params do
+    for i = #argument + 1, #p.params do
         local v = p.params[i]
         if v.last > 0 then
             v.reg = table.remove(free)
@@ -117,14 +114,14 @@ end
 
 -- The registers that the frame must save: of those used, in the order of `scratch`.
 local function to_save(p)
-    local used, save = {}, {}
+    local used, save, registers = {}, {}, p.isa.arch.registers
     for _, v in ipairs(p.general) do
         if v.reg then
             used[v.reg] = true
         end
     end
-    for _, reg in ipairs(scratch) do
-        if used[reg] and must_save[reg] then
+    for _, reg in ipairs(registers.scratch) do
+        if used[reg] and registers.must_save[reg] then
             save[#save + 1] = reg
         end
     end
@@ -141,9 +138,9 @@ function regalloc.allocate(p)
     for i = 1, p.count do
         ends[i] = false   -- a list, not a map
     end
-    local files = {v = file(registers.v or 0), k = file(registers.k or 0), t = file(registers.t or 0), r = file(0)}
-    if files.k[1] then
-        table.remove(files.k)   -- k0 means "no mask"
+    local files, first = {r = file(0, 0)}, p.isa.arch.registers.first
+    for _, class in ipairs{"v", "k", "t"} do
+        files[class] = file(registers[class] or 0, first[class] or 0)
     end
     for class, real in pairs(p.isa.classes) do
         files[class] = files[real]

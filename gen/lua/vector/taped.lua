@@ -2,7 +2,6 @@
 -- taped.lua - programs as in ir.lua, for code that nobody reads: no names, no titles, and everything between the calls of a
 -- template and the machine code in C. A program of this class is a table whose [1] is its tape, see gen/host/tape.h; values and places
 -- in memory are references into that. The code is the same as that of ir.lua's programs.
-local assemble = require "vector.assemble"
 local ir = require "ir"
 local tape = require "tape"   -- gen/host/tape.c
 
@@ -11,19 +10,9 @@ local Taped = setmetatable({
 }, {__index = ir.Program})
 Taped.__index = Taped
 
--- In the order of enum frame.
-local frame = {"push", "pop", "move", "number", "address", "add_8", "add_32", "down", "again", "skip", "wide_off", "back"}
-local coders
-
 function Taped.new(p)
-    if not coders then
-        coders = {}
-        for i, name in ipairs(frame) do
-            coders[i] = assemble.frame(name)
-        end
-    end
     local registers = p.isa.registers
-    p[1] = tape.new({registers.v, registers.k or 0, registers.t or 0}, coders, p.isa.zero_upper)
+    p[1] = tape.new({registers.v, registers.k or 0, registers.t or 0}, p.isa.arch.code.frame(), p.isa.zero_upper)
     p.params, p.consts, p.used, p.used_list, p.hoists = {}, {}, {}, {}, registers.v - 16
     return setmetatable(p, Taped)
 end
@@ -42,7 +31,7 @@ end
 function Taped:describe(name)
     local op = self:use(name)
     local class = op.class or "v"
-    return assemble.coder(assemble.row(self, name)), table.concat(op.roles), self.isa.classes[class] or class, op.size or 0
+    return self.isa.arch.code.coder(ir.instruction(self.isa, name)), table.concat(op.roles), self.isa.classes[class] or class, op.size or 0
 end
 
 function Taped:hoist(_, x)

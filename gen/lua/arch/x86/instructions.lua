@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- x86.lua - what every x86-64 target shares: ops on addresses, caches and the floating-point mode, and the frame of a leaf
+-- instructions.lua - what every x86-64 target has: ops on addresses, caches and the floating-point mode, and the frame of a leaf
 -- function.
--- Columns: see avx512.lua; place T: memory only. Encodings without a vector prefix are legacy ones, with REX computed from
+-- Columns: see isa/avx512.lua; place T: memory only. Encodings without a vector prefix are legacy ones, with REX computed from
 -- the operands.
 return {
     rows = {
@@ -12,7 +12,6 @@ return {
         keep_mode    = {"*($m) = (int32_t)_mm_getcsr()",                  "stmxcsr",     "0F AE /3",       "M"},
         set_mode     = {"_mm_setcsr((uint32_t)*($m))",                    "ldmxcsr",     "0F AE /2",       "M"},
     },
-    default_mode = "0x1f80",   -- of MXCSR: nearest even, subnormal numbers stay, exceptions are masked
     frame = {
         --  name       mnemonic       encoding            places
         move       = {"mov",         "REX.W 8B /r",      "RM"},
