@@ -58,11 +58,6 @@ local function missing(isa, features)
     return list
 end
 
--- The emulated target that every machine has: the narrowest program, spelled scalar.
-local function scalar_target(targets)
-    return targets[#targets]
-end
-
 -- Does a kernel give numbers that a target, unlike the one that it extends, rounds by an instruction?
 local function rounds(isa, family, spec)
     local below = target.load(isa.extends)
@@ -99,8 +94,8 @@ local function choose_target(plan, family, spec, req, info)
     local wanted = spec.target
     local features = req.features or {}
     if wanted == "scalar" then
-        plan:choose("target", scalar_target(targets).name, "any CPU: its program is spelled in plain C")
-        plan.isa, plan.emulated = scalar_target(targets), true
+        plan.isa, plan.emulated = target.portable(), true
+        plan:choose("target", plan.isa.name, "any CPU: its program is spelled in plain C")
         return
     end
     for _, isa in ipairs(targets) do
@@ -129,7 +124,7 @@ local function choose_target(plan, family, spec, req, info)
         end
     end
     if not plan.isa and wanted == "auto" then
-        plan.isa, plan.emulated = scalar_target(targets), true
+        plan.isa, plan.emulated = target.portable(), true
         plan:choose("target", plan.isa.name, "no vector target fits this CPU: plain C")
     end
 end

@@ -8,7 +8,7 @@ local source = require "source"
 
 local target = {}
 
-local own = {name = true, summary = true, rank = true, extends = true, partial = true, more = true}
+local own = {name = true, summary = true, rank = true, extends = true, partial = true, more = true, portable = true}
 local loaded = {}
 
 local function merge(base, top)
@@ -79,6 +79,18 @@ function target.all()
     end
     table.sort(list, function(a, b) return a.rank > b.rank end)
     return list
+end
+
+-- The one whose programs any CPU runs, in the scalar spelling: plain C.
+function target.portable()
+    local found
+    for _, name in ipairs(source.isas()) do
+        if require("isa." .. name).portable then
+            assert(not found, "two tables of isa/ are portable")
+            found = name
+        end
+    end
+    return target.load(found)
 end
 
 return target

@@ -2,7 +2,7 @@
 -- avx2.lua - AVX2 with FMA and F16C (VEX): rows name the ops of isa/scalar.lua. Columns: see avx512.lua.
 return {
     name = "avx2", summary = "AVX2 + FMA + F16C, 8 lanes, 16 registers",
-    rank = 20, arch = "x86",
+    rank = 20, arch = "x86", portable = true,
     requires = {"avx2", "fma", "f16c"},
     gcc = "-mavx2 -mfma -mf16c",
     lanes = 8, bytes = 32, registers = {v = 16, r = 16}, prefix = {v = "ymm"},

@@ -4,7 +4,8 @@
 -- memory   bytes that the memory operand covers (disp8 is stored divided by it)
 -- fixed    an immediate that belongs to the op
 -- half     the place of a register that is half as long as the others
--- Of the table itself: arch, the room arch/<arch> of what all targets of such a machine share.
+-- Of the table itself: arch, the room arch/<arch> of what all targets of such a machine share; portable, of one table: its programs in
+-- the scalar spelling are those of target `scalar`.
 return {
     name = "avx512", summary = "AVX-512 F/BW/DQ/VL, 16 lanes, 32 registers",
     rank = 30, arch = "x86",

@@ -9,7 +9,7 @@
 -- products   of a lane, where it is not one (ops D a b)
 --
 -- A NEW INSTRUCTION SET (EVEX or VEX) takes 2 files: gen/lua/isa/<name>.lua with a row per op it has (copy avx2.lua, which
--- for its length has the rows that move data in a file of their own, `more`: rows
+-- for its length has the rows that move data in a file of their own, `more`, and leave out `portable`: rows
 -- name an op of this table, an intrinsic, a mnemonic and the encoding as the Intel manual prints it; `requires` names
 -- the CPU features), and, for a feature moegen has not met yet, one row in runtime/cpu.c. The planner ranks targets by
 -- their properties, the encoder test and the kernel tests enumerate isa/ by themselves. An op that is in no table yet
