@@ -9,6 +9,7 @@
 #include <lua.h>
 #include <lualib.h>
 
+#include "arch/x86/x86.h"
 #include "sandbox.h"
 
 static const size_t soft_limit = 64u << 20, hard_limit = 256u << 20;

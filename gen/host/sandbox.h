@@ -45,7 +45,7 @@ void sandbox_setup(struct lua_State *L,
                    struct sandbox *s);   /* libraries and `require`; call protected */
 void sandbox_destroy(struct sandbox *s); /* ends the state too */
 
-/* ---- modules for them: source.c native.c encode_lua.c ---- */
+/* ---- modules for them: source.c native.c words.c tape.c ---- */
 
 /* source.c: modules, templates and fragments; root: of a source tree, NULL: those built in. */
 bool source_digest(const char *root, char hex[65]); /* false: there is none */
@@ -53,7 +53,6 @@ void source_load(struct lua_State *L, const char *root,
                  const char *name);    /* pushes a module's chunk, or raises */
 void source_open(struct lua_State *L); /* pushes module "source" */
 int native_open(struct lua_State *L);  /* native.c: pushes module "native" */
-int encode_open(struct lua_State *L);  /* encode_lua.c: pushes module "encode" */
 int words_open(struct lua_State *L);   /* words.c: pushes module "words" */
 int tape_open(struct lua_State *L);    /* tape.c: pushes module "tape" */
 

@@ -107,21 +107,16 @@ static enum file file_of(lua_State *L, const char *name)
 
 /* ---- the functions: (program, ...) ---- */
 
-/* tape.new(sizes, coders, zero_upper): registers of each file; coders of the frame's instructions,
- * in the order of enum frame */
+/* tape.new(sizes, machine, zero_upper): registers of each file; a machine of arch/arch.h */
 static int tape_new(lua_State *L)
 {
+    const struct machine *m = lua_touserdata(L, 2);
+    luaL_argcheck(L, lua_type(L, 2) == LUA_TUSERDATA, 2, "no machine");
     struct tape *t = lua_newuserdatauv(L, sizeof *t, 0);
-    *t = (struct tape){.row = -1, .zero_upper = lua_toboolean(L, 3)};
+    *t = (struct tape){.row = -1, .machine = m, .arch = m->arch, .zero_upper = lua_toboolean(L, 3)};
     for (int i = 0; i < FILES; i++) {
         lua_rawgeti(L, 1, i + 1);
         t->registers[i] = (int)lua_tointeger(L, -1);
-        lua_pop(L, 1);
-    }
-    for (int i = 0; i < FRAMES; i++) {
-        lua_rawgeti(L, 2, i + 1);
-        t->frame[i] = lua_touserdata(L, -1);
-        luaL_argcheck(L, t->frame[i], 2, "a coder is missing");
         lua_pop(L, 1);
     }
     return 1;

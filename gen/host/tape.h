@@ -5,13 +5,11 @@
 #ifndef MOEGEN_TAPE_H
 #define MOEGEN_TAPE_H
 
-#include "encode.h"
+#include "arch/arch.h"
 
 struct lua_State;
 
-enum file { VECTOR, MASK, TILE, GENERAL, FILES }; /* register files: v, k, t, r */
-enum { TAPE_ARGUMENTS = 6 };                      /* parameters that arrive in registers */
-enum { MAX_PARAMS = 32, MAX_OPERANDS = 8, MAX_OPS = 64 };
+enum { MAX_PARAMS = 32, MAX_OPS = 64 };
 
 struct value {
     int def, last; /* items; last: the last one that uses it */
@@ -27,8 +25,8 @@ struct place {
 };
 
 struct op {
-    const char *name; /* NULL: a free entry */
-    const struct coder *coder;
+    const char *name;         /* NULL: a free entry */
+    const void *coder;        /* of its machine */
     char roles[MAX_OPERANDS]; /* a letter per operand, see isa/scalar.lua */
     int operands, size;
     enum file file;
@@ -46,25 +44,9 @@ struct item {
     uint32_t at, len; /* its code, as far as that does not depend on where it is */
 };
 
-/* Instructions of the frame, by their place in the list that taped.lua gives. */
-enum frame {
-    PUSH,
-    POP,
-    MOVE,
-    NUMBER,
-    ADDRESS,
-    ADD_8,
-    ADD_32,
-    DOWN,
-    JUMP,
-    SKIP,
-    WIDE_OFF,
-    BACK,
-    FRAMES
-};
-
 struct tape {
-    const struct coder *frame[FRAMES];
+    const struct machine *machine;
+    const struct arch *arch; /* its */
     int registers[FILES];
     bool zero_upper;
     int row; /* what is added belongs to it */
@@ -77,9 +59,9 @@ struct tape {
     int param[MAX_PARAMS], params;
     /* made once, by the first tape_code */
     bool placed;
-    int peak;             /* vector registers in use at most */
-    int saved[16], saves; /* registers that the frame saves */
-    uint8_t *code;        /* of all items */
+    int peak;                      /* vector registers in use at most */
+    int saved[MAX_GENERAL], saves; /* registers that the frame saves */
+    uint8_t *code;                 /* of all items */
     uint32_t code_len;
     int extras;   /* items that have code which depends on its place */
     uint8_t *out; /* room for a whole program, its constants, and where they are loaded */

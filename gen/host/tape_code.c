@@ -16,75 +16,32 @@ static unsigned reg(const struct tape *t, int v)
     return (unsigned)t->value[v].reg;
 }
 
-static void on_register(struct bytes *to, const struct tape *t, enum frame f, unsigned r,
-                        unsigned rm, int64_t imm)
+static void add_control(struct bytes *to, const struct tape *t, enum control what, unsigned a,
+                        unsigned b, int64_t n)
 {
-    struct operands o = {.reg = r, .rm = rm, .imm = imm};
-    encode_register(to, &t->frame[f]->form, &o);
+    t->arch->control(to, t->machine, what, a, b, n);
 }
 
-/* Register of the operand at the place of a letter; 0 without it. */
-static unsigned reg_at(const struct tape *t, const struct item *x, char letter)
-{
-    int i = x->op->coder->at[letter - 'A'];
-    return i ? reg(t, x->arg[i - 1]) : 0;
-}
-
-static void set_memory(const struct tape *t, const struct item *x, struct operands *o, int m)
-{
-    const struct place *p = &t->place[x->arg[m]];
-    const struct coder *c = x->op->coder;
-    int size = t->value[p->base].size;
-    bool stride = c->at['T' - 'A'] != 0;
-    int index = stride ? x->arg[m + 1] : p->index; /* stride: rows so far apart */
-    o->base = reg(t, p->base);
-    o->disp = p->offset * size;
-    o->indexed = index >= 0;
-    o->index = o->indexed ? reg(t, index) : 0;
-    while (o->indexed && !stride && (1 << o->scale) < size && o->scale < 3)
-        o->scale++;
-}
-
-/* An op; rip: where its constant is, from its end, or NULL. */
+/* An op; away: where its constant is, from its end, or NULL. */
 static void encode_op(struct bytes *to, const struct tape *t, const struct item *x,
-                      const int64_t *rip)
+                      const int64_t *away)
 {
-    const struct coder *c = x->op->coder;
-    const uint8_t *at = c->at;
-    struct operands o = {.imm = c->value};
-    o.reg = reg_at(t, x, at['A' - 'A'] ? 'A' : 'R');
-    o.vvvv = reg_at(t, x, at['V' - 'A'] ? 'V' : 'A');
-    o.mask = reg_at(t, x, 'K');
-    if (!c->fixed && c->form.imm && at['I' - 'A'])
-        o.imm = x->imm;
-    if (at['S' - 'A'] && at['M' - 'A']) /* a register in the high half of the immediate */
-        o.imm = (int64_t)reg_at(t, x, 'S') << 4;
-    int m = (at['M' - 'A'] ? at['M' - 'A'] : at['T' - 'A'] ? at['T' - 'A'] : at['A' - 'A']) - 1;
-    if (rip) {
-        o.disp = *rip;
-        encode_relative(to, &c->form, &o);
-    } else if (m >= 0 && x->op->roles[m] == 'm') {
-        set_memory(t, x, &o, m);
-        encode_memory(to, &c->form, &o);
-    } else {
-        o.rm = m >= 0 ? reg(t, x->arg[m]) : 0;
-        encode_register(to, &c->form, &o);
+    struct operand list[MAX_OPERANDS];
+    for (int i = 0; i < x->op->operands; i++) {
+        char role = x->op->roles[i];
+        if (role == 'm') {
+            const struct place *p = &t->place[x->arg[i]];
+            int size = t->value[p->base].size;
+            list[i] =
+                (struct operand){AS_MEMORY, reg(t, p->base),
+                                 p->index < 0 ? -1 : (int)reg(t, p->index), size, p->offset * size};
+        } else if (role == 'i') {
+            list[i] = (struct operand){.kind = AS_NUMBER, .n = x->imm};
+        } else {
+            list[i] = (struct operand){.kind = AS_REGISTER, .reg = reg(t, x->arg[i])};
+        }
     }
-}
-
-static void encode_advance(struct bytes *to, const struct tape *t, const struct item *x)
-{
-    unsigned r = reg(t, x->arg[0]);
-    int size = t->value[x->arg[0]].size;
-    if (x->arg[1] < 0) {
-        int64_t n = x->imm * size;
-        on_register(to, t, n >= -128 && n < 128 ? ADD_8 : ADD_32, 0, r, n);
-        return;
-    }
-    struct operands o = {.reg = r, .base = r, .index = reg(t, x->arg[1]), .indexed = true};
-    while ((1 << o.scale) < size)
-        o.scale++;
-    encode_memory(to, &t->frame[ADDRESS]->form, &o);
+    t->arch->op(to, x->op->coder, list, away);
 }
 
 /* What of an item does not depend on its place; of a loop: what stands before its start or end. */
@@ -97,20 +54,24 @@ static void encode_item(struct bytes *to, const struct tape *t, const struct ite
         break;
     case LOOP:
         if (x->maybe)
-            on_register(to, t, ADD_8, 0, reg(t, x->arg[0]), 0);
+            add_control(to, t, LOOK, reg(t, x->arg[0]), 0, 0);
         break;
     case AGAIN:
-        on_register(to, t, DOWN, 0, reg(t, x->arg[0]), 1);
+        add_control(to, t, DOWN, reg(t, x->arg[0]), 0, 0);
         break;
     case COUNT:
     case SET:
         if (x->arg[1] < 0)
-            on_register(to, t, NUMBER, 0, reg(t, x->arg[0]), x->imm);
+            add_control(to, t, NUMBER, reg(t, x->arg[0]), 0, x->imm);
         else
-            on_register(to, t, MOVE, reg(t, x->arg[0]), reg(t, x->arg[1]), 0);
+            add_control(to, t, MOVE, reg(t, x->arg[0]), reg(t, x->arg[1]), 0);
         break;
     case ADVANCE:
-        encode_advance(to, t, x);
+        if (x->arg[1] < 0)
+            add_control(to, t, ADD, reg(t, x->arg[0]), 0, x->imm * t->value[x->arg[0]].size);
+        else
+            add_control(to, t, ADD_SCALED, reg(t, x->arg[0]), reg(t, x->arg[1]),
+                        t->value[x->arg[0]].size);
     }
 }
 
@@ -143,7 +104,8 @@ struct program {
     uint8_t *at;
     size_t n;
     struct {
-        size_t start, skip; /* skip: end of the jump past it, 0: none */
+        size_t start, skip; /* skip: of the jump past it, */
+        bool maybe;         /* if there is one */
     } loop[MAX_DEPTH];
     int depth;
     int fixups, pools;
@@ -155,10 +117,10 @@ static size_t emit(struct program *p, const struct bytes *b)
     return p->n += b->n;
 }
 
-static void emit_frame(struct program *p, enum frame f, unsigned r, unsigned rm, int64_t imm)
+static void emit_control(struct program *p, enum control what, unsigned a, int64_t n)
 {
     struct bytes b = {.n = 0};
-    on_register(&b, p->t, f, r, rm, imm);
+    add_control(&b, p->t, what, a, 0, n);
     emit(p, &b);
 }
 
@@ -189,20 +151,21 @@ static void emit_item(lua_State *L, struct program *p, const struct item *x)
     if (x->kind == LOOP) {
         if (p->depth == MAX_DEPTH)
             luaL_error(L, "more than %d loops in each other", MAX_DEPTH);
+        p->loop[p->depth].skip = p->n;
+        p->loop[p->depth].maybe = x->maybe;
         if (x->maybe)
-            emit_frame(p, SKIP, 0, 0, 0);
-        p->loop[p->depth].start = p->n;
-        p->loop[p->depth++].skip = x->maybe ? p->n : 0;
+            emit_control(p, SKIP, 0, 0);
+        p->loop[p->depth++].start = p->n;
     }
     if (x->kind != AGAIN)
         return;
     p->depth--;
-    emit_frame(p, JUMP, 0, 0, (int64_t)p->loop[p->depth].start - (int64_t)(p->n + 6));
-    size_t skip = p->loop[p->depth].skip;
-    if (skip) {
+    emit_control(p, JUMP, 0, (int64_t)p->loop[p->depth].start - (int64_t)p->n);
+    if (p->loop[p->depth].maybe) {
+        size_t skip = p->loop[p->depth].skip;
         struct bytes b = {.n = 0};
-        on_register(&b, t, SKIP, 0, 0, (int64_t)(p->n - skip));
-        memcpy(p->at + skip - b.n, b.at, b.n);
+        add_control(&b, t, SKIP, 0, 0, (int64_t)(p->n - skip));
+        memcpy(p->at + skip, b.at, b.n);
     }
 }
 
@@ -210,17 +173,10 @@ static void emit_head(struct program *p)
 {
     const struct tape *t = p->t;
     for (int i = 0; i < t->saves; i++)
-        emit_frame(p, PUSH, 0, (unsigned)t->saved[i], 0);
-    for (int i = TAPE_ARGUMENTS; i < t->params; i++) {
-        struct bytes b = {.n = 0};
-        struct operands o = {.reg = reg(t, t->param[i]),
-                             .base = 4, /* rsp */
-                             .disp = 8 * (t->saves + 1 + i - TAPE_ARGUMENTS)};
-        if (t->value[t->param[i]].reg < 0)
-            continue;
-        encode_memory(&b, &t->frame[MOVE]->form, &o);
-        emit(p, &b);
-    }
+        emit_control(p, SAVE, (unsigned)t->saved[i], 0);
+    for (int i = t->arch->arguments; i < t->params; i++)
+        if (t->value[t->param[i]].reg >= 0)
+            emit_control(p, ARGUMENT, reg(t, t->param[i]), t->saves + 1 + i - t->arch->arguments);
     for (int i = 0; i < t->hoists; i++)
         emit_constant(p, &t->hoisted[i]);
 }
@@ -229,10 +185,10 @@ static void emit_tail(struct program *p)
 {
     const struct tape *t = p->t;
     if (t->zero_upper)
-        emit_frame(p, WIDE_OFF, 0, 0, 0);
+        emit_control(p, WIDE_OFF, 0, 0);
     for (int i = t->saves - 1; i >= 0; i--)
-        emit_frame(p, POP, 0, (unsigned)t->saved[i], 0);
-    emit_frame(p, BACK, 0, 0, 0);
+        emit_control(p, RESTORE, (unsigned)t->saved[i], 0);
+    emit_control(p, BACK, 0, 0);
 }
 
 static void emit_pool(struct program *p)

@@ -22,12 +22,6 @@ struct scan {
     struct ending *ending;
 };
 
-static const int argument[] = {7, 6, 2, 1, 8, 9}; /* System V */
-static const int scratch[] = {0, 10, 11, 3, 5, 12, 13, 14, 15};
-static const bool must_save[16] = {
-    [3] = true, [5] = true, [12] = true, [13] = true, [14] = true, [15] = true};
-enum { SCRATCH = sizeof scratch / sizeof *scratch };
-
 static void put_back(struct free_list *f, int reg)
 {
     f->reg[f->n++] = reg;
@@ -68,28 +62,29 @@ static void fill_files(struct scan *s)
     for (int f = 0; f < FILES; f++) {
         struct free_list *file = &s->file[f];
         int n = f == GENERAL ? 0 : s->t->registers[f];
-        for (int i = n - 1; i >= (f == MASK ? 1 : 0); i--) /* k0 means "no mask" */
+        for (int i = n - 1; i >= s->t->arch->first[f]; i--)
             put_back(file, i);
         file->low = file->n;
     }
-    for (int i = SCRATCH - 1; i >= 0; i--)
-        put_back(&s->file[GENERAL], scratch[i]);
+    for (int i = s->t->arch->scratches - 1; i >= 0; i--)
+        put_back(&s->file[GENERAL], s->t->arch->scratch[i]);
 }
 
-/* The first six arrive in registers, the others are loaded from the stack. */
+/* The first ones arrive in registers, the others are loaded from the stack. */
 static const char *place_params(struct scan *s)
 {
     struct tape *t = s->t;
-    for (int i = TAPE_ARGUMENTS - 1; i >= 0; i--) {
+    const struct arch *a = t->arch;
+    for (int i = a->arguments - 1; i >= 0; i--) {
         struct value *v = i < t->params ? &t->value[t->param[i]] : NULL;
         if (v && v->last > 0) {
-            v->reg = (int16_t)argument[i];
+            v->reg = (int16_t)a->argument[i];
             ends(s, t->param[i]);
         } else {
-            put_back(&s->file[GENERAL], argument[i]);
+            put_back(&s->file[GENERAL], a->argument[i]);
         }
     }
-    for (int i = TAPE_ARGUMENTS; i < t->params; i++) {
+    for (int i = a->arguments; i < t->params; i++) {
         struct value *v = &t->value[t->param[i]];
         if (v->last > 0 && !take(&s->file[GENERAL], v))
             return "more addresses than general registers";
@@ -132,13 +127,14 @@ static int place_values(struct scan *s)
 
 static void choose_saved(struct tape *t)
 {
-    bool used[16] = {false};
+    const struct arch *a = t->arch;
+    bool used[MAX_GENERAL] = {false};
     for (int i = 0; i < t->values; i++)
         if (t->value[i].file == GENERAL && t->value[i].reg >= 0)
             used[t->value[i].reg] = true;
-    for (int i = 0; i < SCRATCH; i++)
-        if (used[scratch[i]] && must_save[scratch[i]])
-            t->saved[t->saves++] = scratch[i];
+    for (int i = 0; i < a->scratches; i++)
+        if (used[a->scratch[i]] && a->must_save[a->scratch[i]])
+            t->saved[t->saves++] = a->scratch[i];
 }
 
 bool tape_registers(lua_State *L, struct tape *t, const char *name)

@@ -12,7 +12,7 @@ Taped.__index = Taped
 
 function Taped.new(p)
     local registers = p.isa.registers
-    p[1] = tape.new({registers.v, registers.k or 0, registers.t or 0}, p.isa.arch.code.frame(), p.isa.zero_upper)
+    p[1] = tape.new({registers.v, registers.k or 0, registers.t or 0}, p.isa.arch.code.machine(), p.isa.zero_upper)
     p.params, p.consts, p.used, p.used_list, p.hoists = {}, {}, {}, {}, registers.v - 16
     return setmetatable(p, Taped)
 end

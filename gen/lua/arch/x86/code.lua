@@ -24,13 +24,18 @@ end
 -- In the order of enum frame.
 local frame_names = {"push", "pop", "move", "number", "address", "add_8", "add_32", "down", "again", "skip", "wide_off", "back"}
 
--- The coders of the frame, for a tape.
-function code.frame()
-    local list = {}
-    for i, name in ipairs(frame_names) do
-        list[i] = frame(name)
+local machine
+
+-- This machine, for a tape.
+function code.machine()
+    if not machine then
+        local list = {}
+        for i, name in ipairs(frame_names) do
+            list[i] = frame(name)
+        end
+        machine = encode.machine(list)
     end
-    return list
+    return machine
 end
 
 -- A vector op whose operands have registers. rip: its constant is so far from the end of the instruction.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * encode_lua.c - module "encode": encode.c for gen/lua/vector/assemble.lua.
+ * encode_lua.c - module "encode": encode.c for gen/lua/arch/x86/code.lua.
  *
  * A coder is a row of an instruction table, parsed once: its notation, and the places where the
  * operands of its op go. See the head of gen/lua/isa/avx512.lua.
@@ -11,7 +11,7 @@
 #include <lua.h>
 
 #include "encode.h"
-#include "sandbox.h"
+#include "x86.h"
 
 /* encode.coder(notation, places, n, fixed). places: "RVM", a letter per operand; n: size of what an
  * EVEX memory operand reads (64); fixed: the immediate, if it is not an operand */
@@ -89,78 +89,49 @@ static unsigned reg_on_top(lua_State *L)
     return (unsigned)n;
 }
 
-/* Register of the operand of `list` at the place of a letter; 0 without it. */
-static unsigned reg_at(lua_State *L, const struct coder *c, int list, char letter)
+/* The operand on top: a register, memory, or an integer. */
+static struct operand operand_on_top(lua_State *L)
 {
-    int i = c->at[letter - 'A'];
-    if (!i)
-        return 0;
-    lua_rawgeti(L, list, i);
-    unsigned reg = reg_on_top(L);
-    lua_pop(L, 1);
-    return reg;
-}
-
-/* Memory, in the table on top, into o; false: it is a register. */
-static bool memory(lua_State *L, const struct coder *c, int list, struct operands *o)
-{
-    int stride = c->at['T' - 'A'];
-    if (!lua_istable(L, -1))
-        luaL_error(L, "an operand is no value");
-    if (field(L, -1, BASE) == LUA_TNIL) {
+    struct operand x = {.kind = AS_NUMBER, .index = -1};
+    if (!lua_istable(L, -1)) {
+        x.n = (int64_t)lua_tointeger(L, -1);
+        return x;
+    }
+    x.kind = field(L, -1, BASE) == LUA_TNIL ? AS_REGISTER : AS_MEMORY;
+    if (x.kind == AS_REGISTER) {
         lua_pop(L, 1);
-        return false;
+        x.reg = reg_on_top(L);
+        return x;
     }
-    o->base = reg_on_top(L);
-    lua_Integer size = number(L, SIZE);
+    x.reg = reg_on_top(L);
+    x.size = (int)number(L, SIZE);
     lua_pop(L, 1);
-    o->disp = number(L, OFFSET) * size;
-    if (stride) /* rows a stride apart */
-        lua_rawgeti(L, list, stride + 1);
-    else
-        field(L, -1, INDEX);
-    o->indexed = lua_istable(L, -1);
-    if (o->indexed) {
-        o->index = reg_on_top(L);
-        while (!stride && (1 << o->scale) < size && o->scale < 3)
-            o->scale++;
-    }
+    x.n = number(L, OFFSET) * x.size;
+    if (field(L, -1, INDEX) != LUA_TNIL)
+        x.index = (int)reg_on_top(L);
     lua_pop(L, 1);
-    return true;
+    return x;
 }
 
 /* The op whose operands are at `list` of the stack. */
-static void add_op(lua_State *L, const struct coder *c, int list, const lua_Integer *rip,
+static void add_op(lua_State *L, const struct coder *c, int list, const int64_t *rip,
                    struct bytes *to)
 {
-    const uint8_t *at = c->at;
-    struct operands o = {.imm = c->value};
-    o.reg = reg_at(L, c, list, at['A' - 'A'] ? 'A' : 'R');
-    o.vvvv = reg_at(L, c, list, at['V' - 'A'] ? 'V' : 'A');
-    o.mask = reg_at(L, c, list, 'K');
-    if (!c->fixed && c->form.imm && at['I' - 'A']) {
-        lua_rawgeti(L, list, at['I' - 'A']);
-        o.imm = (int64_t)lua_tointeger(L, -1);
+    static const char values[] = "RVKSMTA"; /* places of what is no immediate */
+    struct operand x[MAX_OPERANDS];
+    int count = (int)lua_rawlen(L, list);
+    luaL_argcheck(L, count <= MAX_OPERANDS, list, "too many operands");
+    for (int i = 0; i < count; i++) {
+        lua_rawgeti(L, list, i + 1);
+        x[i] = operand_on_top(L);
         lua_pop(L, 1);
     }
-    if (at['S' - 'A'] && at['M' - 'A']) /* a register in the high half of the immediate */
-        o.imm = (int64_t)reg_at(L, c, list, 'S') << 4;
-    int m = at['M' - 'A'] ? at['M' - 'A'] : at['T' - 'A'] ? at['T' - 'A'] : at['A' - 'A'];
-    if (rip) {
-        o.disp = (int64_t)*rip;
-        encode_relative(to, &c->form, &o);
-    } else if (!m) {
-        encode_register(to, &c->form, &o);
-    } else {
-        lua_rawgeti(L, list, m);
-        if (memory(L, c, list, &o)) {
-            encode_memory(to, &c->form, &o);
-        } else {
-            o.rm = reg_on_top(L);
-            encode_register(to, &c->form, &o);
-        }
-        lua_pop(L, 1);
+    for (int i = 0; values[i]; i++) {
+        int at = c->at[values[i] - 'A'];
+        if (at > count || (at && x[at - 1].kind == AS_NUMBER && !rip))
+            luaL_error(L, "an operand is no value");
     }
+    x86_arch.op(to, c, x, rip);
 }
 
 /* ---- the module ---- */
@@ -178,7 +149,7 @@ static int one_op(lua_State *L)
 {
     const struct coder *c = first_coder(L);
     struct bytes code = {.n = 0};
-    lua_Integer rip = luaL_optinteger(L, 3, 0);
+    int64_t rip = luaL_optinteger(L, 3, 0);
     luaL_checktype(L, 2, LUA_TTABLE);
     add_op(L, c, 2, lua_isnoneornil(L, 3) ? NULL : &rip, &code);
     return give(L, &code);
@@ -211,13 +182,27 @@ static int on_memory(lua_State *L)
     return give(L, &code);
 }
 
+/* encode.machine(coders) -> the machine, for a tape. coders: of the frame's instructions, in the
+ * order of enum frame, which must live as long */
+static int new_machine(lua_State *L)
+{
+    struct x86 *m = lua_newuserdatauv(L, sizeof *m, 0);
+    *m = (struct x86){.machine = {&x86_arch}};
+    for (int i = 0; i < FRAMES; i++) {
+        lua_rawgeti(L, 1, i + 1);
+        const struct coder *c = coder_at(L, -1);
+        luaL_argcheck(L, c, 1, "a coder is missing");
+        m->frame[i] = &c->form;
+        lua_pop(L, 1);
+    }
+    return 1;
+}
+
 int encode_open(lua_State *L)
 {
-    static const luaL_Reg functions[] = {{"coder", new_coder},
-                                         {"op", one_op},
-                                         {"register", on_register},
-                                         {"memory", on_memory},
-                                         {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"coder", new_coder},      {"op", one_op},
+                                         {"register", on_register}, {"memory", on_memory},
+                                         {"machine", new_machine},  {NULL, NULL}};
     luaL_newlibtable(L, functions);
     for (int i = 0; i < KEYS; i++)
         lua_pushstring(L, key_names[i]);

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* encode.h - machine code of one instruction: encode.c, and encode_lua.c which hands it to Lua. */
-#ifndef MOEGEN_ENCODE_H
-#define MOEGEN_ENCODE_H
+/* encode.h - machine code of one instruction: encode.c, and what the files of this room share. */
+#ifndef MOEGEN_ARCH_X86_ENCODE_H
+#define MOEGEN_ARCH_X86_ENCODE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "arch/arch.h"
 
 /* What a notation says: "EVEX.512.66.0F38.W0 B8 /r ib", or "REX.W 8B /r" without a vector prefix.
  */
 enum kind { LEGACY, VEX, EVEX };
-enum { MAX_OPCODE = 4, MAX_CODE = 24 };
+enum { MAX_OPCODE = 4 };
 
 struct form {
     enum kind kind;
@@ -20,11 +18,6 @@ struct form {
     int digit;        /* in place of a register, or -1 */
     int imm;          /* bytes of the immediate */
     int scale;        /* what an 8-bit displacement is multiplied by */
-};
-
-struct bytes {
-    uint8_t at[MAX_CODE];
-    size_t n;
 };
 
 /* What an instruction works on; registers by number, 0 where there is none. */
@@ -45,6 +38,30 @@ struct coder {
     int64_t value;
     uint8_t at[26]; /* letter of a place - 'A' -> number of the operand, 0: none */
 };
+
+/* Instructions that are no ops, by their place in the list that gen/lua/arch/x86/code.lua gives. */
+enum frame {
+    PUSH,
+    POP,
+    MOV,
+    MOV_NUMBER,
+    LEA,
+    ADD_8,
+    ADD_32,
+    SUB_8,
+    JNZ,
+    JZ,
+    VZEROUPPER,
+    RET,
+    FRAMES
+};
+
+struct x86 {
+    struct machine machine;
+    const struct form *frame[FRAMES];
+};
+
+extern const struct arch x86_arch; /* x86.c; its coders are struct coder */
 
 bool encode_parse(struct form *f, const char *notation); /* false: not a notation */
 /* Add an instruction whose ModRM operand is a register, memory at base + index << scale + disp, or
