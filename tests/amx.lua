@@ -36,7 +36,7 @@ local function cfg(prefix, rows, columns, add)
 end
 
 local spellings = {
-    bytes = {print = function(p) return print_bytes.print(p, {}) end},
+    bytes = {print = function(p) return print_bytes.print(p) end},
     intrinsics = {head = "#include <immintrin.h>\n", print = print_c.intrinsics},
     scalar = {print = print_c.scalar},
 }
@@ -67,7 +67,7 @@ end
 
 -- Eight tiles are what there is: shapes that need more are refused.
 for _, shape in ipairs{{1, 1, true}, {1, 3, true}, {3, 1, true}, {2, 2, true}, {2, 3, false}} do
-    local ok = print_bytes.print(tiles.product(cfg("x_", shape[1], shape[2])), {})
+    local ok = print_bytes.print(tiles.product(cfg("x_", shape[1], shape[2])))
     assert((ok ~= nil) == shape[3], ("%dx%d tiles"):format(shape[1], shape[2]))
 end
 print(isa.gcc)

@@ -7,7 +7,7 @@ local print_c = require "vector.print_c"
 local spellings = {}
 
 local how = {
-    bytes = {head = "", print = function(p) return print_bytes.print(p, {}) end},
+    bytes = {head = "", print = function(p) return print_bytes.print(p) end},
     intrinsics = {head = "#include <immintrin.h>\n", print = print_c.intrinsics},
     scalar = {head = "", print = print_c.scalar},
 }

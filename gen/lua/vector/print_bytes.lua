@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- print_bytes.lua - a program as machine code: file-scope asm that tcc, gcc and clang assemble to the same bytes.
--- For a file, one instruction a line with its mnemonic and its meaning; for the JIT, the same bytes packed into .quad.
+-- print_bytes.lua - a program as machine code: file-scope asm that tcc, gcc and clang assemble to the same bytes, one instruction a
+-- line with its mnemonic and its meaning. For the JIT see print_data.lua.
 local assemble = require "vector.assemble"
 local coordinate = require "vector.coordinate"
 local ir = require "ir"
@@ -78,30 +78,8 @@ end
 bytes.parameters = parameters
 bytes.bits = assemble.bits
 
--- For libtcc, a program of taped.lua: bytes, and a macro that calls them. It takes a string's bytes as they are, much faster than assembly.
-local function print_data(p)
-    local code, why = p:code()
-    if not code then
-        return nil, why
-    end
-    local tall, typedef = p.taller or p, ""
-    if not tall.type then
-        local list = {}
-        for i, v in ipairs(tall.params) do
-            list[i] = v.ctype
-        end
-        tall.type = p.name .. "_t"
-        typedef = ("typedef void (*%s)(%s);\n"):format(tall.type, table.concat(list, ","))
-    end
-    return table.concat{typedef, "static const unsigned char ", p.name, "_code[] __attribute__((aligned(64))) = \"",
-        native.text(code), "\";\n#define ", p.name, " ((", tall.type, ")", p.name, "_code)\n"}
-end
-
 -- C text that declares and defines the program, or nil and the reason why it does not fit.
-function bytes.print(p, job)
-    if job.jit then
-        return print_data(p)
-    end
+function bytes.print(p)
     local ok, why = regalloc.allocate(p)
     if not ok then
         return nil, why

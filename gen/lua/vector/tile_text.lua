@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- tile_text.lua - the tiles of a kernel as C text, in the plan's spelling, and what they share.
-local coordinate = require "vector.coordinate"
 local entry = require "vector.entry"
 local ir = require "ir"
 
 local tile_text = {}
 
 local print_tile = {
-    bytes = function(p, job) return require("vector.print_bytes").print(p, job) end,
+    bytes = function(p) return require("vector.print_bytes").print(p) end,
+    data = function(p) return require("vector.print_data").print(p) end,   -- bytes for the JIT
     intrinsics = function(p) return require("vector.print_c").intrinsics(p) end,
     scalar = function(p) return require("vector.print_c").scalar(p) end,
 }
@@ -27,7 +27,8 @@ end
 -- All tiles of a kernel as text; nil and a sentence when one does not fit the register file. Adds to `shared` what they need.
 function tile_text.tiles(job, names, shared)
     local printed, count = {}, 0
-    local print = print_tile[job.plan.spelling]
+    local taped = job.bare and job.plan.spelling == "bytes"
+    local print = print_tile[taped and "data" or job.plan.spelling]
     job.peak = 0
     for _, want in ipairs(names.scalars or {}) do   -- conversions: {row of dtype.lua, "widen" or "narrow"}
         local name = want and want[1][want[2]]
@@ -35,16 +36,17 @@ function tile_text.tiles(job, names, shared)
             once(shared, shared.functions, name, want[1].scalar[name])
         end
     end
-    ir.class = job.bare and job.plan.spelling == "bytes" and require "vector.taped" or ir.Program
+    ir.class = taped and require "vector.taped" or ir.Program
     local tiles = {table.unpack(names.tiles())}
     tiles[#tiles + 1] = not job.part and entry.tile(job) or nil
-    local lengths = not job.bare and coordinate.lengths(names.constants or {}, job.part and job.part .. "_" or "") or nil
+    local lengths = not job.bare
+        and require("vector.coordinate").lengths(names.constants or {}, job.part and job.part .. "_" or "") or nil
     for _, p in ipairs(tiles) do
         for _, op in ipairs(p.used_list) do
             once(shared, shared.ops, "op " .. op, op)
         end
         p.lengths = lengths
-        local text, why = print(p, {jit = job.bare})
+        local text, why = print(p)
         if not text then
             return nil, why
         end
