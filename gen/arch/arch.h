@@ -16,12 +16,13 @@ struct bytes {
     size_t n;
 };
 
-/* What an op works on. */
+/* What an op works on: one operand. */
+enum operand_kind { AS_REGISTER, AS_MEMORY, AS_NUMBER };
 struct operand {
-    enum { AS_REGISTER, AS_MEMORY, AS_NUMBER } kind;
-    unsigned reg; /* the register; of memory its base */
-    int index;    /* of memory: the register that counts elements, or -1 */
-    int size;     /* of memory: bytes of an element */
+    uint8_t kind;
+    uint8_t reg;  /* the register; of memory its base */
+    int8_t index; /* of memory: the register that counts elements, or -1 */
+    uint8_t size; /* of memory: bytes of an element */
     int64_t n;    /* the number; of memory: bytes from the base */
 };
 

@@ -31,14 +31,16 @@ static void encode_op(struct bytes *to, const struct tape *t, const struct item 
         char role = x->op->roles[i];
         if (role == 'm') {
             const struct place *p = &t->place[x->arg[i]];
-            int size = t->value[p->base].size;
-            list[i] =
-                (struct operand){AS_MEMORY, reg(t, p->base),
-                                 p->index < 0 ? -1 : (int)reg(t, p->index), size, p->offset * size};
+            const struct value *base = &t->value[p->base];
+            list[i] = (struct operand){.kind = AS_MEMORY,
+                                       .reg = (uint8_t)base->reg,
+                                       .index = p->index < 0 ? -1 : (int8_t)reg(t, p->index),
+                                       .size = base->size,
+                                       .n = p->offset * base->size};
         } else if (role == 'i') {
             list[i] = (struct operand){.kind = AS_NUMBER, .n = x->imm};
         } else {
-            list[i] = (struct operand){.kind = AS_REGISTER, .reg = reg(t, x->arg[i])};
+            list[i] = (struct operand){.kind = AS_REGISTER, .reg = (uint8_t)reg(t, x->arg[i])};
         }
     }
     t->arch->op(to, x->op->coder, list, away);

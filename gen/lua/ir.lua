@@ -35,6 +35,11 @@ function ir.instruction(isa, name)
     return isa.rows[name] or isa.arch.instructions.rows[name]
 end
 
+-- The 32 bits of a constant: a float, or an integer taken as bits.
+function ir.bits(x)
+    return math.type(x) == "float" and string.unpack("<I4", string.pack("<f", x)) or x
+end
+
 -- Parsed once per op: roles[i] is the letter of operand i; reads: the operands that are only read values; at.d, at.D, at.m,
 -- at.i: which operand has that role.
 function ir.parse(op)

@@ -100,15 +100,15 @@ static struct operand operand_on_top(lua_State *L)
     x.kind = field(L, -1, BASE) == LUA_TNIL ? AS_REGISTER : AS_MEMORY;
     if (x.kind == AS_REGISTER) {
         lua_pop(L, 1);
-        x.reg = reg_on_top(L);
+        x.reg = (uint8_t)reg_on_top(L);
         return x;
     }
-    x.reg = reg_on_top(L);
-    x.size = (int)number(L, SIZE);
+    x.reg = (uint8_t)reg_on_top(L);
+    x.size = (uint8_t)number(L, SIZE);
     lua_pop(L, 1);
     x.n = number(L, OFFSET) * x.size;
     if (field(L, -1, INDEX) != LUA_TNIL)
-        x.index = (int)reg_on_top(L);
+        x.index = (int8_t)reg_on_top(L);
     lua_pop(L, 1);
     return x;
 }

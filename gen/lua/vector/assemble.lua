@@ -110,11 +110,6 @@ local function kept(list, rows)
     return out
 end
 
--- The 32 bits of a constant: a float, or an integer taken as bits.
-function assemble.bits(x)
-    return math.type(x) == "float" and string.unpack("<I4", string.pack("<f", x)) or x
-end
-
 -- The code of a program as a list of texts, one per instruction, and a second list of the same length, of what each is: an item
 -- of the program or one of the `control` of this file; its titles[i] stand before instruction i.
 function assemble.place(p)
@@ -152,7 +147,7 @@ function assemble.place(p)
             skips[#skips + 1] = {n = n + 1, start = length}
             emit(jump("skip", 0), item)
         else   -- const
-            local bits = assemble.bits(item.imm)
+            local bits = ir.bits(item.imm)
             if not index[bits] then
                 pool[#pool + 1] = bits
                 index[bits] = #pool

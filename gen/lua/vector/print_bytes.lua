@@ -5,6 +5,7 @@ local assemble = require "vector.assemble"
 local coordinate = require "vector.coordinate"
 local ir = require "ir"
 local native = require "native"
+local print_c = require "vector.print_c"
 local regalloc = require "vector.regalloc"
 
 local bytes = {}
@@ -68,16 +69,6 @@ function bytes.instruction(p, code, away)
     return assemble.op(p, code, away), op_text(p, code, away)
 end
 
-local function parameters(p)
-    local list = {}
-    for i, v in ipairs(p.params) do
-        list[i] = (v.ctype .. " " .. v.name):gsub("%* (%w)", "*%1"):gsub("%*const %*", "*const *")
-    end
-    return list[1] and table.concat(list, ", ") or "void"
-end
-bytes.parameters = parameters
-bytes.bits = assemble.bits
-
 -- C text that declares and defines the program, or nil and the reason why it does not fit.
 function bytes.print(p)
     local ok, why = regalloc.allocate(p)
@@ -85,7 +76,7 @@ function bytes.print(p)
         return nil, why
     end
     local code, what = assemble.place(p)
-    local out = {("extern void %s(%s) MOEGEN_HIDDEN;\n"):format(p.name, parameters(p)),
+    local out = {("extern void %s(%s) MOEGEN_HIDDEN;\n"):format(p.name, print_c.parameters(p)),
         ("__asm__(\n    \".text\\n%s\\n\"\n    \".globl %s\\n.hidden %s\\n\"\n    \"%s:\\n\"\n"):format(
             p.isa.arch.text.align, p.name, p.name, p.name)}
     for i = 1, #code do

@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- print_c.lua - a program as C: over intrinsics, or in plain C99 where every op is spelled by its meaning.
 -- Both walk the same items; a spelling is a table that says how one op, one declaration and the preamble look.
-local bytes = require "vector.print_bytes"
 local coordinate = require "vector.coordinate"
 local helpers = require "vector.helpers"
 local ir = require "ir"
@@ -9,6 +8,15 @@ local ops = require "isa.scalar"
 local regalloc = require "vector.regalloc"
 
 local print_c = {}
+
+-- The parameters of a program.
+function print_c.parameters(p)
+    local list = {}
+    for i, v in ipairs(p.params) do
+        list[i] = (v.ctype .. " " .. v.name):gsub("%* (%w)", "*%1"):gsub("%*const %*", "*const *")
+    end
+    return list[1] and table.concat(list, ", ") or "void"
+end
 
 -- Intrinsics -----------------------------------------------------------------------------------------------------
 
@@ -41,7 +49,7 @@ function intrin.op(p, code)
     local put
     local text = row[1]:gsub("%*%(%$m%)", "$M"):gsub("%$(%a)", function(letter)
         if letter == "i" then
-            return code.name == "const" and ("0x%08xu"):format(bytes.bits(code.imm)) or tostring(code.imm)
+            return code.name == "const" and ("0x%08xu"):format(ir.bits(code.imm)) or tostring(code.imm)
         end
         for i, role in ipairs(roles) do
             if role:lower() == letter:lower() then
@@ -86,7 +94,7 @@ function scalar.op(p, code)
         elseif role == "s" then
             args[i] = x.name
         elseif role == "i" then
-            args[i] = code.name == "const" and ("0x%08xu"):format(bytes.bits(x)) or tostring(x)
+            args[i] = code.name == "const" and ("0x%08xu"):format(ir.bits(x)) or tostring(x)
         else
             args[i] = "&" .. x.name
         end
@@ -153,7 +161,7 @@ end
 
 local function print_with(p, spelling)
     local out, depth = {}, 1
-    out[1] = ("static void %s(%s)\n{\n"):format(p.name, bytes.parameters(p))
+    out[1] = ("static void %s(%s)\n{\n"):format(p.name, print_c.parameters(p))
     for _, code in ipairs(p.preamble) do
         indent(out, depth, spelling.op(p, code))
     end

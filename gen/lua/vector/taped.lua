@@ -29,9 +29,10 @@ end
 
 -- What the tape asks of an op.
 function Taped:describe(name)
-    local op = self:use(name)
-    local class = op.class or "v"
-    return self.isa.arch.code.coder(ir.instruction(self.isa, name)), table.concat(op.roles), self.isa.classes[class] or class, op.size or 0
+    local op, isa = self:use(name), self.isa
+    local row, class = ir.instruction(isa, name), op.class or "v"
+    op.letters = op.letters or table.concat(op.roles)
+    return row.coder or isa.arch.code.coder(row), op.letters, isa.classes[class] or class, op.size or 0
 end
 
 function Taped:hoist(_, x)
