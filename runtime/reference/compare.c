@@ -7,8 +7,8 @@
 #include "reference.h"
 
 enum { CHUNK = 512, ROUNDINGS = 16, ROWS = 32, ELEMENTS = 1000 };
-/* Numbers that are cut off lean by half a unit; a kernel that rounds intermediates to 16 bits by up to
- * a third, where many of them are one and the same number (a limit of a clamp). */
+/* Numbers that are cut off lean by half a unit; a kernel that rounds intermediates to 16 bits by up
+ * to a third, where many of them are one and the same number (a limit of a clamp). */
 static const double BIAS = 0.4;
 
 struct sums {

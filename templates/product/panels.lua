@@ -253,7 +253,9 @@ function panels.tiles(names, cfg, plan, add)
     if names.copies_edges then
         add(panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}))
     end
-    add(rows.move(cfg, "widen", {from = cfg.dtype}))
+    if not names.dots then
+        add(rows.move(cfg, "widen", {from = cfg.dtype}))
+    end
     add(rows.zero(cfg, "zero"))
     if names.turns_whole then
         add(rows.turn(cfg, "turn_weights", {dtype = cfg.dtype, joined = names.dots, pitch = width, step = lanes * width}))
