@@ -72,7 +72,7 @@ end
 
 -- Has the family a use for what a target adds to the one that it extends? family.uses(isa, spec, props) says so, and why; or
 -- that it wants a property of the CPU measured first, which goes to plan.measure. Without props: if it can be used at all.
--- A family that does not say uses what rounds its outputs.
+-- The answer stays in plan.pays. Every family has a use for what rounds its outputs.
 local function useful(plan, isa, family, spec, req, props)
     if not isa.extends then
         return true
@@ -84,8 +84,8 @@ local function useful(plan, isa, family, spec, req, props)
         plan.measure = req.measures and property
         why = property .. " of this CPU is not known"
     end
-    plan.used = why
-    return use, why
+    plan.pays, plan.used = use or false, why
+    return use or rounds(isa, family, spec) or false, why
 end
 
 -- Target and spelling. Rejected candidates are kept with the reason in plan.rejected.

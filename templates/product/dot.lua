@@ -61,7 +61,7 @@ function dot.choose(plan, spec, info, why_not)
     if spec.plan and spec.plan.product == "dot" and not legal then
         schema.complain(info, "plan.product", why)
     elseif dtype[spec.dtype].dot or spec.plan and spec.plan.product then   -- `widen` is always so
-        plan:choose("product", legal and "dot" or "widen", plan.used or why)
+        plan:choose("product", legal and plan.pays ~= false and "dot" or "widen", plan.used or why)
     end
     plan.group = plan.product == "dot" and 2 or 1   -- rows of K to a row of a packed panel
 end

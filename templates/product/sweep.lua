@@ -5,7 +5,7 @@ local quantise = require "product.quantise"
 
 -- S += A * B for all vectors of columns of `panels` panels, 4 rows of B at a time: memory is read in its order, at its speed.
 -- b_0 .. b_3 point to the 4 rows; vectors of a panel are `second` apart, panels `step`; `jump` leads to the next 4 rows and
--- `back` to the sums of the first panel; what lies `far` elements on is fetched. cfg.compensated: f32 sums of long K are
+-- `back` to the sums of the first panel; what lies `far` elements on is fetched, of both vectors (far_second: far + second). cfg.compensated: f32 sums of long K are
 -- kept in two parts, the second `lost` rows below the first.
 local function sweep(cfg, rows)
     local lanes = cfg.isa.lanes
@@ -19,6 +19,7 @@ local function sweep(cfg, rows)
     end
     local second, step, panels, steps = p:integer("second"), p:integer("step"), p:integer("panels"), p:integer("steps")
     local jump, back, far = p:integer("jump"), p:integer("back"), p:integer("far")
+    local far_second = p:integer("far_second")
     local function multiply(acc, r, v, k, w, first)
         local a = p:at(A, r * cfg.stride + k)
         if first then
@@ -47,6 +48,7 @@ local function sweep(cfg, rows)
     local function panel()
         for k = 0, 3 do
             p:op("prefetch_0", p:at(b[k], 0, far))
+            p:op("prefetch_0", p:at(b[k], 0, far_second))
         end
         for v = 0, cfg.vectors - 1 do
             local acc = {}
