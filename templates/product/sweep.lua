@@ -5,8 +5,8 @@ local quantise = require "product.quantise"
 
 -- S += A * B for all vectors of columns of `panels` panels, 4 rows of B at a time: memory is read in its order, at its speed.
 -- b_0 .. b_3 point to the 4 rows; vectors of a panel are `second` apart, panels `step`; `jump` leads to the next 4 rows and
--- `back` to the sums of the first panel; what lies `far` elements on is fetched, of both vectors (far_second: far + second). cfg.compensated: f32 sums of long K are
--- kept in two parts, the second `lost` rows below the first.
+-- `back` to the sums of the first panel; what lies `far` elements on is fetched, of both vectors (far_second: far + second).
+-- cfg.compensated: f32 sums of long K are kept in two parts, the second `lost` rows below the first.
 local function sweep(cfg, rows)
     local lanes = cfg.isa.lanes
     local width = cfg.vectors * lanes
