@@ -2,6 +2,7 @@
 -- plan.lua - the plan of grouped_gemm, and the names that its template's holes refer to.
 local dtype = require "dtype"
 local types = require("schema").types
+local dot = require "product.dot"
 local gemm = require "product.gemm"
 local heights = require "product.heights"
 local limits = require "shared.limits"
@@ -17,18 +18,17 @@ local round_up, convert = panels.round_up, panels.convert
 local int = types.int
 
 grouped.plan_keys = {
-    {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
-    {"unroll", int(1, 8), optional = true, doc = "k steps of a tile's loop body"},
-    {"k_block", int(16, 65536), optional = true, doc = "products summed in a register before they are added to the sum"},
-    {"slab", int(1, 4096), optional = true, doc = "rows of A that pass over B together"},
-    {"few_rows", int(1, 4096), optional = true, doc = "of a slab for a single panel of rows"},
-    {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
-    {"idle", int(1, 64), optional = true, doc = "lanes without a row from which on few rows have tiles of their own"},
+    panel_plan.product_key,
     {"prefetch", int(1, 1024), optional = true, doc = "rows of weights fetched ahead of those that are packed (dX)"},
-    {"pass_rows", int(16, 65536), optional = true, doc = "rows of an expert that are worked on together"},
     {"stage_bytes", int(1, limits.BLOCK_BYTES), optional = true, doc = "of rows of an unaligned gradient that are put together first (dW)"},
-    table.unpack(panel_plan.gradient_keys),
+    table.unpack(panel_plan.keys),
 }
+
+function grouped.uses(isa, spec, props)
+    return dot.uses(isa, spec, props, panel_plan.odd_steps(spec), true)
+end
+
+grouped.params = dot.params
 
 local PASS <const> = "rows of an expert per pass: bounds the workspace"
 
@@ -41,8 +41,9 @@ function choose.forward(plan, spec, info)
 end
 
 function choose.dX(plan, spec, info)
+    local step = plan.group * plan.unroll
     plan:choose("k_block", dtype[spec.dtype].narrow and 4096 or 256, "products per partial sum: keeps f32 sums of long K accurate",
-        limits.sum(spec, round_up(spec.N, plan.unroll), ("sums are of %d products"):format(spec.N), plan.unroll))
+        limits.sum(spec, round_up(spec.N, step), ("sums are of %d products"):format(spec.N), step))
     plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed",
         limits.useful(spec.N, ("matrices have %d rows"):format(spec.N)))
     plan:choose("pass_rows", 1024, PASS)
@@ -71,6 +72,7 @@ end
 
 function grouped.plan(plan, spec, _, info)
     local isa = plan.isa
+    dot.choose(plan, spec, info, panel_plan.odd_steps(spec), true)
     plan.vectors = 2
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
@@ -128,7 +130,7 @@ function grouped.work(s)
 end
 
 local function constants(spec, plan)
-    local lanes = plan.isa.lanes
+    local lanes, group = plan.isa.lanes, plan.group
     local width = plan.vectors * lanes
     local list = {
         {"N", spec.N, "rows of an expert's matrix"}, {"K", spec.K, "its columns"}, {"E", spec.E, "experts"},
@@ -149,11 +151,11 @@ local function constants(spec, plan)
         add("UNROLL", plan.unroll, "k steps of a tile's loop")
     end
     if spec.op == "dX" then
-        local steps = (spec.N + plan.unroll - 1) // plan.unroll
+        local steps = round_up(spec.N, group * plan.unroll) // (group * plan.unroll)
         add("STEPS", steps, "loops over all of N")
         add("PANEL", steps * plan.unroll * width, "floats of a packed panel")
         add("STRIDE", (round_up(steps * plan.unroll, 16) // 16 | 1) * 16, "floats between rows of dY: an odd number of cache lines")
-        add("K_BLOCK", plan.k_block, "products of a partial sum")
+        add("K_BLOCK", plan.k_block // group, (group > 1 and "pairs of " or "") .. "products of a partial sum")
         local strip = gemm.strip(plan.isa, dtype[spec.dtype])
         add("STRIP", strip, "panels packed side by side: full cache lines of weights")
         add("IDLE", ((strip - 1) * steps * plan.unroll + spec.N // plan.k_block + 2) * width,
@@ -169,10 +171,11 @@ local function constants(spec, plan)
         add("FEW_ROWS", plan.few_rows, "of one for a single panel of rows")
         add("AHEAD", plan.fetch, "rows of weights fetched ahead")
     end
-    local across = spec.op == "forward" and spec.K or spec.N
-    add("ROWS", round_up(across, width), "rows of a panel, full panels of k")
-    add("APART", round_up(across, width) + 1, "rows from a panel to the next one: its lines are in other sets of the caches")
-    local lines = round_up(across, width) // 16
+    local across = round_up(spec.op == "forward" and spec.K or spec.N, panels.depth(plan))
+    add("ROWS", across, "rows of a panel, full panels of k")
+    add("APART", across // (spec.op == "forward" and group or 1) + 1,
+        "rows from a panel to the next one: its lines are in other sets of the caches")
+    local lines = across // group // 16
     add("STAGE", 16 * (lines + 1 + lines % 2), "floats between rows on their way into panels: an odd number of cache lines")
     if spec.op == "forward" then
         add("FEW_PANELS", panels.few_panels(plan), "panels of as few rows as may have a row of a tile each,")
@@ -191,21 +194,12 @@ local function constants(spec, plan)
     return panels.token_constants(list, plan, size)
 end
 
--- Heights of tiles for any number of rows.
-local function all_heights(most)
-    local list = {}
-    for m = 1, most do
-        list[m] = m
-    end
-    return list
-end
-
 local function dx_tiles(names, cfg, out, add)
     for _, tile in ipairs(gemm.heights(gemm.packed, cfg, names.packed_rows)) do
         add(tile)
     end
     add(gemm.pack(cfg))
-    add(rows.move(cfg, "widen", {from = cfg.dtype}))
+    add(names.dots and rows.words(cfg, cfg.dtype, "words") or rows.move(cfg, "widen", {from = cfg.dtype}))
     if names.float_rows then
         add(panel_rows.collect_rows(cfg, {name = "collect_rows"}))
     end
@@ -224,7 +218,7 @@ function grouped.names(spec, plan, job)
     local width = plan.vectors * lanes
     local forward, dx, dw = spec.op == "forward", spec.op == "dX", spec.op == "dW"
     local factor = spec.fuse_mul == "post" and dtype[spec.affinity_dtype]
-    local edges = spec.K % width ~= 0
+    local edges, dots = spec.K % width ~= 0, plan.group > 1
     local adds = dw and spec.accumulate_grads
     local cfg = panels.cfg(spec, plan, job)
     cfg.unaligned = spec.K * io.size % 64 ~= 0
@@ -237,20 +231,21 @@ function grouped.names(spec, plan, job)
         out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
         narrow_out = out.narrow ~= nil, out_size = out.size, lanes = lanes, staged = false, bursts = false,
         clears = reduces(spec) or dw and not adds, turns = false,
-        whole_segments = false, expects = not dw, edges = edges, copies_edges = edges,
+        whole_segments = false, expects = not dw, edges = edges, copies_edges = spec.K % panels.depth(plan) ~= 0,
         -- a flat index names a row of the output
         once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
         product_rows = forward and heights.blocks(plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
-        packed_rows = all_heights(plan.tile_rows), float_rows = reduces(spec) or not out.narrow,
-        strip = c.STRIP, whole = function(x) return x end,
+        packed_rows = heights.blocks(plan.tile_rows, 1, plan.tile_rows, {plan.tile_rows}), float_rows = reduces(spec) or not out.narrow,
+        strip = c.STRIP, whole = function(x) return dots and x .. " / 2" or x end,
         narrow_rows = forward and heights.blocks(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
         narrow_o = convert(out, "narrow"),
         widen_factor = factor and convert(factor, "widen"),
         constants = constants(spec, plan),
-        scalars = {{io, "widen"}, (forward or dx and edges or reduces(spec)) and {out, "narrow"} or false,
+        scalars = {not dots and {io, "widen"}, (forward or dx and edges or reduces(spec)) and {out, "narrow"} or false,
             factor and {factor, "widen"} or false},
     }
     panels.words(names, cfg, plan)
+    names.splits = dots and dw
     names.sums = names.reduces and {apart = true, first = "from", row = "K", is_long = spec.K >= lanes, rounded = out.narrow and
         {output = "dX", c = out.c, tile = "narrow", narrow = names.narrow_o, rows = "w->args->T"}}
     if dw then
@@ -273,7 +268,7 @@ function grouped.names(spec, plan, job)
             dx_tiles(names, cfg, out, add)
             return list
         end
-        add(rows.move(cfg, "widen", {from = io}))
+        add(dots and rows.words(cfg, io, "words") or rows.move(cfg, "widen", {from = io}))
         add(rows.turn(cfg, "turn", {dtype = f32, stride = c.STAGE, s_units = "STAGE", pitch = width, along = lanes, step = lanes * width}))
         if forward then
             add(panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}))
@@ -286,7 +281,12 @@ function grouped.names(spec, plan, job)
             return list
         end
         panels.gradient_tiles(names, cfg, add, names.staged and c.APART_STAGED, names.staged and (c.APART - 1) * width)
-        add(panel_rows.copy(cfg, {name = "copy_rows", alternate = cfg.alternate}))
+        if dots then
+            add(panel_rows.split(cfg, "split"))
+            add(panel_rows.join(cfg, "join_rows", true))
+        else
+            add(panel_rows.copy(cfg, {name = "copy_rows", alternate = cfg.alternate}))
+        end
         return list
     end
     return names

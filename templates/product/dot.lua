@@ -12,8 +12,8 @@ local schema = require "schema"
 local dot = {}
 
 -- May the products of this spec be dot products on this target? Else false and why not. A spec's outputs must be as coarse as what
--- is rounded on the way to them. why_not: what else forbids it, or nil
-function dot.legal(spec, isa, why_not)
+-- is rounded on the way to them. why_not: what else forbids it, or nil; exact: nothing is rounded on the way
+function dot.legal(spec, isa, why_not, exact)
     local dt = dtype[spec.dtype]
     if not dt.dot then
         return false, ("no instruction multiplies pairs of %s"):format(dt.name)
@@ -27,7 +27,7 @@ function dot.legal(spec, isa, why_not)
         return false, why_not
     end
     for _, key in ipairs{"output_dtype", "hidden_grad_dtype"} do
-        if (spec[key] or spec.dtype) ~= spec.dtype then
+        if not exact and (spec[key] or spec.dtype) ~= spec.dtype then
             return false, ("rounding intermediates to %s costs digits of an output in %s"):format(dt.name, spec[key])
         end
     end
@@ -36,8 +36,8 @@ end
 
 -- Shall a plan take a target for its dot products? The answer and a reason, or nil, nil and the property of the CPU (see
 -- gen/api/property.c) that has to be known first. props: name -> value; 0: cannot be measured; nil: the CPU does not matter.
-function dot.uses(isa, spec, props, why_not)
-    local legal, why = dot.legal(spec, isa, why_not)
+function dot.uses(isa, spec, props, why_not, exact)
+    local legal, why = dot.legal(spec, isa, why_not, exact)
     local given = spec.plan and spec.plan.product
     if not legal or given then
         return legal and given == "dot", why or "given"
@@ -56,8 +56,8 @@ function dot.uses(isa, spec, props, why_not)
 end
 
 -- The plan's choice `product`, for dtypes whose pairs some instruction multiplies.
-function dot.choose(plan, spec, info, why_not)
-    local legal, why = dot.legal(spec, plan.isa, why_not)
+function dot.choose(plan, spec, info, why_not, exact)
+    local legal, why = dot.legal(spec, plan.isa, why_not, exact)
     if spec.plan and spec.plan.product == "dot" and not legal then
         schema.complain(info, "plan.product", why)
     elseif dtype[spec.dtype].dot or spec.plan and spec.plan.product then   -- `widen` is always so

@@ -21,6 +21,12 @@ panel_plan.gradient_keys = {
 panel_plan.product_key = {"product", schema.types.enum{"widen", "dot"}, optional = true,
     doc = "of 16-bit elements: widened to f32, or in pairs by a dot instruction"}
 
+-- Why the steps that a spec gives are no pairs, or nil.
+function panel_plan.odd_steps(spec)
+    local given = spec.plan and spec.plan.t_unroll or 2
+    return given % 2 == 1 and ("steps of %d tokens are no pairs"):format(given) or nil
+end
+
 panel_plan.forward_keys = {
     {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
     {"unroll", int(1, 8), optional = true, doc = "k steps of a tile's loop body"},

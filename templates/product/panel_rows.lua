@@ -61,11 +61,14 @@ function panel_rows.copy(cfg, has)
 end
 
 -- n pairs of rows of 16-bit elements, `ld` apart, as rows of words: element c of both rows is word c.
-function panel_rows.join(cfg, name)
+-- across: one pair of rows, as n panels `pitch` floats apart; `over` leads from a panel of the second row to the next one of the first
+function panel_rows.join(cfg, name, across)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Pairs of rows as rows of words."})
     local dst, src = p:pointer("dst", "float", "WIDTH LANES"), p:pointer("src", "const " .. cfg.dtype.c)
     local ld, n = p:integer("ld"), p:integer("n")
+    local over = across and p:integer("over") or ld
+    local pitch = across and p:integer("pitch") or cfg.vectors * lanes
     p:loop(n, function()
         local words = micro.join(p, cfg.product, cfg.dtype, "pair", cfg.vectors, src, ld, function(v)
             return p:at(src, v * lanes)
@@ -73,9 +76,9 @@ function panel_rows.join(cfg, name)
         for v = 0, cfg.vectors - 1 do
             p:op("store", p:at(dst, v * lanes), words[v])
         end
-        p:advance(src, ld)
-        p:advance(dst, cfg.vectors * lanes)
-    end, "pairs of rows")
+        p:advance(src, over)
+        p:advance(dst, pitch)
+    end, across and "panels" or "pairs of rows")
     return p
 end
 

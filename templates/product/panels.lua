@@ -114,10 +114,11 @@ function panels.few(names, cfg, plan)
     names.few, names.turn_sums = #names.token_rows > 0, "turn_sums"
 end
 
--- Adds the names of elements and of words, see micro.lua: panel_c is the type of panels whose columns are contracted.
+-- Adds the names of elements and of words, see micro.lua: panel_c is the type of panels whose columns are contracted; splits: of
+-- pairs, tokens become these too.
 function panels.words(names, cfg, plan)
     local dots = cfg.product.group > 1
-    names.dots, names.io, names.widen_io = dots, cfg.dtype.c, panels.convert(cfg.dtype, "widen")
+    names.dots, names.splits, names.io, names.widen_io = dots, dots, cfg.dtype.c, panels.convert(cfg.dtype, "widen")
     names.panel_c, names.depth = quantise.column_type(cfg), dots and "DEPTH" or "WIDTH"
     names.words = function(n) return dots and n .. " / 2" or n end                           -- of so many elements,
     names.words_of = function(n) return dots and ("(%s) / 2"):format(n) or n end             -- a sum
