@@ -3,8 +3,19 @@
 -- rows of I of a panel.
 local ir = require "ir"
 local activation = require "math.activation"
+local panel_rows = require "product.panel_rows"
+local quantise = require "product.quantise"
 
 local mlp_epilogue = {}
+
+-- Pointers to the next row of their panels; false: there is none.
+local function next_row(p, cfg, pointers)
+    for _, pointer in ipairs(pointers) do
+        if pointer then
+            p:advance(pointer, cfg.vectors * cfg.isa.lanes)
+        end
+    end
+end
 
 -- sides: {lo, hi}, vectors or nil
 local function clamped(p, x, sides, name)
@@ -30,14 +41,16 @@ local function inside(p, x, v, sides, name)
 end
 
 -- P = act(G) * S, or act(S) without a gate; G and S hold sums, which are clamped and S gets the offset.
--- keep: G, S and A become gate and up as the activation saw them and what it gave
+-- keep: G, S and A become gate and up as the activation saw them and what it gave, and of pairs P_0 is P in f32
 function mlp_epilogue.hidden(cfg, spec, keep)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "hidden", {"What the second product sees, for rows of I."})
     local rows = "WIDTH LANES"
-    local S, P, n = p:pointer("S", "float", rows), p:pointer("P", "float", rows), p:integer("n")
+    local panel = panel_rows.column(cfg)
+    local S, P, n = p:pointer("S", "float", rows), p:pointer("P", panel.dtype.c, rows), p:integer("n")
     local G = spec.gated and p:pointer("G", "float", rows)
     local A = spec.gated and keep and p:pointer("A", "float", rows)
+    local P_0 = keep and cfg.product.group > 1 and p:pointer("P_0", "float", rows)
     local act, clamp = activation[spec.activation].forward, spec.clamp or {}
     local function sides(name)
         local given = clamp[name] or {}
@@ -61,16 +74,19 @@ function mlp_epilogue.hidden(cfg, spec, keep)
             if A then
                 p:op("store", p:at(A, at), value)
             end
-            p:op("store", p:at(P, at), G and p:op("mul", "p" .. tag, value, up) or value)
+            value = G and p:op("mul", "p" .. tag, value, up) or value
+            panel.put(p, P, v, value)
+            if P_0 then
+                p:op("store", p:at(P_0, at), value)
+            end
         end
-        for _, pointer in ipairs{S, P, G or nil, A or nil} do
-            p:advance(pointer, cfg.vectors * lanes)
-        end
+        next_row(p, cfg, {S, P, G, A, P_0})
     end, "rows of I")
     return p
 end
 
--- Back through P = act(G) * U. S holds dO Wd^T; G and U become their gradients, P what the second product saw.
+-- Back through P = act(G) * U. S holds dO Wd^T; G and U become their gradients, P what the second product saw. Of pairs, U_0 and G_0
+-- hold gate and up in f32.
 -- limits: which sides there are; bounds (if any, or an offset): lo, hi of gate, lo, hi of up, what U lacks of the offset
 -- given: P holds act(G) already
 function mlp_epilogue.through(cfg, spec, limits, given)
@@ -78,8 +94,12 @@ function mlp_epilogue.through(cfg, spec, limits, given)
     local p = ir.program(cfg.isa, cfg.prefix .. (given and "through_given" or "through"),
         {"Gradients of gate and up, and p, for rows of I."})
     local rows = "WIDTH LANES"
-    local S, U, P, n = p:pointer("S", "const float", rows), p:pointer("U", "float", rows), p:pointer("P", "float", rows), p:integer("n")
-    local G = spec.gated and p:pointer("G", "float", rows)
+    local panel = panel_rows.column(cfg)
+    local S, U, P = p:pointer("S", "const float", rows), p:pointer("U", panel.dtype.c, rows), p:pointer("P", panel.dtype.c, rows)
+    local n, apart = p:integer("n"), cfg.product.group > 1
+    local G = spec.gated and p:pointer("G", panel.dtype.c, rows)
+    local U_0 = apart and p:pointer("U_0", "const float", rows)
+    local G_0 = apart and spec.gated and p:pointer("G_0", "const float", rows)
     local bounds = mlp_epilogue.bounded(spec) and p:pointer("bounds", "const float")
     local act = activation[spec.activation].both
     local function sides(name, first, tag)
@@ -90,7 +110,7 @@ function mlp_epilogue.through(cfg, spec, limits, given)
     p:loop(n, function()
         for v = 0, cfg.vectors - 1 do
             local tag, at = "_" .. v, v * lanes
-            local up = p:op("load", "up_given" .. tag, p:at(U, at))
+            local up = p:op("load", "up_given" .. tag, p:at(U_0 or U, at))
             if spec.up_offset ~= 0 then
                 up = p:op("add", "up_offset" .. tag, up, p:op("bcast", "offset" .. tag, p:at(bounds, 4)))
             end
@@ -98,24 +118,22 @@ function mlp_epilogue.through(cfg, spec, limits, given)
             up = clamped(p, up, of_up, "up" .. tag)
             if not G then
                 local value, slope = act(p, "act" .. tag, up)
-                p:op("store", p:at(P, at), value)
+                panel.put(p, P, v, value)
                 local du = p:op("mul", "du" .. tag, p:op("load", "dp" .. tag, p:at(S, at)), slope)
-                p:op("store", p:at(U, at), inside(p, du, up, of_up, "up" .. tag))
+                panel.put(p, U, v, inside(p, du, up, of_up, "up" .. tag))
             else
                 local of_gate = sides("gate", 0, tag)
-                local gate = clamped(p, p:op("load", "gate_given" .. tag, p:at(G, at)), of_gate, "gate" .. tag)
+                local gate = clamped(p, p:op("load", "gate_given" .. tag, p:at(G_0 or G, at)), of_gate, "gate" .. tag)
                 local value, slope = act(p, "act" .. tag, gate, given)
-                value = given and p:op("load", "act_given" .. tag, p:at(P, at)) or value
-                p:op("store", p:at(P, at), p:op("mul", "p" .. tag, value, up))
+                value = given and quantise.load(p, panel.dtype, "act_given" .. tag, p:at(P, at)) or value
+                panel.put(p, P, v, p:op("mul", "p" .. tag, value, up))
                 local dp = p:op("load", "dp" .. tag, p:at(S, at))
                 local dg = p:op("mul", "dg" .. tag, p:op("mul", "dp_up" .. tag, dp, up), slope)
-                p:op("store", p:at(G, at), inside(p, dg, gate, of_gate, "gate" .. tag))
-                p:op("store", p:at(U, at), inside(p, p:op("mul", "du" .. tag, dp, value), up, of_up, "up" .. tag))
+                panel.put(p, G, v, inside(p, dg, gate, of_gate, "gate" .. tag))
+                panel.put(p, U, v, inside(p, p:op("mul", "du" .. tag, dp, value), up, of_up, "up" .. tag))
             end
         end
-        for _, pointer in ipairs{S, P, U, G or nil} do
-            p:advance(pointer, cfg.vectors * lanes)
-        end
+        next_row(p, cfg, {S, P, U, G, U_0, G_0})
     end, "rows of I")
     return p
 end

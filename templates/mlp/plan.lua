@@ -2,8 +2,11 @@
 -- plan.lua - keys, arguments and plans of mlp_forward and mlp_backward, and the names that their templates' holes refer to.
 local dtype = require "dtype"
 local clamp = require "math.clamp"
+local dot = require "product.dot"
 local epilogue = require "mlp.epilogue"
 local keys = require "shared.keys"
+local panel_plan = require "product.panel_plan"
+local panel_rows = require "product.panel_rows"
 local panels = require "product.panels"
 local rows = require "shared.rows"
 
@@ -13,6 +16,20 @@ local types = keys.types
 local round_up = panels.round_up
 
 local formats = {"mxfp8_e4m3", "mxfp8_e5m2"}
+
+-- Plans and targets of a family: which plan of products it has, and what forbids pairs.
+local function planned(products, why_not)
+    return function(plan, spec, shape, info)
+        dot.choose(plan, spec, info, why_not(spec))
+        products(plan, spec, shape, info)
+    end, function(isa, spec, props)
+        return dot.uses(isa, spec, props, why_not(spec))
+    end
+end
+
+mlp.forward_plan, mlp.forward_uses = planned(panel_plan.forward, function() end)
+mlp.backward_plan, mlp.backward_uses = planned(panel_plan.both, panel_plan.no_pairs)
+mlp.params = dot.params
 
 -- Keys of both families, with the family's own between them, and those of its plan.
 function mlp.keys(own, plan)
@@ -34,7 +51,7 @@ function mlp.keys(own, plan)
         {"block_order", types.enum{"contiguous", "wrapx"}, default = "contiguous", later = true, doc = "which elements share a scale"},
         {"scale_rule", types.enum{"ocp", "wide"}, default = "ocp", later = true, doc = "of quantised operands"},
         "shard", "target", "spelling",
-        {"plan", types.map(plan), doc = "overrides of the planner, see moegen explain"}} do
+        {"plan", types.map{panel_plan.product_key, table.unpack(plan)}, doc = "overrides of the planner, see moegen explain"}} do
         list[#list + 1] = row
     end
     return keys.rows(list)
@@ -119,16 +136,21 @@ function mlp.backward_work(s)
     return work(s, gates(s) + 2 * (gates(s) + 1), dtype[s.output_dtype].size)
 end
 
+-- Words of the widest rows of tokens.
+local function widest(spec, plan)
+    return math.max(spec.H, spec.I_TP) // plan.group
+end
+
 local function constants(spec, plan)
-    local width = plan.vectors * plan.isa.lanes
+    local depth = panels.depth(plan)
     local list = {
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", 1, "expert"},
         {"GATES", gates(spec), "gate and up, or up alone"},
-        {"HK", round_up(spec.H, width), "rows of a panel over H, full panels of k"},
-        {"IK", round_up(spec.I_TP, width), "rows of a panel over I"},
-        {"GK", round_up(gates(spec) * spec.I_TP, width), "rows of a panel over gate and up"},
+        {"HK", round_up(spec.H, depth), "rows of a panel over H, full panels of k"},
+        {"IK", round_up(spec.I_TP, depth), "rows of a panel over I"},
+        {"GK", round_up(gates(spec) * spec.I_TP, depth), "rows of a panel over gate and up"},
     }
-    local shared = panels.constants(plan, math.max(spec.H, spec.I_TP), plan.block_bytes and dtype[spec.output_dtype].size)
+    local shared = panels.constants(plan, widest(spec, plan), plan.block_bytes and dtype[spec.output_dtype].size)
     return table.move(shared, 1, #shared, #list + 1, list)
 end
 
@@ -139,7 +161,7 @@ local function names_of(spec, plan, job, totals, gives)
     local lanes, io = plan.isa.lanes, dtype[spec.dtype]
     local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
         whole_segments = false, expects = false, clears = false, sums = false, staged = false,
-        turns = false, turns_whole = false, scalars = {{io, "widen"}}}
+        turns = false, turns_whole = false, scalars = {plan.group == 1 and {io, "widen"} or false}}
     panels.products(names, cfg, plan, totals)
     for _, give in ipairs(gives) do
         local dt = dtype[give[2]]
@@ -150,9 +172,15 @@ local function names_of(spec, plan, job, totals, gives)
     local function tiles(add)
         panels.tiles(names, cfg, plan, add)
         local width = plan.vectors * lanes
-        local stage = round_up(math.max(spec.H, spec.I_TP), 16) + 16
+        local stage = round_up(widest(spec, plan), 16) + 16
         add(rows.turn(cfg, "turn", {dtype = dtype.f32, stride = stage, s_units = "STAGE", pitch = width,
             along = lanes, step = lanes * width}))
+        if names.dots then
+            add(rows.words(cfg, dtype[spec.dtype], "words"))
+        end
+        if names.splits then
+            add(panel_rows.split(cfg, "split"))
+        end
         for _, give in ipairs(gives) do
             if spec[give[4]] >= lanes then
                 add(rows.transpose(cfg, dtype[give[2]], give[1] .. "_square", spec[give[4]]))
@@ -175,7 +203,7 @@ function mlp.forward_names(spec, plan, job)
     local save = spec.checkpoint == "save"
     local gives = {{"give_output", spec.output_dtype, "H", "H"}, save and {"give_kept", spec.dtype, "I", "I_TP"} or nil}
     local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, spec.H}, gives)
-    names.save, names.expects = save, true
+    names.save, names.expects, names.splits = save, true, false
     names.tiles = list_of(function(add)
         tiles(add)
         add(epilogue.hidden(cfg, spec, save))
@@ -208,6 +236,7 @@ function mlp.backward_names(spec, plan, job)
     names.turns = true
     names.turns_whole = spec.H >= lanes and (spec.I_TP >= lanes or both >= lanes)
     names.saved = spec.checkpoint == "saved"
+    names.widens = names.widens or names.saved
     names.bounds = epilogue.bounded(spec) and bounds(spec)
     names.tiles = list_of(function(add)
         tiles(add)

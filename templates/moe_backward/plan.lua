@@ -17,17 +17,12 @@ local bound, limits, convert, round_up = clamp.bound, clamp.limits, panels.conve
 
 backward.plan_keys = {panel_plan.product_key, table.unpack(panel_plan.keys)}
 
--- Pairs of I must not be a gate and an up.
-local function straddles(spec)
-    return spec.gated and spec.I_TP % 2 == 1 and "pairs of 16-bit elements would join a gate and an up" or nil
-end
-
 function backward.uses(isa, spec, props)
-    return dot.uses(isa, spec, props, straddles(spec))
+    return dot.uses(isa, spec, props, panel_plan.no_pairs(spec))
 end
 
 function backward.plan(plan, spec, shape, info)
-    dot.choose(plan, spec, info, straddles(spec))
+    dot.choose(plan, spec, info, panel_plan.no_pairs(spec))
     panel_plan.both(plan, spec, shape, info)
 end
 

@@ -122,9 +122,6 @@ function panel_plan.choose_sums(plan, info)
     plan:choose("t_unroll", panels.stores_bursts(plan.isa) and 2 or 4,
         "tokens of a step of a weight gradient's loop: the shorter a tile, the fewer may be wasted")
     check_steps(plan, info, "t_unroll")
-    if plan.t_unroll % (plan.group or 1) ~= 0 then
-        schema.complain(info, "plan.t_unroll", ("steps of %d tokens are no pairs"):format(plan.t_unroll))
-    end
 end
 
 -- How gradients of weights are cut. block_bytes: of A; rows, columns: of the largest gradients; size: bytes of an element
@@ -146,6 +143,12 @@ function panel_plan.both(plan, spec, shape, info)
     panel_plan.forward(plan, spec, shape, info)
     panel_plan.choose_sums(plan, info)
     panel_plan.choose_cuts(plan, 1 << 20, longest(spec), longest(spec), dtype[spec.output_dtype].size)
+end
+
+-- Why products over [gate | up] and gradients may not be of pairs, or nil.
+function panel_plan.no_pairs(spec)
+    local straddles = spec.gated and spec.I_TP % 2 == 1
+    return straddles and "pairs of 16-bit elements would join a gate and an up" or panel_plan.odd_steps(spec)
 end
 
 return panel_plan
