@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- amx.lua ROOT - the products of templates/product/tiles.lua in the three spellings, as C files in the current directory for
+-- amx.lua ROOT - the products of templates/tiles/amx.lua in the three spellings, as C files in the current directory for
 -- amx/driver.c. Prints the compiler flags of the intrinsics.
 local root = arg[1]
 dofile(root .. "/tests/generator.lua")(root)
@@ -7,7 +7,7 @@ local ir = require "ir"
 local print_bytes = require "vector.print_bytes"
 local print_c = require "vector.print_c"
 local target = require "target"
-local tiles = require "product.tiles"
+local tiles = require "tiles.amx"
 
 local isa = target.load("amx")
 local accumulators, dots = 6, 24   -- of the loop that only computes; dots: PEAK_DOTS of amx/tiles.h

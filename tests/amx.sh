@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The tile products of templates/product/tiles.lua: the scalar spelling against a plain product, bytes and intrinsics against
+# The tile products of templates/tiles/amx.lua: the scalar spelling against a plain product, bytes and intrinsics against
 # the scalar spelling where the CPU has AMX.
 #   amx.sh MOEGEN SOURCE [BUILD | --static FILE]     --static: only build FILE, a program for another machine (FILE --time)
 set -u

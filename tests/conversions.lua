@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- conversions.lua ROOT - for each target, into the current directory: how each dtype is widened and narrowed, alone and in pairs
--- (templates/product/quantise.lua), in the three spellings, for conversions/driver.c. Run by tests/meanings.sh.
+-- (templates/tiles/quantise.lua), in the three spellings, for conversions/driver.c. Run by tests/meanings.sh.
 --
 -- A program is void (void *out, const void *in, int64_t n), n times: a vector of elements of one type becomes as many of the other,
 -- or two vectors at a time.
@@ -8,7 +8,7 @@ local root = arg[1]
 dofile(root .. "/tests/generator.lua")(root)
 local dtype = require "dtype"
 local ir = require "ir"
-local quantise = require "product.quantise"
+local quantise = require "tiles.quantise"
 local spellings = dofile(root .. "/tests/spellings.lua")
 local target = require "target"
 

@@ -160,7 +160,8 @@ static void test_slow_dot(void)
     expect(500, "dtype: bf16\n", features, "avx512_bf16",
            "  product      widen      vdpbf16ps runs at 0.50 of the FMA rate here\n");
     expect(500, "dtype: bf16\noutput_dtype: f32\n", features, "avx512",
-           "  not          avx512_bf16 rounding intermediates to bf16 costs digits of an output in f32\n");
+           "  not          avx512_bf16 rounding intermediates to bf16 costs digits of an output in "
+           "f32\n");
     expect(500, "dtype: bf16\nplan: {product: dot}\n", features, "avx512_bf16",
            "  product      dot        given\n");
 }

@@ -3,13 +3,13 @@
 local dtype = require "dtype"
 local types = require("schema").types
 local dot = require "product.dot"
-local gemm = require "product.gemm"
-local heights = require "product.heights"
+local gemm = require "tiles.gemm"
+local heights = require "tiles.heights"
 local limits = require "shared.limits"
-local panel_rows = require "product.panel_rows"
+local panel_rows = require "tiles.panel_rows"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
-local rows = require "shared.rows"
+local rows = require "tiles.rows"
 
 local grouped = {}
 

@@ -3,8 +3,8 @@
 -- rows of I of a panel.
 local ir = require "ir"
 local activation = require "math.activation"
-local panel_rows = require "product.panel_rows"
-local quantise = require "product.quantise"
+local panel_rows = require "tiles.panel_rows"
+local quantise = require "tiles.quantise"
 
 local mlp_epilogue = {}
 

@@ -6,9 +6,9 @@ local dot = require "product.dot"
 local epilogue = require "mlp.epilogue"
 local keys = require "shared.keys"
 local panel_plan = require "product.panel_plan"
-local panel_rows = require "product.panel_rows"
+local panel_rows = require "tiles.panel_rows"
 local panels = require "product.panels"
-local rows = require "shared.rows"
+local rows = require "tiles.rows"
 
 local mlp = {}
 

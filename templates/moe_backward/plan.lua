@@ -4,12 +4,12 @@ local dtype = require "dtype"
 local clamp = require "math.clamp"
 local activation = require "math.activation"
 local dot = require "product.dot"
-local epilogue = require "product.epilogue"
+local epilogue = require "tiles.epilogue"
 local norm = require "math.norm"
-local panel_rows = require "product.panel_rows"
+local panel_rows = require "tiles.panel_rows"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
-local rows = require "shared.rows"
+local rows = require "tiles.rows"
 
 local backward = {}
 

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - the tensors and parts of moe_layer, and what its template's holes refer to.
 local dtype = require "dtype"
-local rows = require "shared.rows"
+local rows = require "tiles.rows"
 local types = require("schema").types
 
 local layer = {}

@@ -2,12 +2,12 @@
 -- panels.lua - what families with products in panels of tokens share: constants, names and tiles that the fragments
 -- matrix.c.in and matrix_gradient.c.in refer to. Their plan: panel_plan.lua; the layout of a panel: matrix.lua.
 local dtype = require "dtype"
-local heights = require "product.heights"
-local matrix = require "product.matrix"
-local micro = require "product.micro"
-local panel_rows = require "product.panel_rows"
-local quantise = require "product.quantise"
-local rows = require "shared.rows"
+local heights = require "tiles.heights"
+local matrix = require "tiles.matrix"
+local micro = require "tiles.micro"
+local panel_rows = require "tiles.panel_rows"
+local quantise = require "tiles.quantise"
+local rows = require "tiles.rows"
 
 local panels = {}
 

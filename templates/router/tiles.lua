@@ -2,10 +2,10 @@
 -- tiles.lua - the tiles of the router's two passes.
 -- has, s (shape) and names: see plan.lua; cfg: isa, prefix, vectors, unroll, k_block, strip, many
 local dtype = require "dtype"
-local gemm = require "product.gemm"
+local gemm = require "tiles.gemm"
 local lanes = require "router.lanes"
-local product = require "product.narrow"
-local rows = require "shared.rows"
+local product = require "tiles.narrow"
+local rows = require "tiles.rows"
 
 local tiles = {}
 

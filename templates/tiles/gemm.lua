@@ -10,7 +10,7 @@
 --                rows, whose weights are used only once.
 -- Both multiply as cfg.product says, see micro.lua.
 local ir = require "ir"
-local micro = require "product.micro"
+local micro = require "tiles.micro"
 
 local gemm = {}
 

@@ -2,8 +2,8 @@
 -- narrow.lua - register tiles of S = A B for matrices of which one is narrow. A is f32 at any strides; B is a packed panel of
 -- f32, `vectors` vectors to a row.
 local ir = require "ir"
-local micro = require "product.micro"
-local quantise = require "product.quantise"
+local micro = require "tiles.micro"
+local quantise = require "tiles.quantise"
 
 local product = {}
 

@@ -11,9 +11,9 @@
 -- product(rows)    S[rows][WIDTH] += A * B, on its way copying the next weights; narrow: only one vector of columns
 -- gradient(rows)   C = A * B for some panels of columns, straight to memory, in its dtype
 local ir = require "ir"
-local micro = require "product.micro"
-local quantise = require "product.quantise"
-local row_tiles = require "shared.rows"
+local micro = require "tiles.micro"
+local quantise = require "tiles.quantise"
+local row_tiles = require "tiles.rows"
 
 local matrix = {}
 

@@ -4,7 +4,7 @@
 -- A word is what a lane multiplies in a step: an f32, or a pair of 16-bit elements whose two products a dot instruction adds.
 -- Everything around a step (panels, strides, blocks of k) counts in words.
 local dtype = require "dtype"
-local quantise = require "product.quantise"
+local quantise = require "tiles.quantise"
 
 local micro = {}
 

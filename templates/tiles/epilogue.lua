@@ -4,8 +4,8 @@
 local ir = require "ir"
 local activation = require "math.activation"
 local dtype = require "dtype"
-local panel_rows = require "product.panel_rows"
-local quantise = require "product.quantise"
+local panel_rows = require "tiles.panel_rows"
+local quantise = require "tiles.quantise"
 
 local epilogue = {}
 

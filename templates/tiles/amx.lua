@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- tiles.lua - products on matrix tiles (16 rows of 64 bytes): S += A * B, A and B bf16, S f32.
+-- amx.lua - products on matrix tiles (16 rows of 64 bytes): S += A * B, A and B bf16, S f32.
 --
 -- A   16 rows for each tile of rows, 32 elements of each in one step of K
 -- B   16 columns for each tile of columns; two rows of K interleaved: element 2 n + k % 2 of row k / 2

@@ -2,7 +2,7 @@
 -- rows.lua - tiles over rows of n vectors: move, transpose, sum, zero.
 local dtype = require "dtype"
 local ir = require "ir"
-local quantise = require "product.quantise"
+local quantise = require "tiles.quantise"
 
 local rows = {}
 

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- sweep.lua - register tiles of S += A B for so few rows that memory is the limit, in f32; see gemm.lua.
 local ir = require "ir"
-local quantise = require "product.quantise"
+local quantise = require "tiles.quantise"
 
 -- S += A * B for all vectors of columns of `panels` panels, 4 rows of B at a time: memory is read in its order, at its speed.
 -- b_0 .. b_3 point to the 4 rows; vectors of a panel are `second` apart, panels `step`; `jump` leads to the next 4 rows and

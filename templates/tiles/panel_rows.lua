@@ -3,8 +3,8 @@
 -- matrix.lua.
 local dtype = require "dtype"
 local ir = require "ir"
-local micro = require "product.micro"
-local quantise = require "product.quantise"
+local micro = require "tiles.micro"
+local quantise = require "tiles.quantise"
 
 local panel_rows = {}
 
