@@ -236,11 +236,13 @@ function mlp.backward_names(spec, plan, job)
     names.turns = true
     names.turns_whole = spec.H >= lanes and (spec.I_TP >= lanes or both >= lanes)
     names.saved = spec.checkpoint == "saved"
-    names.widens = names.widens or names.saved
     names.bounds = epilogue.bounded(spec) and bounds(spec)
     names.tiles = list_of(function(add)
         tiles(add)
         add(rows.move(cfg, "move", {}))
+        if names.dots and names.saved then
+            add(rows.move(cfg, "widen", {from = dtype[spec.dtype]}))
+        end
         local limits = clamp.limits(spec, dtype.f32)
         add(epilogue.through(cfg, spec, limits))
         if names.saved and spec.gated then

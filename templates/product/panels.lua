@@ -120,7 +120,6 @@ function panels.words(names, cfg, plan)
     local dots = cfg.product.group > 1
     names.dots, names.splits, names.io, names.widen_io = dots, dots, cfg.dtype.c, panels.convert(cfg.dtype, "widen")
     names.panel_c, names.depth = quantise.column_type(cfg), dots and "DEPTH" or "WIDTH"
-    names.widens = not dots                                                                  -- rows of tokens
     names.words = function(n) return dots and n .. " / 2" or n end                           -- of so many elements,
     names.words_of = function(n) return dots and ("(%s) / 2"):format(n) or n end             -- a sum
     names.pairs_of = function(panel) return dots and panel .. "_pairs" or panel end          -- the same panel, as B of a product
@@ -255,7 +254,7 @@ function panels.tiles(names, cfg, plan, add)
     if names.copies_edges then
         add(panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}))
     end
-    if names.widens then
+    if not names.dots then
         add(rows.move(cfg, "widen", {from = cfg.dtype}))
     end
     add(rows.zero(cfg, "zero"))
