@@ -60,12 +60,14 @@ end
 -- The plan's choice `product`, for dtypes whose pairs some instruction multiplies.
 function dot.choose(plan, spec, info, why_not, exact)
     local legal, why = dot.legal(spec, plan.isa, why_not, exact)
-    if spec.plan and spec.plan.product == "dot" and not legal then
-        schema.complain(info, "plan.product", why)
-    elseif dtype[spec.dtype].dot or spec.plan and spec.plan.product then   -- `widen` is always so
+    local given = spec.plan and spec.plan.product
+    if given == "dot" and not legal then   -- what keeps it from a target that has them says more
+        schema.complain(info, "plan.product", plan.used ~= "given" and plan.used or why)
+    end
+    if dtype[spec.dtype].dot or given then   -- `widen` is always so
         plan:choose("product", legal and plan.pays ~= false and "dot" or "widen", plan.used or why)
     end
-    plan.group = plan.product == "dot" and 2 or 1   -- rows of K to a row of a packed panel
+    plan.group = legal and plan.product == "dot" and 2 or 1   -- rows of K to a row of a packed panel
 end
 
 -- The op of the products, when it is not FMA.
