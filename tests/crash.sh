@@ -13,14 +13,15 @@ MOEGEN_TEMPLATE_DIR=$tmp MOEGEN_CACHE_DIR=$tmp/cache
 export MOEGEN_TEMPLATE_DIR MOEGEN_CACHE_DIR
 ulimit -c 0
 
-# inject FAMILY TEXT: after the first line of the kernel's body
+# inject TEMPLATE TEXT: after the line of the kernel's body that knows the arguments
 inject() {
-  awk -v text="$2" '{ print } /^static int32_t on_rank\(/ { inside = 1 } inside && / \*a = \(/ { print text; inside = 0; done = 1 }
+  awk -v text="$2" '{ print } /^static int32_t on_rank\(/ { inside = 1 }
+    inside && / (\*a|w.args) = \(/ { print text; inside = 0; done = 1 }
     END { exit !done }' "$tmp/templates/$1.c.in" >"$tmp/new" && mv "$tmp/new" "$tmp/templates/$1.c.in" || exit 1
 }
-inject mlp_forward '@ if plan.spelling == "scalar" then
-    if (a->S == 1 && worker && worker->rank == 1) {
-        *(volatile int32_t *)(uintptr_t)(a->S - 1) = 1;
+inject shared/call '@ if plan.spelling == "scalar" and spec.kernel == "mlp_forward" then
+    if (w.args->S == 1 && worker && worker->rank == 1) {
+        *(volatile int32_t *)(uintptr_t)(w.args->S - 1) = 1;
     }
 @ end'
 inject moe_index '    if (a->T > 0) {
