@@ -18,7 +18,7 @@ local round_up, convert = panels.round_up, panels.convert
 local int = types.int
 
 grouped.plan_keys = {
-    panel_plan.product_key,
+    dot.key,
     {"prefetch", int(1, 1024), optional = true, doc = "rows of weights fetched ahead of those that are packed (dX)"},
     {"stage_bytes", int(1, limits.BLOCK_BYTES), optional = true, doc = "of rows of an unaligned gradient that are put together first (dW)"},
     table.unpack(panel_plan.keys),

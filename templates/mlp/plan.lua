@@ -51,7 +51,7 @@ function mlp.keys(own, plan)
         {"block_order", types.enum{"contiguous", "wrapx"}, default = "contiguous", later = true, doc = "which elements share a scale"},
         {"scale_rule", types.enum{"ocp", "wide"}, default = "ocp", later = true, doc = "of quantised operands"},
         "shard", "target", "spelling",
-        {"plan", types.map{panel_plan.product_key, table.unpack(plan)}, doc = "overrides of the planner, see moegen explain"}} do
+        {"plan", types.map{dot.key, table.unpack(plan)}, doc = "overrides of the planner, see moegen explain"}} do
         list[#list + 1] = row
     end
     return keys.rows(list)

@@ -15,7 +15,7 @@ local backward = {}
 
 local bound, limits, convert, round_up = clamp.bound, clamp.limits, panels.convert, panels.round_up
 
-backward.plan_keys = {panel_plan.product_key, table.unpack(panel_plan.keys)}
+backward.plan_keys = {dot.key, table.unpack(panel_plan.keys)}
 
 function backward.uses(isa, spec, props)
     return dot.uses(isa, spec, props, panel_plan.no_pairs(spec))

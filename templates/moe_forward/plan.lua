@@ -19,7 +19,7 @@ local types = schema.types
 local int = types.int
 
 forward.plan_keys = {
-    {"product", types.enum{"widen", "dot"}, optional = true, doc = "of weights: widened to f32, or in pairs by a dot instruction"},
+    dot.key,
     {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
     {"unroll", int(1, 16), optional = true, doc = "k steps of a tile's loop body"},
     {"strip", int(1, 8), optional = true, doc = "panels packed together"},

@@ -11,6 +11,10 @@ local schema = require "schema"
 
 local dot = {}
 
+-- The key of plans.
+dot.key = {"product", schema.types.enum{"widen", "dot"}, optional = true,
+    doc = "of 16-bit elements: widened to f32, or in pairs by a dot instruction"}
+
 -- May the products of this spec be dot products on this target? Else false and why not. A spec's outputs must be as coarse as what
 -- is rounded on the way to them. why_not: what else forbids it, or nil; exact: nothing is rounded on the way
 function dot.legal(spec, isa, why_not, exact)

@@ -18,9 +18,6 @@ panel_plan.gradient_keys = {
     {"run_bytes", int(1, 65536), optional = true, doc = "of a weight gradient's row that are stored together, at least"},
 }
 
-panel_plan.product_key = {"product", schema.types.enum{"widen", "dot"}, optional = true,
-    doc = "of 16-bit elements: widened to f32, or in pairs by a dot instruction"}
-
 -- Why the steps that a spec gives are no pairs, or nil.
 function panel_plan.odd_steps(spec)
     local given = spec.plan and spec.plan.t_unroll or 2
@@ -66,7 +63,7 @@ function panel_plan.check(plan, info)
     if plan.few_rows and plan.few_rows > plan.slab then
         schema.complain(info, "plan.few_rows", ("%d rows are more than a slab has, %d"):format(plan.few_rows, plan.slab))
     end
-    if plan.k_block and plan.slab and plan.k_block // (plan.group or 1) * plan.slab * 4 > limits.BLOCK_BYTES then
+    if plan.k_block and plan.slab and plan.k_block // plan.group * plan.slab * 4 > limits.BLOCK_BYTES then
         schema.complain(info, plan.spec.plan.k_block and "plan.k_block" or "plan.slab",
             ("%d products of %d rows are a block of more than %d bytes"):format(plan.k_block, plan.slab, limits.BLOCK_BYTES))
     end
@@ -75,7 +72,7 @@ end
 -- Blocks of weights: `rows` the most rows that a matrix has, `deep` the most products of a sum.
 function panel_plan.choose_block(plan, spec, info, k_block, rows, deep)
     local isa, depth = plan.isa, panels.depth(plan)
-    plan:choose("k_block", k_block * (plan.group or 1),
+    plan:choose("k_block", k_block * plan.group,
         "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
         limits.sum(spec, round_up(deep, depth), ("sums are of %d products"):format(deep), depth))
     panel_plan.choose_slab(plan, rows, "rows of weights that pass over the tokens together")

@@ -27,7 +27,7 @@ end
 
 -- Products that a row of a panel of A holds: elements of its words.
 function panels.depth(plan)
-    return plan.vectors * plan.isa.lanes * (plan.group or 1)
+    return plan.vectors * plan.isa.lanes * plan.group
 end
 
 -- cfg of the tiles.
@@ -68,7 +68,7 @@ end
 -- Adds constants of tokens as columns of panels and, if their elements have `size` bytes (none: no gradients), of gradients.
 function panels.token_constants(list, plan, size)
     list[#list + 1] = {"T_UNROLL", plan.t_unroll or 1, "tokens of a step of a loop over them"}
-    list[#list + 1] = {"EDGE", math.max(plan.isa.lanes * (plan.group or 1), plan.unroll or 1, plan.t_unroll or 1),
+    list[#list + 1] = {"EDGE", math.max(plan.isa.lanes * plan.group, plan.unroll or 1, plan.t_unroll or 1),
         "columns of which all are written if one is in use"}
     local more = size and gradient_constants(plan, size) or {}
     return table.move(more, 1, #more, #list + 1, list)

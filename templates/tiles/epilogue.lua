@@ -119,10 +119,10 @@ end
 
 -- x where it is strictly inside its clamp, else 0; v is the value that was clamped.
 local function inside(p, x, v, limits, name)
-    for side, limit in pairs(limits) do
-        local bound = p:const(name .. "_" .. side, limit + 0.0)
-        local open = side == "lo" and p:op("is_less", name .. "_above", bound, v) or p:op("is_less", name .. "_below", v, bound)
-        x = p:op("blend", ("%s_%s_open"):format(x.name, side), open, p:op("zero", name .. "_none_" .. side), x)
+    for _, side in ipairs{"lo", "hi"} do   -- the same text from every process
+        local bound = limits[side] and p:const(name .. "_" .. side, limits[side] + 0.0)
+        local open = bound and (side == "lo" and p:op("is_less", name .. "_above", bound, v) or p:op("is_less", name .. "_below", v, bound))
+        x = open and p:op("blend", ("%s_%s_open"):format(x.name, side), open, p:op("zero", name .. "_none_" .. side), x) or x
     end
     return x
 end

@@ -28,9 +28,9 @@ function micro.pairs(dt)
     }
 end
 
--- Of a plan with so many elements to a word (1, if it says nothing).
+-- Of a plan: `group` elements to a word.
 function micro.of(plan, dtype_name)
-    return (plan.group or 1) > 1 and micro.pairs(dtype[dtype_name]) or micro.widened
+    return plan.group > 1 and micro.pairs(dtype[dtype_name]) or micro.widened
 end
 
 -- acc[r][v] += a(r) * x[v], for all rows and so many vectors; a gives places in memory.
