@@ -9,6 +9,7 @@ local panel_plan = require "product.panel_plan"
 local panel_rows = require "tiles.panel_rows"
 local panels = require "product.panels"
 local rows = require "tiles.rows"
+local work = require "mlp.work"
 
 local mlp = {}
 
@@ -122,18 +123,18 @@ function mlp.backward_args(s)
 end
 
 -- written: bytes of gradients of an element
-local function work(s, products, written)
+local function work_of(s, products, written)
     local size = s.H * s.I_TP
     return {flops_per_token = 2 * products * size, weight_bytes = (gates(s) + 1) * size * (dtype[s.dtype].size + written)}
 end
 
 function mlp.forward_work(s)
-    return work(s, gates(s) + 1, 0)
+    return work_of(s, gates(s) + 1, 0)
 end
 
 -- As much as a call does that gets no intermediates.
 function mlp.backward_work(s)
-    return work(s, gates(s) + 2 * (gates(s) + 1), dtype[s.output_dtype].size)
+    return work_of(s, gates(s) + 2 * (gates(s) + 1), dtype[s.output_dtype].size)
 end
 
 -- Words of the widest rows of tokens.
@@ -160,8 +161,8 @@ local function names_of(spec, plan, job, totals, gives)
     local cfg = panels.cfg(spec, plan, job)
     local lanes, io = plan.isa.lanes, dtype[spec.dtype]
     local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
-        whole_segments = false, expects = false, clears = false, sums = false, staged = false,
-        turns = false, turns_whole = false, scalars = {plan.group == 1 and {io, "widen"} or false}}
+        whole_segments = false, expects = true, clears = false, sums = false, staged = false, enters = false,
+        routed_rows = "w->args->S > 0 ? w->args->S : 0", turns = false, turns_whole = false, scalars = {plan.group == 1 and {io, "widen"} or false}}
     panels.products(names, cfg, plan, totals)
     for _, give in ipairs(gives) do
         local dt = dtype[give[2]]
@@ -203,7 +204,8 @@ function mlp.forward_names(spec, plan, job)
     local save = spec.checkpoint == "save"
     local gives = {{"give_output", spec.output_dtype, "H", "H"}, save and {"give_kept", spec.dtype, "I", "I_TP"} or nil}
     local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, spec.H}, gives)
-    names.save, names.expects, names.splits = save, true, false
+    names.save, names.splits = save, false
+    work.forward(names, spec, save)
     names.tiles = list_of(function(add)
         tiles(add)
         add(epilogue.hidden(cfg, spec, save))
@@ -233,6 +235,7 @@ function mlp.backward_names(spec, plan, job)
     local both = gates(spec) * spec.I_TP
     local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, both, spec.H}, {{"give_gradient", spec.dtype, "H", "H"}})
     panels.gradients(names, cfg, plan, out, {add = spec.accumulate_grads, columns = {spec.H, spec.I_TP}, rows = {both, spec.H}})
+    work.backward(names)
     names.turns = true
     names.turns_whole = spec.H >= lanes and (spec.I_TP >= lanes or both >= lanes)
     names.saved = spec.checkpoint == "saved"

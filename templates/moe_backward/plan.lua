@@ -9,7 +9,9 @@ local norm = require "math.norm"
 local panel_rows = require "tiles.panel_rows"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
+local phases = require "product.phases"
 local rows = require "tiles.rows"
+local work = require "moe_backward.work"
 
 local backward = {}
 
@@ -108,9 +110,8 @@ end
 
 local function constants(spec, plan)
     local lanes = plan.isa.lanes
-    local group, depth, gates = plan.group, panels.depth(plan), spec.gated and 2 or 1
-    local hk, gk, has = round_up(spec.H, depth), round_up(gates * spec.I_TP, depth), steps(spec)
-    local dots = group > 1
+    local depth, gates = panels.depth(plan), spec.gated and 2 or 1
+    local hk, gk = round_up(spec.H, depth), round_up(gates * spec.I_TP, depth)
     local xrows, partials = math.max(hk, round_up(spec.H + 1, lanes)), (math.max(spec.I_TP, spec.H) + lanes - 1) // lanes
     local list = {
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
@@ -119,12 +120,8 @@ local function constants(spec, plan)
         {"XROWS", xrows, "rows of a panel of X: one more than H, of ones"},
         {"PROWS", spec.I_TP + 1, "rows of a panel of p: one more, of affinities"},
         {"PARTIALS", partials, "parts of the affinity's gradient"},
-        {"ALL_ROWS", (xrows * (has.pre and 2 or 1) + hk + gk + spec.I_TP + group) // group
-            + (dots and (hk * (has.again and 2 or 1) + gk) // group + (has.again and gk or 0) or 0)
-            + ((has.pre or has.affinity_sums or has.norm) and partials or 0)
-            + (has.norm and 1 + spec.I_TP + 2 * ((spec.I_TP + lanes - 1) // lanes) or 0), "floats for a column of all panels"},
     }
-    local shared = panels.constants(plan, math.max(hk, gk) // group, dtype[spec.output_dtype].size)
+    local shared = panels.constants(plan, math.max(hk, gk) // plan.group, dtype[spec.output_dtype].size)
     return table.move(shared, 1, #shared, #list + 1, list), shared
 end
 
@@ -143,12 +140,12 @@ function backward.names(spec, plan, job)
     local names = {
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         bias_c = bias.c, affinity_c = affinity.c,
-        dx = dx.c, narrow_dx = dx.narrow ~= nil,
+        narrow_dx = dx.narrow ~= nil, routed_rows = "w->args->N * B", enters = true,
         whole_segments = false, expects = true,
         sums = {apart = true, first = "from", row = "H", is_long = spec.H >= isa.lanes, rounded = dx.narrow and
             {output = "hidden_states_grad", c = dx.c, tile = "narrow_dx", narrow = convert(dx, "narrow"), rows = "tokens(w->args->T)"}},
         clears = true,
-        turns = has.again, turns_whole = has.again and spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
+        turns_whole = has.again and spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
         eps = norm.number(spec.norm_eps),
         widen_bias = convert(bias, "widen"), widen_affinity = convert(affinity, "widen"),
         narrow_affinity = convert(affinity, "narrow"),
@@ -163,6 +160,9 @@ function backward.names(spec, plan, job)
     panels.products(names, cfg, plan, totals)
     panels.gradients(names, cfg, plan, out, {add = has.add, columns = {gates * spec.I_TP, spec.H},
         rows = {spec.H, spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil}})
+    names.phases = phases.of(work.phases(names, has))
+    names.turns = names.phases.turns
+    work.space(names, has)
     names.tiles = function()
         local list = {}
         local function add(tile)

@@ -8,6 +8,7 @@ local micro = require "tiles.micro"
 local panel_rows = require "tiles.panel_rows"
 local quantise = require "tiles.quantise"
 local rows = require "tiles.rows"
+local workspace = require "shared.workspace"
 
 local panels = {}
 
@@ -61,7 +62,7 @@ local function gradient_constants(plan, size)
         {"ROW_FLOATS", plan.row_bytes // 4, "floats of B that groups of a weight gradient's rows pass over"},
         {"ROW_PANELS", run, "panels of columns that they pass over at least"},
         {"LINE_PANELS", line, "panels of columns of a cache line"},
-        {"BURST", (plan.tile_rows * most * size + 3) // 4, "floats for a group of rows that are put together, then stored"},
+        {"BURST", plan.tile_rows * most, "elements of a group of rows that are put together, then stored"},
     }, 1, 5, #list + 1, list)
 end
 
@@ -93,6 +94,45 @@ function panels.constants(plan, wide, size)
         {"TEAM_ROWS", 192, "columns of a batch for each rank of a team"},
         {"STAGE", panels.round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},
     }, plan, size)
+end
+
+-- Adds to the rows of workspace.lua what products and gradients keep. has: turned, words of a panel of pairs that nobody keeps; row,
+-- how long rows are whose columns have gradients: C
+function panels.work(names, list, has)
+    local function add(...)
+        list[#list + 1] = {...}
+        list[#list].own = true
+    end
+    add("stage", "float", {"LANES", "STAGE"}, "rows on their way into panels")
+    if names.splits then
+        add("turned", "float", {has.turned, "WIDTH"}, "and those of a panel of pairs")
+    end
+    if names.product_rows then
+        local block = {"K_PANELS", "SLAB", "WIDTH"}
+        add("S", "float", {"columns", "SLAB"}, "sums")
+        list[#list].shape = "[panels][SLAB][WIDTH]"
+        add("A", "float", block, "weights at work,")
+        add("coming", "float", block, "and those of the next block,")
+        add("near", "const float *", nil, "tokens that come next")
+        add("ready", ("const %s *"):format(names.io), nil, "the next block in memory:")
+        list[#list].starts = "0"
+        add("ready_ld", "int64_t", nil, "rows so far apart,")
+        add("ready_rows", "int64_t", nil, "so many of which are in `coming`")
+        add("wanted", "int64_t", nil, "of so many;")
+        add("pace", "int64_t", nil, "rows that a tile copies after each panel")
+        add("after", ("const %s *"):format(names.io), nil, "the block after the next one, or NULL:")
+        add("after_ld", "int64_t", nil, "rows so far apart")
+    end
+    if names.gradient then
+        local panel = "ROW_PANELS * columns * WIDTH"
+        add("row", "float", {("least(most(ROW_FLOATS, %s), %s * columns)"):format(panel, has.row)},
+            "panels of rows of the columns of a weight's gradient")
+        list[#list].shape = ""
+        if names.bursts then
+            add("burst", names.out_c, {"BURST"}, "a group of its rows on their way to memory")
+        end
+    end
+    workspace.fill(names, list)
 end
 
 -- f(expression) that widens or narrows one element in C.

@@ -4,6 +4,7 @@
 --
 --     return {
 --         gives = {"struct_or_function", "ENUMERATOR"},   -- what others may use; all else that it defines is its own
+--         called = {"function"},                          -- what a table of the family names, see templates/product/phases.lua
 --         needs = {"fragment", "name"},                   -- included, or defined by who includes it, before it
 --         may = {"fragment", "name"},                     -- the same, of use where it is there
 --         later = {"name"},                               -- declared here, defined after it
@@ -51,6 +52,9 @@ local function parse(path, text)
         elseif not line:find("^@") then
             line = plain(line)
             defined(line, function(name, only)
+                if name == "hole" then
+                    return
+                end
                 local set = only and file.declares or file.defines
                 set[name] = n
                 file.steps[#file.steps + 1] = not only and {define = name} or nil
@@ -84,6 +88,11 @@ local function read_head(file, complain)
         head = {}
     end
     file.gives, file.needs, file.may, file.later = set_of(head.gives), set_of(head.needs), set_of(head.may), set_of(head.later)
+    for _, name in ipairs(head.called or {}) do
+        if not file.defines[name] then
+            complain(file, name, "says '%s' is called, but does not define it", name)
+        end
+    end
     file.used, file.needed = {}, {}
     for name in pairs(file.gives) do
         local word = file.is_part and select(2, file.text:gsub("%f[%w_]" .. name .. "%f[^%w_]", "")) > 1

@@ -1,0 +1,59 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- work.lua - what a call of an MLP family keeps, see workspace.lua, and what its tokens go through, see phases.lua.
+local panels = require "product.panels"
+local phases = require "product.phases"
+
+local work = {}
+
+-- Parts of the rows of panels over H.
+local function gather(names)
+    return {"GATHER", parts = ("HK / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"}
+end
+
+function work.forward(names, spec, save)
+    local io, dots, words, floats = names.panel_c, names.dots, names.words, names.as_floats
+    local slab = "[panels][SLAB][WIDTH]"
+    names.phases = phases.of{
+        gather(names),
+        {"HIDDEN", rows = "I", all = "GATES * I", k = "H", weights = "gate_up_weights", layout = "k", gate = spec.gated or nil,
+            by = {floats "w->X", words "HK"}, run = "hidden_rows"},
+        {"OUTPUT", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = {floats "w->P", words "IK"},
+            run = "output_columns"},
+    }
+    panels.work(names, {
+        {"X", io, {"HK"}, dots and "hidden states, in pairs" or "hidden states", of = "columns"},
+        {"P", io, {"IK"}, dots and "what the second product sees, in pairs" or "what the second product sees", of = "columns"},
+        spec.gated and {"G", "float", {"columns", "SLAB"}, "sums of the gate", own = true, shape = slab},
+        save and spec.gated and {"act", "float", {"columns", "SLAB"}, "act(gate)", own = true, shape = slab},
+        save and dots and {"hidden", "float", {"columns", "SLAB"}, "P in f32", own = true, shape = slab},
+    }, {})
+end
+
+function work.backward(names)
+    local io, dots, words, pairs_of = names.panel_c, names.dots, names.words, names.pairs_of
+    names.phases = phases.of{
+        gather(names),
+        {"GATE_UP", rows = "rows_again(w)", all = "GATES * I", from = "first_again(w)", k = "H", weights = "gate_up_weights", layout = "k",
+            by = {pairs_of "w->X", words "HK"}, run = "gate_up_again"},
+        {"DOWN", rows = "I", k = "H", weights = "down_proj_weight", layout = "n", by = {pairs_of "w->dY", words "HK"},
+            run = "through_down", reads = {"GATHER", "GATE_UP"}},   -- all of gate and up may have been kept
+        {"TOKENS", rows = "H", k = "GATES * I", weights = "gate_up_weights", layout = "n", by = {pairs_of "w->GU", words "GK"},
+            run = "token_gradients"},
+        {"UP_GRADIENT", gradient = {"GATES * I", "H"}, run = "up_gradient", reads = {"DOWN"}},
+        {"DOWN_GRADIENT", gradient = {"H", "I"}, run = "down_gradient", reads = {"DOWN"}},
+    }
+    panels.work(names, {
+        {"X", io, {"HK"}, "hidden states", of = "columns"},
+        {"P", io, {"IK"}, "what the second product sees", of = "columns"},
+        {"dY", io, {"HK"}, "gradients of the output", of = "columns"},
+        {"GU", io, {"GK"}, "gate and up; then their gradients", of = "columns"},
+        dots and {"X_pairs", "float", {words "HK"}, "X, each word of two rows", of = "columns"},
+        dots and {"dY_pairs", "float", {words "HK"}, "dY, each word of two rows", of = "columns"},
+        dots and {"GU_pairs", "float", {words "GK"}, "GU, each word of two rows", of = "columns"},
+        dots and {"seen", "float", {"GK"}, "gate and up as the activation saw them", of = "columns"},
+        {"held", "float", {"(GATES * I + 1) * (int64_t)HK + (H + 1) * (int64_t)IK"}, "gradients of weights, over the segments",
+            when = "rows > PASS_ROWS", shape = ""},
+    }, {turned = "SLAB / 2", row = "most(HK, IK)"})
+end
+
+return work

@@ -1,0 +1,61 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- work.lua - what a call of moe_backward keeps, see workspace.lua, and what its segments go through, see phases.lua.
+local panels = require "product.panels"
+
+local work = {}
+
+-- names: what panels.lua adds; has: see plan.lua; types: C types: bias, sum of what hidden states' gradients are
+function work.space(names, has)
+    local io, dots, words = names.panel_c, names.dots, names.words
+    return panels.work(names, {
+        {"id", "int32_t", {"rows"}, "token of a row"},
+        {"slot", "int64_t", {"rows"}, "its place in token_position_to_id"},
+        {"X", io, {"XROWS"}, "hidden states; row H: ones", of = "columns"},
+        has.pre and {"scaled", "float", {"XROWS"}, "the same times the affinities", of = "columns"},
+        {"dY", io, {"HK"}, "gradients of the output", of = "columns"},
+        {"GU", io, {"GK"}, "gate and up; then their gradients", of = "columns"},
+        dots and {"dY_pairs", "float", {words "HK"}, "dY, each word of two rows", of = "columns"},
+        dots and {"GU_pairs", "float", {words "GK"}, "GU, each word of two rows", of = "columns"},
+        dots and has.again and {"X_pairs", "float", {words "HK"}, "X, each word of two rows", of = "columns"},
+        dots and has.again and {"seen", "float", {"GK"}, "gate and up as the activation saw them", of = "columns"},
+        {"P", io, {"PROWS"}, "what the second product saw; row I: affinities", of = "columns"},
+        (has.affinity_sums or has.pre) and {"partial", "float", {"PARTIALS"}, "parts of the affinities' gradients", of = "columns",
+            shape = "[PARTIALS][columns]"},
+        has.norm and {"factor", "float", {1}, "1 / deviation of gate and up", of = "columns", shape = "[columns]"},
+        has.norm and {"dN", "float", {"I"}, "gradients of normalised rows, times weight plus bias", of = "columns"},
+        has.norm and {"back", "float", {"PARTIALS", 2}, "sums of them", of = "columns", shape = "[vectors of I][panels][2][WIDTH]"},
+        has.norm and {"dnorm", "float", {"I", 2}, "gradients of weight and bias, over the parts of an expert"},
+        {"Y", "float", {"w->columns", "H"}, "what each row adds to the gradients of hidden states", when = "apart(w)",
+            shape = "[columns][H]"},
+        {"held", "float", {"(GATES * I + WIDTH - 1) / WIDTH * (H + (int64_t)1) + (H + WIDTH - 1) / WIDTH * (I + (int64_t)1)", "WIDTH"},
+            "gradients of an expert's weights, over its parts", when = "rows > PASS_ROWS", shape = ""},
+        names.narrow_dx and {"sum", "float", {"tokens(w->args->T)", "H"}, "gradients of hidden states"},
+        {"at", "int64_t", {"columns"}, "row of a column, or -1", own = true},
+        {"out", "float *", {"columns"}, "where the gradient of its hidden state is summed", own = true},
+        {"a", "float", {"columns"}, "affinity", own = true},
+        {"nowhere", "float", {"H"}, "where columns without a token are added", own = true},
+        has.norm and {"norm", "float", {"I", 2}, "weight and bias of the expert's normalisation", own = true},
+        has.norm and {"row_sums", "float", {"SLAB", 2, "WIDTH"}, "of what `through` sums over columns", own = true},
+    }, {turned = words "HK", row = "most(HK, GK)"})
+end
+
+function work.phases(names, has)
+    local X = has.pre and {"w->scaled", "XROWS"} or {"w->X", "XROWS"}
+    return {
+        {"GATHER", parts = ("HK / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"},
+        has.again and {"GATE_UP", rows = "GATES * I", k = "H", weights = "gate_up_proj_weight", layout = "n",
+            by = names.dots and {"w->X_pairs", "HK / 2"} or X, run = "gate_up_again"},
+        has.norm and {"NORM", panels = true, run = "normalise"},
+        {"DOWN", rows = "I", k = "H", weights = "down_proj_weight", layout = "k",
+            by = {names.pairs_of "w->dY", names.words "HK"}, run = "through_down"},
+        has.norm and {"NORM_BACK", panels = true, run = "through_norm"},
+        {"TOKENS", rows = "H", k = "GATES * I", weights = "gate_up_proj_weight", layout = "k",
+            by = {names.pairs_of "w->GU", names.words "GK"}, run = "token_gradients"},
+        (has.post or has.pre) and {"AFFINITIES", panels = true, run = "affinity_gradients",
+            reads = {has.pre and "TOKENS" or has.norm and "NORM_BACK" or "DOWN"}},
+        {"UP_GRADIENT", gradient = {"H", "GATES * I"}, run = "up_gradient", reads = {has.norm and "NORM_BACK" or "DOWN"}},
+        {"DOWN_GRADIENT", gradient = {"I", "H"}, run = "down_gradient", reads = {has.norm and "NORM_BACK" or "DOWN"}},
+    }
+end
+
+return work
