@@ -10,6 +10,7 @@ local panel_rows = require "tiles.panel_rows"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
 local rows = require "tiles.rows"
+local work = require "grouped_gemm.work"
 
 local grouped = {}
 
@@ -152,7 +153,7 @@ local function constants(spec, plan)
     end
     if spec.op == "dX" then
         local steps = round_up(spec.N, group * plan.unroll) // (group * plan.unroll)
-        add("STEPS", steps, "loops over all of N")
+        add("SLAB", group * steps * plan.unroll, "rows of weights packed at a time: all")
         add("PANEL", steps * plan.unroll * width, "floats of a packed panel")
         add("STRIDE", (round_up(steps * plan.unroll, 16) // 16 | 1) * 16, "floats between rows of dY: an odd number of cache lines")
         add("K_BLOCK", plan.k_block // group, (group > 1 and "pairs of " or "") .. "products of a partial sum")
@@ -200,7 +201,7 @@ local function dx_tiles(names, cfg, out, add)
     end
     add(gemm.pack(cfg))
     add(names.dots and rows.words(cfg, cfg.dtype, "words") or rows.move(cfg, "widen", {from = cfg.dtype}))
-    if names.float_rows then
+    if names.enters then
         add(panel_rows.collect_rows(cfg, {name = "collect_rows"}))
     end
     add(panel_rows.collect(cfg, {name = "collect", dtype = names.reduces and dtype.f32 or out}))
@@ -229,14 +230,15 @@ function grouped.names(spec, plan, job)
     local names = {
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
         out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
-        narrow_out = out.narrow ~= nil, out_size = out.size, lanes = lanes, staged = false, bursts = false,
-        clears = reduces(spec) or dw and not adds, turns = false,
-        whole_segments = false, expects = not dw, edges = edges, copies_edges = spec.K % panels.depth(plan) ~= 0,
+        narrow_out = out.narrow ~= nil, out_size = out.size, lanes = lanes, staged = false, bursts = false, in_place = false,
+        clears = reduces(spec) or dw and not adds, routed_rows = "w->args->M", edges = edges, parts_add = dw, reads_past = true,
+        scaled = false, long = spec.N, enters = dw or dx and (reduces(spec) or not out.narrow), copies_edges = spec.K % panels.depth(plan) ~= 0,
         -- a flat index names a row of the output
         once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
         product_rows = forward and heights.blocks(plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
-        packed_rows = heights.blocks(plan.tile_rows, 1, plan.tile_rows, {plan.tile_rows}), float_rows = reduces(spec) or not out.narrow,
-        strip = c.STRIP, whole = function(x) return dots and x .. " / 2" or x end,
+        packed_rows = heights.blocks(plan.tile_rows, 1, plan.tile_rows, {plan.tile_rows}), 
+        strip = c.STRIP, whole = function(x) return dots and x .. " / 2" or x end, times_group = dots and "2 * " or "",
+        steps = function(x) return dots and ("(%s + 1) / 2"):format(x) or x end,
         narrow_rows = forward and heights.blocks(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
         narrow_o = convert(out, "narrow"),
         widen_factor = factor and convert(factor, "widen"),
@@ -254,6 +256,7 @@ function grouped.names(spec, plan, job)
     elseif forward then
         panels.few(names, cfg, plan)
     end
+    work[spec.op](names)
     names.tiles = function()
         local list = {}
         local function add(tile)

@@ -13,13 +13,13 @@ end
 function work.forward(names, spec, save)
     local io, dots, words, floats = names.panel_c, names.dots, names.words, names.as_floats
     local slab = "[panels][SLAB][WIDTH]"
-    names.phases = phases.of{
+    phases.add(names, {
         gather(names),
         {"HIDDEN", rows = "I", all = "GATES * I", k = "H", weights = "gate_up_weights", layout = "k", gate = spec.gated or nil,
             by = {floats "w->X", words "HK"}, run = "hidden_rows"},
         {"OUTPUT", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = {floats "w->P", words "IK"},
             run = "output_columns"},
-    }
+    })
     panels.work(names, {
         {"X", io, {"HK"}, dots and "hidden states, in pairs" or "hidden states", of = "columns"},
         {"P", io, {"IK"}, dots and "what the second product sees, in pairs" or "what the second product sees", of = "columns"},
@@ -31,7 +31,7 @@ end
 
 function work.backward(names)
     local io, dots, words, pairs_of = names.panel_c, names.dots, names.words, names.pairs_of
-    names.phases = phases.of{
+    phases.add(names, {
         gather(names),
         {"GATE_UP", rows = "rows_again(w)", all = "GATES * I", from = "first_again(w)", k = "H", weights = "gate_up_weights", layout = "k",
             by = {pairs_of "w->X", words "HK"}, run = "gate_up_again"},
@@ -41,7 +41,7 @@ function work.backward(names)
             run = "token_gradients"},
         {"UP_GRADIENT", gradient = {"GATES * I", "H"}, run = "up_gradient", reads = {"DOWN"}},
         {"DOWN_GRADIENT", gradient = {"H", "I"}, run = "down_gradient", reads = {"DOWN"}},
-    }
+    })
     panels.work(names, {
         {"X", io, {"HK"}, "hidden states", of = "columns"},
         {"P", io, {"IK"}, "what the second product sees", of = "columns"},

@@ -9,7 +9,6 @@ local norm = require "math.norm"
 local panel_rows = require "tiles.panel_rows"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
-local phases = require "product.phases"
 local rows = require "tiles.rows"
 local work = require "moe_backward.work"
 
@@ -141,7 +140,6 @@ function backward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         bias_c = bias.c, affinity_c = affinity.c,
         narrow_dx = dx.narrow ~= nil, routed_rows = "w->args->N * B", enters = true,
-        whole_segments = false, expects = true,
         sums = {apart = true, first = "from", row = "H", is_long = spec.H >= isa.lanes, rounded = dx.narrow and
             {output = "hidden_states_grad", c = dx.c, tile = "narrow_dx", narrow = convert(dx, "narrow"), rows = "tokens(w->args->T)"}},
         clears = true,
@@ -160,8 +158,7 @@ function backward.names(spec, plan, job)
     panels.products(names, cfg, plan, totals)
     panels.gradients(names, cfg, plan, out, {add = has.add, columns = {gates * spec.I_TP, spec.H},
         rows = {spec.H, spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil}})
-    names.phases = phases.of(work.phases(names, has))
-    names.turns = names.phases.turns
+    work.phases(names, has)
     work.space(names, has)
     names.tiles = function()
         local list = {}

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- work.lua - what a call of moe_backward keeps, see workspace.lua, and what its segments go through, see phases.lua.
 local panels = require "product.panels"
+local phases = require "product.phases"
 
 local work = {}
 
@@ -41,7 +42,7 @@ end
 
 function work.phases(names, has)
     local X = has.pre and {"w->scaled", "XROWS"} or {"w->X", "XROWS"}
-    return {
+    phases.add(names, {
         {"GATHER", parts = ("HK / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"},
         has.again and {"GATE_UP", rows = "GATES * I", k = "H", weights = "gate_up_proj_weight", layout = "n",
             by = names.dots and {"w->X_pairs", "HK / 2"} or X, run = "gate_up_again"},
@@ -55,7 +56,7 @@ function work.phases(names, has)
             reads = {has.pre and "TOKENS" or has.norm and "NORM_BACK" or "DOWN"}},
         {"UP_GRADIENT", gradient = {"H", "GATES * I"}, run = "up_gradient", reads = {has.norm and "NORM_BACK" or "DOWN"}},
         {"DOWN_GRADIENT", gradient = {"I", "H"}, run = "down_gradient", reads = {has.norm and "NORM_BACK" or "DOWN"}},
-    }
+    })
 end
 
 return work

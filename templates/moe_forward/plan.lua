@@ -12,6 +12,7 @@ local micro = require "tiles.micro"
 local norm = require "math.norm"
 local rows = require "tiles.rows"
 local sweep = require "tiles.sweep"
+local work = require "moe_forward.work"
 
 local forward = {}
 
@@ -151,8 +152,10 @@ local function constants(spec, plan)
         {"K_BLOCK", plan.k_block // plan.group, (plan.group > 1 and "pairs of " or "") .. "products of a partial sum"},
         {"IDLE", ((plan.strip - 1) * panel + k // plan.k_block + 2) * width, "floats that tiles which pack nothing may store to"},
         {"STRIDE", plan.stride, "floats between rows of X and P: an odd number of cache lines"},
-        {"SEGMENT_ROWS", plan.segment_rows, "rows that share packed weights"},
-        {"BATCH_ROWS", plan.batch_rows, "rows between barriers, for each rank"},
+        {"PASS_ROWS", plan.segment_rows, "rows of a segment, that share packed weights"},
+        {"PASS_PANELS", (plan.segment_rows + width - 1) // width, "of WIDTH such rows"},
+        {"TEAM_ROWS", plan.batch_rows, "rows of a batch, for each rank of a team"},
+        {"T_UNROLL", 1, "rows that segments are filled up to"},
         {"DIRECT_ROWS", plan.direct_rows, "up to so many rows read weights in place"},
         {"DIRECT_STRIP", plan.direct_strip, "panels of a strip whose weights are read in place"},
         {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
@@ -161,8 +164,8 @@ local function constants(spec, plan)
         {"RUN", run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
         {"DIRECT_K", plan.direct_k // plan.group * plan.group, "rows of weights per pass of direct tiles"},
         {"FETCHED", (16 << 10) // dtype[spec.dtype].size, "elements of weights fetched ahead where few rows stream them"},
+        {"DEEP", k, "rows of the taller matrix"},
         {"PREFETCH", plan.prefetch, "rows of weights fetched ahead"},
-        {"EDGE", (spec.I_TP % up ~= 0 or spec.H % width ~= 0) and 1 or 0, "a panel may lack columns"},
     }
     if plan.group > 1 then
         list[#list + 1] = {"SWEPT_ROWS", heights.swept(plan), "up to so many rows are multiplied in f32: they wait for memory"}
@@ -194,21 +197,25 @@ function forward.names(spec, plan, job)
         io = io.c, bias_c = dtype[spec.bias_dtype].c,
         narrow_output = out.narrow ~= nil,
         eps = norm.number(spec.norm_eps),
-        row_out = (out.narrow and "w->sum" or "a->output") .. " + w->id[r] * H",
-        by_block = plan.shard == "block", expects = false, whole_segments = plan.shard == "block", by_part = plan.shard == "intermediate",
+        in_place = true, reads_past = false, clears = true, parts_add = false,
+        scaled = has.affinity_on_x, long = spec.H, routed_rows = "w->args->N * B",
+        groups = {most = "w->args->N", count = "w->groups", expert = "w->group_expert[e]"},
+        by_block = plan.shard == "block", whole_segments = plan.shard == "block", by_part = plan.shard == "intermediate",
         compensated = not io.narrow, dots = plan.group > 1,
         whole = function(x) return plan.group > 1 and x .. " / 2" or x end,   -- rows of a panel from rows of weights, of all
+        times_group = plan.group > 1 and "2 * " or "",
         times = plan.group > 1 and "group * " or "",   -- rows of weights from steps of direct tiles
         unpaired = plan.group > 1 and (spec.H % plan.group > 0 or spec.I_TP % plan.group > 0),   -- a last row of weights
         padding = plan.group > 1 and round_up(spec.I_TP, plan.group * plan.unroll) - spec.I_TP,   -- of a row of P: pairs and steps
         steps = function(x) return plan.group > 1 and ("(%s + 1) / 2"):format(x) or x end,   -- of all and a half
         transposes = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes,
-        edge_up = spec.I_TP % up ~= 0, edge_down = spec.H % (plan.vectors * isa.lanes) ~= 0,
+        edges = spec.I_TP % up ~= 0 or spec.H % (plan.vectors * isa.lanes) ~= 0, edge_down = spec.H % (plan.vectors * isa.lanes) ~= 0,
         down_vectors = spec.H >= plan.vectors * isa.lanes,
         packed_rows = heights.packed(plan), direct_tiles = direct.tiles, sweep_rows = heights.sweep(plan, not io.narrow),
         widen_io = convert(io, "widen"), narrow_io = convert(io, "narrow"),
         widen_bias = convert(dtype[spec.bias_dtype], "widen"), widen_affinity = convert(dtype[spec.affinity_dtype], "widen"),
-        sums = {apart = has.add or plan.shard == "intermediate", otherwise = true, first = "first", row = "H",
+        sums = {apart = has.add or plan.shard == "intermediate", otherwise = true, first = "from",
+            when = plan.shard == "intermediate" and "1" or not has.add and "0" or nil, row = "H",
             is_long = spec.H >= isa.lanes, rounded = out.narrow and {output = "output", c = out.c, tile = "narrow_output",
                 narrow = convert(out, "narrow"), rows = "tokens(w->args->T)"}},
         constants = constants(spec, plan),
@@ -216,6 +223,8 @@ function forward.names(spec, plan, job)
             (has.bias_up or has.bias_down or has.norm) and {dtype[spec.bias_dtype], "widen"} or false,
             has.checkpoint_up and {io, "narrow"} or false, {out, "narrow"}},
     }
+    work.phases(names, spec, has)
+    work.space(names, has)
     names.tiles = function()
         local list = {}
         for _, set in ipairs{{gemm.packed, names.packed_rows}, {gemm.direct, direct.rows}, {gemm.direct_pairs, direct.pairs},
@@ -243,7 +252,7 @@ function forward.names(spec, plan, job)
             list[#list + 1] = rows.words(cfg, io, "words")
         end
         if spec.H >= isa.lanes then
-            list[#list + 1] = rows.move(cfg, "gather", {from = io, scaled = has.affinity_on_x})
+            list[#list + 1] = rows.move(cfg, "widen", {from = io, scaled = has.affinity_on_x})
             if out.narrow then
                 list[#list + 1] = rows.move(cfg, "narrow_output", {to = out})
             end

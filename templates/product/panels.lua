@@ -107,7 +107,7 @@ function panels.work(names, list, has)
     if names.splits then
         add("turned", "float", {has.turned, "WIDTH"}, "and those of a panel of pairs")
     end
-    if names.product_rows then
+    if names.phases.products then
         local block = {"K_PANELS", "SLAB", "WIDTH"}
         add("S", "float", {"columns", "SLAB"}, "sums")
         list[#list].shape = "[panels][SLAB][WIDTH]"
@@ -123,16 +123,32 @@ function panels.work(names, list, has)
         add("after", ("const %s *"):format(names.io), nil, "the block after the next one, or NULL:")
         add("after_ld", "int64_t", nil, "rows so far apart")
     end
-    if names.gradient then
+    if names.gradient and not names.staged then
         local panel = "ROW_PANELS * columns * WIDTH"
+        if has.row then
         add("row", "float", {("least(most(ROW_FLOATS, %s), %s * columns)"):format(panel, has.row)},
             "panels of rows of the columns of a weight's gradient")
         list[#list].shape = ""
+        end
         if names.bursts then
             add("burst", names.out_c, {"BURST"}, "a group of its rows on their way to memory")
         end
     end
     workspace.fill(names, list)
+end
+
+-- Rows of workspace.lua for products of columns, of weights that have `deep` rows: C.
+function panels.strip_work(names, deep)
+    return {
+        {"sums", "int64_t", nil, "floats of the sums of a panel", starts = "(columns + 2 * TILE_ROWS) * WIDTH"},
+        {"S", "float", {"STRIP * w->sums" .. (names.in_place and " + DIRECT_STRIP * DIRECT_SUMS" or "")}, "sums", own = true, shape = "[panels of a strip]"},
+        {"idle", "float", {"IDLE"}, "where tiles that pack nothing store", own = true},
+        {"panel", "float", {"STRIP", "PANEL"}, "packed weights: in use,", own = true},
+        {"coming", "float", {"STRIP", "PANEL"}, "and coming", own = true},
+        {"packed", ("const %s *"):format(names.io), nil, "what is in `panel`: from here,", starts = "0"},
+        {"packed_panels", "int64_t", nil, "so many panels"},
+        names.edges and {"edge", names.io, {deep, "WIDTH"}, "columns of a panel that is not full", own = true},
+    }
 end
 
 -- f(expression) that widens or narrows one element in C.

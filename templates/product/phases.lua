@@ -6,6 +6,7 @@
 --     panels = true    by panels of tokens: run(w, panel)
 --     chunks = n       otherwise: run(w, index)
 --     gradient = {rows, columns}   of weights, into blocks: run(w, &block)
+--     columns = n      of the product of rows of tokens with `weights`: run(w, &strip), when their sums are in w->S
 --     rows = n         of the product of `weights` with panels of tokens: run(w, first row, rows), when their sums are in w->S
 -- Of a product also
 --     weights          the tensor
@@ -13,25 +14,46 @@
 --     by = {panels, rows}          what it multiplies, and the words of one of its panels
 --     all, from        the tensor's rows and the first one, if not all are multiplied
 --     gate             there are as many rows of a gate I rows before, whose sums are to be in w->G
+-- Of a product of columns
+--     weights, k       as above; ld: from a row of the tensor to the next one
+--     wide, second     columns of a panel; from its first vector of a row to its second one
+--     by               the rows that it multiplies
+--     before           a function that is called first
+--     in_parts         K is cut into PARTS parts, which are chunks of their own
 -- reads: the phases that a chunk waits for; the one before, unless it is given. All these are C.
 local phases = {}
 
--- Phases in order, without those that are false.
-function phases.of(list)
-    local all, names = {turns = false, products = false, gradients = false, gates = false}, {}
+-- What the fragments around a family's segments ask, unless it answers itself: see batches.c.in, strips.c.in, phases.c.in, queue.c.in.
+local usual = {
+    groups = {most = "E", count = "E", expert = "e"}, parts_add = true, in_place = false, enters = false, expects = false,
+    whole_segments = false, clears = false, sums = false, staged = false,
+}
+
+-- Adds the phases of a list, in order, without those that are false, and what follows of them.
+function phases.add(names, list)
+    local all, words = {turns = false, products = false, gradients = false, gates = false, columns = false, in_parts = false}, {}
     for _, row in ipairs(list) do
         if row then
             row.name = row[1]
-            row.reads = row.reads or {names[#names]}
-            names[#names + 1], all[#all + 1] = row.name, row
+            row.reads = row.reads or {words[#words]}
+            words[#words + 1], all[#all + 1] = row.name, row
             all.turns = all.turns or row.layout == "n"
             all.products = all.products or row.rows ~= nil
+            all.columns = all.columns or row.columns ~= nil
+            all.in_parts = all.in_parts or row.in_parts ~= nil
             all.gradients = all.gradients or row.gradient ~= nil
             all.gates = all.gates or row.gate ~= nil
         end
     end
-    all.names = table.concat(names, ", ")
-    return all
+    all.kinds = {all.products and "matrix" or nil}   -- of what products multiply by
+    all.kinds[#all.kinds + 1] = all.columns and "strip" or nil
+    all.names = table.concat(words, ", ")
+    for key, value in pairs(usual) do
+        if rawget(names, key) == nil then
+            names[key] = value
+        end
+    end
+    names.phases, names.turns, names.expects = all, all.turns, #all.kinds > 0
 end
 
 return phases

@@ -1,0 +1,67 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- work.lua - what a call of grouped_gemm keeps, see workspace.lua, and what its segments go through, see phases.lua.
+local panels = require "product.panels"
+local phases = require "product.phases"
+local workspace = require "shared.workspace"
+
+local work = {}
+
+-- Parts of the rows of panels.
+local function gather(names)
+    return {"GATHER", parts = ("ROWS / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"}
+end
+
+-- Flat indices that a row has, if two rows must not have the same.
+local function seen(names)
+    return names.once and {"seen", "float", {"rows"}, "flat indices that a row has"}
+end
+
+function work.forward(names)
+    phases.add(names, {gather(names), {"PRODUCT", rows = "N", k = "K", weights = "W", layout = "k", by = {"w->X", "APART"}, run = "columns_of_y"}})
+    panels.work(names, {
+        seen(names),
+        {"X", "float", {"APART"}, "rows of X, turned", of = "columns"},
+        {"out", "float", {"LANES", "SLAB"}, "parts of rows of Y", own = true},
+    }, {})
+end
+
+function work.dX(names)
+    phases.add(names, {
+        {"GATHER", parts = "w->rows", run = "gather_part"},
+        {"PRODUCT", columns = "K", k = "N", weights = "W", ld = "K", wide = "WIDTH", second = "LANES", by = "w->dY", run = "finish_columns"},
+    })
+    workspace.fill(names, {
+        seen(names),
+        {"dY", "float", {"STRIDE"}, "rows of A", of = "rows"},
+        names.reduces and {"Y", "float", {"most_rows", "K"}, "what each row adds to dX", when = "apart(w)"},
+        names.reduces and names.narrow_out and {"sum", "float", {"w->args->T", "K"}, "dX in f32"},
+        names.enters and {"out", "float *", {"columns + 8"}, "rows of dX", own = true},
+        table.unpack(panels.strip_work(names, "N")),
+    })
+end
+
+function work.dW(names)
+    phases.add(names, {gather(names), names.staged and {"PRODUCT", chunks = "steps_of(N, STAGED)", run = "staged_rows"}
+        or {"PRODUCT", gradient = {"N", "K"}, run = "block_of_dw"}})
+    local io, out, staged = names.panel_c, names.out_c, names.staged
+    panels.work(names, {
+        {"X_of_batch", "float", {names.words "w->columns" .. " + w->columns / WIDTH", "K_SLICES", "WIDTH"}, "rows of X",
+            shape = ("[K_SLICES][%s + 1][WIDTH]"):format(names.words "columns")},
+        {"X", "float *", nil, "those of the segment"},
+        {"pitch", "int64_t", nil, "floats between its slices"},
+        {"dY", io, {"APART"}, "rows of dY, turned", of = "columns"},
+        {"held", "float", {"K_SLICES", "N", "WIDTH"}, "an expert's gradient over its parts", when = "rows > PASS_ROWS"},
+        {"S", "float", {"PART_ROWS", "WIDTH"}, "sums", own = true},
+        staged and {"block", out, {"STAGED", "APART_STAGED"}, "rows of the gradient: at work,", own = true},
+        staged and {"other", out, {"STAGED", "APART_STAGED"}, "and those before, on their way", own = true},
+        staged and {"into", out .. " *", nil, "to here:"},
+        staged and {"done", "int64_t", nil, "so many", starts = "0"},
+        staged and {"rows_before", "int64_t", nil, "of so many have been stored, or are now:", starts = "0"},
+        staged and {"to", out .. " *", nil, "to here"},
+        staged and {"given", ("const %s *"):format(out), nil, "from here"},
+        staged and {"lines", "int64_t", nil, "so many cache lines,", starts = "0"},
+        staged and {"count", "int64_t", nil, "so many of them beside each group of rows", starts = "0"},
+    }, {turned = "ROWS / 2"})
+end
+
+return work

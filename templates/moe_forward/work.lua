@@ -1,0 +1,42 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- work.lua - what a call of moe_forward keeps, see workspace.lua, and what its segments go through, see phases.lua.
+local panels = require "product.panels"
+local phases = require "product.phases"
+local workspace = require "shared.workspace"
+
+local work = {}
+
+-- names, has: see plan.lua
+function work.space(names, has)
+    workspace.fill(names, {
+        {"groups", "int64_t", nil, "runs of blocks of one expert, each"},
+        {"group_expert", "int64_t", {"w->args->N"}, "its expert"},
+        {"id", "int32_t", {"rows"}, "token of a row"},
+        {"slot", "int64_t", {"rows"}, "its place in token_position_to_id"},
+        {"affinity", "float", {"rows"}, "of a row"},
+        {"outs", "int64_t", nil, "rows of `out`, 16 of them behind the last", starts = "rows + 16"},
+        {"out", "float *", {"PARTS", "w->outs"}, "where its output row is summed, in f32"},
+        {"P", "float", {"STRIDE"}, "act(gate) * up" .. (names.dots and ", f32 or pairs" or ""), of = "rows"},
+        {"held", "int64_t", nil, "rows of a batch, at most", starts = "most_rows"},
+        {"Y", "float", {"PARTS", "most_rows", "H"}, "what each row adds to the output", when = "apart(w)"},
+        names.narrow_output and {"sum", "float", {"tokens(w->args->T)", "H"}, "output in f32"},
+        {"gathered", "int64_t", nil, "segment whose hidden states are in X", starts = "-1"},
+        {"X", "float", {"columns", "STRIDE"}, "hidden states", own = true, shape = "[rows of a segment][STRIDE]"},
+        (has.bias_up or has.bias_down) and {"bias", "float", {"WIDTH"}, "of one panel", own = true},
+        has.norm and {"norm", "float", {3, "UP_PANELS * WIDTH"}, "weight and bias of an expert's normalisation; 1 for columns of I, else 0",
+            own = true},
+        table.unpack(panels.strip_work(names, "DEEP")),
+    })
+end
+
+function work.phases(names, spec, has)
+    phases.add(names, {
+        {"GATE_UP", columns = "I", k = "H", weights = "gate_up_proj_weight", ld = "GATES * I", wide = "UP_COLUMNS",
+            second = spec.gated and "I" or "LANES", before = "gather", by = "w->X", run = "finish_gate_up"},
+        has.norm and {"NORM", chunks = "1", run = "normalise"},
+        {"DOWN", columns = "H", k = "I", weights = "down_proj_weight", ld = "H", wide = "WIDTH", second = "LANES",
+            in_parts = names.by_part or nil, by = "w->P", run = "finish_down"},
+    })
+end
+
+return work
