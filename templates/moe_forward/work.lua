@@ -16,12 +16,11 @@ function work.space(names, has)
         {"affinity", "float", {"rows"}, "of a row"},
         {"outs", "int64_t", nil, "rows of `out`, 16 of them behind the last", starts = "rows + 16"},
         {"out", "float *", {"PARTS", "w->outs"}, "where its output row is summed, in f32"},
+        {"X", "float", {"STRIDE"}, "hidden states" .. (names.dots and ", f32 or pairs" or ""), of = "rows"},
         {"P", "float", {"STRIDE"}, "act(gate) * up" .. (names.dots and ", f32 or pairs" or ""), of = "rows"},
         {"held", "int64_t", nil, "rows of a batch, at most", starts = "most_rows"},
         {"Y", "float", {"PARTS", "most_rows", "H"}, "what each row adds to the output", when = "apart(w)"},
         names.narrow_output and {"sum", "float", {"tokens(w->args->T)", "H"}, "output in f32"},
-        {"gathered", "int64_t", nil, "segment whose hidden states are in X", starts = "-1"},
-        {"X", "float", {"columns", "STRIDE"}, "hidden states", own = true, shape = "[rows of a segment][STRIDE]"},
         (has.bias_up or has.bias_down) and {"bias", "float", {"WIDTH"}, "of one panel", own = true},
         has.norm and {"norm", "float", {3, "UP_PANELS * WIDTH"}, "weight and bias of an expert's normalisation; 1 for columns of I, else 0",
             own = true},
@@ -31,8 +30,9 @@ end
 
 function work.phases(names, spec, has)
     phases.add(names, {
+        {"GATHER", parts = "w->rows", run = "gather_part"},
         {"GATE_UP", columns = "I", k = "H", weights = "gate_up_proj_weight", ld = "GATES * I", wide = "UP_COLUMNS",
-            second = spec.gated and "I" or "LANES", before = "gather", by = "w->X", run = "finish_gate_up"},
+            second = spec.gated and "I" or "LANES", by = "w->X", run = "finish_gate_up"},
         has.norm and {"NORM", chunks = "1", run = "normalise"},
         {"DOWN", columns = "H", k = "I", weights = "down_proj_weight", ld = "H", wide = "WIDTH", second = "LANES",
             in_parts = names.by_part or nil, by = "w->P", run = "finish_down"},

@@ -18,7 +18,6 @@
 --     weights, k       as above; ld: from a row of the tensor to the next one
 --     wide, second     columns of a panel; from its first vector of a row to its second one
 --     by               the rows that it multiplies
---     before           a function that is called first
 --     in_parts         K is cut into PARTS parts, which are chunks of their own
 -- reads: the phases that a chunk waits for; the one before, unless it is given. All these are C.
 local phases = {}

@@ -4,6 +4,7 @@ local dtype = require "dtype"
 local limits = require "shared.limits"
 local tiles = require "router.tiles"
 local types = require("schema").types
+local work = require "router.work"
 
 local router = {}
 
@@ -227,6 +228,7 @@ function router.names(spec, plan, job)
             has.backward and {affinity, "widen"}, has.backward and has.accumulate and {grad, "widen"},
             has.backward and {grad, "narrow"}},
     }
+    work[spec.op](names, has)
     names.tiles = function()
         return tiles[spec.op](spec, has, cfg, s, names)
     end
