@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- work.lua - what a call of grouped_gemm keeps, see workspace.lua, and what its segments go through, see phases.lua.
-local panels = require "product.panels"
 local phases = require "product.phases"
+local space = require "product.space"
 local workspace = require "shared.workspace"
 
 local work = {}
@@ -17,8 +17,11 @@ local function seen(names)
 end
 
 function work.forward(names)
-    phases.add(names, {gather(names), {"PRODUCT", rows = "N", k = "K", weights = "W", layout = "k", by = {"w->X", "APART"}, run = "columns_of_y"}})
-    panels.work(names, {
+    phases.add(names, {
+        gather(names),
+        {"PRODUCT", rows = "N", k = "K", weights = "W", layout = "k", by = {"w->X", "APART"}, run = "columns_of_y"},
+    })
+    space.rows(names, {
         seen(names),
         {"X", "float", {"APART"}, "rows of X, turned", of = "columns"},
         {"out", "float", {"LANES", "SLAB"}, "parts of rows of Y", own = true},
@@ -28,7 +31,8 @@ end
 function work.dX(names)
     phases.add(names, {
         {"GATHER", parts = "w->rows", run = "gather_part"},
-        {"PRODUCT", columns = "K", k = "N", weights = "W", ld = "K", wide = "WIDTH", second = "LANES", by = "w->dY", run = "finish_columns"},
+        {"PRODUCT", columns = "K", k = "N", weights = "W", ld = "K", wide = "WIDTH", second = "LANES", by = "w->dY",
+            run = "finish_columns"},
     })
     workspace.fill(names, {
         seen(names),
@@ -36,7 +40,7 @@ function work.dX(names)
         names.reduces and {"Y", "float", {"most_rows", "K"}, "what each row adds to dX", when = "apart(w)"},
         names.reduces and names.narrow_out and {"sum", "float", {"w->args->T", "K"}, "dX in f32"},
         names.enters and {"out", "float *", {"columns + 8"}, "rows of dX", own = true},
-        table.unpack(panels.strip_work(names, "N")),
+        table.unpack(space.columns(names, "N")),
     })
 end
 
@@ -44,7 +48,7 @@ function work.dW(names)
     phases.add(names, {gather(names), names.staged and {"PRODUCT", chunks = "steps_of(N, STAGED)", run = "staged_rows"}
         or {"PRODUCT", gradient = {"N", "K"}, run = "block_of_dw"}})
     local io, out, staged = names.panel_c, names.out_c, names.staged
-    panels.work(names, {
+    space.rows(names, {
         {"X_of_batch", "float", {names.words "w->columns" .. " + w->columns / WIDTH", "K_SLICES", "WIDTH"}, "rows of X",
             shape = ("[K_SLICES][%s + 1][WIDTH]"):format(names.words "columns")},
         {"X", "float *", nil, "those of the segment"},

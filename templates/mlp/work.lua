@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- work.lua - what a call of an MLP family keeps, see workspace.lua, and what its tokens go through, see phases.lua.
-local panels = require "product.panels"
 local phases = require "product.phases"
+local space = require "product.space"
 
 local work = {}
 
@@ -20,7 +20,7 @@ function work.forward(names, spec, save)
         {"OUTPUT", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = {floats "w->P", words "IK"},
             run = "output_columns"},
     })
-    panels.work(names, {
+    space.rows(names, {
         {"X", io, {"HK"}, dots and "hidden states, in pairs" or "hidden states", of = "columns"},
         {"P", io, {"IK"}, dots and "what the second product sees, in pairs" or "what the second product sees", of = "columns"},
         spec.gated and {"G", "float", {"columns", "SLAB"}, "sums of the gate", own = true, shape = slab},
@@ -42,7 +42,7 @@ function work.backward(names)
         {"UP_GRADIENT", gradient = {"GATES * I", "H"}, run = "up_gradient", reads = {"DOWN"}},
         {"DOWN_GRADIENT", gradient = {"H", "I"}, run = "down_gradient", reads = {"DOWN"}},
     })
-    panels.work(names, {
+    space.rows(names, {
         {"X", io, {"HK"}, "hidden states", of = "columns"},
         {"P", io, {"IK"}, "what the second product sees", of = "columns"},
         {"dY", io, {"HK"}, "gradients of the output", of = "columns"},

@@ -1,14 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- work.lua - what a call of moe_backward keeps, see workspace.lua, and what its segments go through, see phases.lua.
-local panels = require "product.panels"
 local phases = require "product.phases"
+local space = require "product.space"
 
 local work = {}
 
 -- names: what panels.lua adds; has: see plan.lua; types: C types: bias, sum of what hidden states' gradients are
 function work.space(names, has)
     local io, dots, words = names.panel_c, names.dots, names.words
-    return panels.work(names, {
+    return space.rows(names, {
         {"id", "int32_t", {"rows"}, "token of a row"},
         {"slot", "int64_t", {"rows"}, "its place in token_position_to_id"},
         {"X", io, {"XROWS"}, "hidden states; row H: ones", of = "columns"},

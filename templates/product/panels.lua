@@ -8,7 +8,6 @@ local micro = require "tiles.micro"
 local panel_rows = require "tiles.panel_rows"
 local quantise = require "tiles.quantise"
 local rows = require "tiles.rows"
-local workspace = require "shared.workspace"
 
 local panels = {}
 
@@ -94,61 +93,6 @@ function panels.constants(plan, wide, size)
         {"TEAM_ROWS", 192, "columns of a batch for each rank of a team"},
         {"STAGE", panels.round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},
     }, plan, size)
-end
-
--- Adds to the rows of workspace.lua what products and gradients keep. has: turned, words of a panel of pairs that nobody keeps; row,
--- how long rows are whose columns have gradients: C
-function panels.work(names, list, has)
-    local function add(...)
-        list[#list + 1] = {...}
-        list[#list].own = true
-    end
-    add("stage", "float", {"LANES", "STAGE"}, "rows on their way into panels")
-    if names.splits then
-        add("turned", "float", {has.turned, "WIDTH"}, "and those of a panel of pairs")
-    end
-    if names.phases.products then
-        local block = {"K_PANELS", "SLAB", "WIDTH"}
-        add("S", "float", {"columns", "SLAB"}, "sums")
-        list[#list].shape = "[panels][SLAB][WIDTH]"
-        add("A", "float", block, "weights at work,")
-        add("coming", "float", block, "and those of the next block,")
-        add("near", "const float *", nil, "tokens that come next")
-        add("ready", ("const %s *"):format(names.io), nil, "the next block in memory:")
-        list[#list].starts = "0"
-        add("ready_ld", "int64_t", nil, "rows so far apart,")
-        add("ready_rows", "int64_t", nil, "so many of which are in `coming`")
-        add("wanted", "int64_t", nil, "of so many;")
-        add("pace", "int64_t", nil, "rows that a tile copies after each panel")
-        add("after", ("const %s *"):format(names.io), nil, "the block after the next one, or NULL:")
-        add("after_ld", "int64_t", nil, "rows so far apart")
-    end
-    if names.gradient and not names.staged then
-        local panel = "ROW_PANELS * columns * WIDTH"
-        if has.row then
-        add("row", "float", {("least(most(ROW_FLOATS, %s), %s * columns)"):format(panel, has.row)},
-            "panels of rows of the columns of a weight's gradient")
-        list[#list].shape = ""
-        end
-        if names.bursts then
-            add("burst", names.out_c, {"BURST"}, "a group of its rows on their way to memory")
-        end
-    end
-    workspace.fill(names, list)
-end
-
--- Rows of workspace.lua for products of columns, of weights that have `deep` rows: C.
-function panels.strip_work(names, deep)
-    return {
-        {"sums", "int64_t", nil, "floats of the sums of a panel", starts = "(columns + 2 * TILE_ROWS) * WIDTH"},
-        {"S", "float", {"STRIP * w->sums" .. (names.in_place and " + DIRECT_STRIP * DIRECT_SUMS" or "")}, "sums", own = true, shape = "[panels of a strip]"},
-        {"idle", "float", {"IDLE"}, "where tiles that pack nothing store", own = true},
-        {"panel", "float", {"STRIP", "PANEL"}, "packed weights: in use,", own = true},
-        {"coming", "float", {"STRIP", "PANEL"}, "and coming", own = true},
-        {"packed", ("const %s *"):format(names.io), nil, "what is in `panel`: from here,", starts = "0"},
-        {"packed_panels", "int64_t", nil, "so many panels"},
-        names.edges and {"edge", names.io, {deep, "WIDTH"}, "columns of a panel that is not full", own = true},
-    }
 end
 
 -- f(expression) that widens or narrows one element in C.

@@ -36,7 +36,8 @@ function work.forward(names, has)
     workspace.fill(names, of_group({
         {"weight", "float", {"PANELS", "DEPTH", "WIDTH"}, "router_weight"},
         a, b, c,
-        has.balance and {"shares", "float", {"w->groups", "E", "LANES"}, "weights that the loss is about, before they are divided by their sum"},
+        has.balance and {"shares", "float", {"w->groups", "E", "LANES"},
+            "weights that the loss is about, before they are divided by their sum"},
         has.balance and {"share_stat", "float", {"w->groups", 4, "LANES"}, "of them"},
         has.balance and {"mean", "float", {"w->groups", "LANES"}, "of the experts' counts, weighed by shares"},
         has.z and {"log_sum", "float", {"w->groups", "LANES"}, "log of the sum of exponentials"},
