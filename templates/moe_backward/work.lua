@@ -54,8 +54,10 @@ function work.phases(names, has)
             by = {names.pairs_of "w->GU", names.words "GK"}, run = "token_gradients"},
         (has.post or has.pre) and {"AFFINITIES", panels = true, run = "affinity_gradients",
             reads = {has.pre and "TOKENS" or has.norm and "NORM_BACK" or "DOWN"}},
-        {"UP_GRADIENT", gradient = {"H", "GATES * I"}, run = "up_gradient", reads = {has.norm and "NORM_BACK" or "DOWN"}},
-        {"DOWN_GRADIENT", gradient = {"I", "H"}, run = "down_gradient", reads = {has.norm and "NORM_BACK" or "DOWN"}},
+        {"UP_GRADIENT", gradient = {"H", "GATES * I"}, of = X, by = {"w->GU", "GK"}, to = "gate_up_proj_weight_grad",
+            bias = has.bias_up and "gate_and_up_proj_bias_grad", reads = {has.norm and "NORM_BACK" or "DOWN"}},
+        {"DOWN_GRADIENT", gradient = {"I", "H"}, of = {"w->P", "PROWS"}, by = {"w->dY", "HK"}, to = "down_proj_weight_grad",
+            bias = has.bias_down and "down_proj_bias_grad", held = "(GATES * I + WIDTH - 1) / WIDTH * (H + (int64_t)1) * WIDTH", reads = {has.norm and "NORM_BACK" or "DOWN"}},
     })
 end
 

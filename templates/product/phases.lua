@@ -5,7 +5,7 @@
 --     parts = n        into parts of n things: run(w, index, parts)
 --     panels = true    by panels of tokens: run(w, panel)
 --     chunks = n       otherwise: run(w, index)
---     gradient = {rows, columns}   of weights, into blocks: run(w, &block)
+--     gradient = {rows, columns}   of weights, into blocks: a product over tokens; or of what run(w, &block) does
 --     columns = n      of the product of rows of tokens with `weights`: run(w, &strip), when their sums are in w->S
 --     rows = n         of the product of `weights` with panels of tokens: run(w, first row, rows), when their sums are in w->S
 -- Of a product also
@@ -19,6 +19,9 @@
 --     wide, second     columns of a panel; from its first vector of a row to its second one
 --     by               the rows that it multiplies
 --     in_parts         K is cut into PARTS parts, which are chunks of their own
+-- Of a gradient, unless it has `run`
+--     of, by = {panels, rows}      one factor has a row for each row of the gradient, the other one for each column
+--     to, bias         the tensors; held: where in w->held its sums start
 -- reads: the phases that a chunk waits for; the one before, unless it is given. All these are C.
 local phases = {}
 
@@ -30,7 +33,7 @@ local usual = {
 
 -- Adds the phases of a list, in order, without those that are false, and what follows of them.
 function phases.add(names, list)
-    local all, words = {turns = false, products = false, gradients = false, gates = false, columns = false, in_parts = false}, {}
+    local all, words = {turns = false, products = false, blocks = false, gradients = false, gates = false, columns = false, in_parts = false}, {}
     for _, row in ipairs(list) do
         if row then
             row.name = row[1]
@@ -40,7 +43,8 @@ function phases.add(names, list)
             all.products = all.products or row.rows ~= nil
             all.columns = all.columns or row.columns ~= nil
             all.in_parts = all.in_parts or row.in_parts ~= nil
-            all.gradients = all.gradients or row.gradient ~= nil
+            all.blocks = all.blocks or row.gradient ~= nil
+            all.gradients = all.gradients or row.of ~= nil
             all.gates = all.gates or row.gate ~= nil
         end
     end
