@@ -61,8 +61,8 @@ function work.dW(names)
         staged and {"into", out .. " *", nil, "to here:"},
         staged and {"done", "int64_t", nil, "so many", starts = "0"},
         staged and {"rows_before", "int64_t", nil, "of so many have been stored, or are now:", starts = "0"},
-        staged and {"to", out .. " *", nil, "to here"},
-        staged and {"given", ("const %s *"):format(out), nil, "from here"},
+        staged and {"lines_to", out .. " *", nil, "to here"},
+        staged and {"lines_from", ("const %s *"):format(out), nil, "from here"},
         staged and {"lines", "int64_t", nil, "so many cache lines,", starts = "0"},
         staged and {"count", "int64_t", nil, "so many of them beside each group of rows", starts = "0"},
     }, {turned = "ROWS / 2"})

@@ -39,7 +39,8 @@ function work.backward(names)
             run = "through_down", reads = {"GATHER", "GATE_UP"}},   -- all of gate and up may have been kept
         {"TOKENS", rows = "H", k = "GATES * I", weights = "gate_up_weights", layout = "n", by = {pairs_of "w->GU", words "GK"},
             run = "token_gradients"},
-        {"UP_GRADIENT", gradient = {"GATES * I", "H"}, of = {"w->GU", "GK"}, by = {"w->X", "HK"}, to = "gate_up_weight_grad", reads = {"DOWN"}},
+        {"UP_GRADIENT", gradient = {"GATES * I", "H"}, of = {"w->GU", "GK"}, by = {"w->X", "HK"}, to = "gate_up_weight_grad",
+            reads = {"DOWN"}},
         {"DOWN_GRADIENT", gradient = {"H", "I"}, of = {"w->dY", "HK"}, by = {"w->P", "IK"}, to = "down_proj_weight_grad",
             held = "(GATES * I + 1) * (int64_t)HK", reads = {"DOWN"}},
     })

@@ -57,7 +57,8 @@ function work.phases(names, has)
         {"UP_GRADIENT", gradient = {"H", "GATES * I"}, of = X, by = {"w->GU", "GK"}, to = "gate_up_proj_weight_grad",
             bias = has.bias_up and "gate_and_up_proj_bias_grad", reads = {has.norm and "NORM_BACK" or "DOWN"}},
         {"DOWN_GRADIENT", gradient = {"I", "H"}, of = {"w->P", "PROWS"}, by = {"w->dY", "HK"}, to = "down_proj_weight_grad",
-            bias = has.bias_down and "down_proj_bias_grad", held = "(GATES * I + WIDTH - 1) / WIDTH * (H + (int64_t)1) * WIDTH", reads = {has.norm and "NORM_BACK" or "DOWN"}},
+            bias = has.bias_down and "down_proj_bias_grad", held = "(GATES * I + WIDTH - 1) / WIDTH * (H + (int64_t)1) * WIDTH",
+            reads = {has.norm and "NORM_BACK" or "DOWN"}},
     })
 end
 

@@ -25,7 +25,7 @@
 -- reads: the phases that a chunk waits for; the one before, unless it is given. All these are C.
 local phases = {}
 
--- What the fragments around a family's segments ask, unless it answers itself: see batches.c.in, strips.c.in, phases.c.in, queue.c.in.
+-- What the fragments around a family's segments ask, unless it answers itself.
 local usual = {
     groups = {most = "E", count = "E", expert = "e"}, parts_add = true, in_place = false, enters = false, expects = false,
     whole_segments = false, clears = false, sums = false, staged = false,
