@@ -31,21 +31,24 @@ local usual = {
     whole_segments = false, clears = false, sums = false, staged = false,
 }
 
+-- What some phase of a family has: words of C fragments, and the key that says so.
+local flags = {products = "rows", columns = "columns", blocks = "gradient", gradients = "of", gates = "gate", in_parts = "in_parts"}
+
 -- Adds the phases of a list, in order, without those that are false, and what follows of them.
 function phases.add(names, list)
-    local all, words = {turns = false, products = false, blocks = false, gradients = false, gates = false, columns = false, in_parts = false}, {}
+    local all, words = {turns = false}, {}
+    for flag in pairs(flags) do
+        all[flag] = false
+    end
     for _, row in ipairs(list) do
         if row then
             row.name = row[1]
             row.reads = row.reads or {words[#words]}
             words[#words + 1], all[#all + 1] = row.name, row
             all.turns = all.turns or row.layout == "n"
-            all.products = all.products or row.rows ~= nil
-            all.columns = all.columns or row.columns ~= nil
-            all.in_parts = all.in_parts or row.in_parts ~= nil
-            all.blocks = all.blocks or row.gradient ~= nil
-            all.gradients = all.gradients or row.of ~= nil
-            all.gates = all.gates or row.gate ~= nil
+            for flag, key in pairs(flags) do
+                all[flag] = all[flag] or row[key] ~= nil
+            end
         end
     end
     all.kinds = {all.products and "matrix" or nil}   -- of what products multiply by
