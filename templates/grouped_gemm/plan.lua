@@ -237,7 +237,7 @@ function grouped.names(spec, plan, job)
         -- a flat index names a row of the output
         once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
         product_rows = forward and heights.blocks(plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
-        packed_rows = heights.blocks(plan.tile_rows, 1, plan.tile_rows, {plan.tile_rows}),
+        packed_rows = heights.packed(plan.tile_rows, 0),
         strip = c.STRIP, whole = function(x) return dots and x .. " / 2" or x end, times_group = dots and "2 * " or "",
         steps = function(x) return dots and ("(%s + 1) / 2"):format(x) or x end,
         narrow_rows = forward and heights.blocks(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},

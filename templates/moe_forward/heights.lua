@@ -3,19 +3,6 @@
 -- multiplied with weights that are read where they lie, the others with packed ones.
 local heights = {}
 
--- Rows of the tiles that packed segments (more than direct_rows rows, cut evenly) can need.
-function heights.packed(plan)
-    local least = plan.tile_rows
-    for r = plan.direct_rows + 1, plan.direct_rows + plan.tile_rows * plan.tile_rows do
-        least = math.min(least, r // ((r + plan.tile_rows - 1) // plan.tile_rows))
-    end
-    local list = {}
-    for m = math.max(least, 1), plan.tile_rows do
-        list[#list + 1] = m
-    end
-    return list
-end
-
 -- Rows of the tiles that sweep; what rounding lost of compensated sums is kept in as many rows behind them.
 function heights.sweep(plan, compensated)
     local list = {}

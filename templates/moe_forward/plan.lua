@@ -12,6 +12,7 @@ local micro = require "tiles.micro"
 local norm = require "math.norm"
 local rows = require "tiles.rows"
 local sweep = require "tiles.sweep"
+local tile_heights = require "tiles.heights"
 local work = require "moe_forward.work"
 
 local forward = {}
@@ -211,7 +212,7 @@ function forward.names(spec, plan, job)
         transposes = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes,
         edges = spec.I_TP % up ~= 0 or spec.H % (plan.vectors * isa.lanes) ~= 0, edge_down = spec.H % (plan.vectors * isa.lanes) ~= 0,
         down_vectors = spec.H >= plan.vectors * isa.lanes,
-        packed_rows = heights.packed(plan), direct_tiles = direct.tiles, sweep_rows = heights.sweep(plan, not io.narrow),
+        packed_rows = tile_heights.packed(plan.tile_rows, plan.direct_rows), direct_tiles = direct.tiles, sweep_rows = heights.sweep(plan, not io.narrow),
         widen_io = convert(io, "widen"), narrow_io = convert(io, "narrow"),
         widen_bias = convert(dtype[spec.bias_dtype], "widen"), widen_affinity = convert(dtype[spec.affinity_dtype], "widen"),
         sums = {apart = has.add or plan.shard == "intermediate", otherwise = true, first = "from",

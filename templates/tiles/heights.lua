@@ -11,6 +11,24 @@ function heights.group(tile_rows, lanes)
     return group
 end
 
+-- Heights, ascending, of the tiles that cut more than `few` rows as evenly as pairs of rows can be, see packing.c.in. Of longer cuts
+-- come no others.
+function heights.packed(most, few)
+    local set, list = {}, {}
+    for rows = few + 1, few + most * (most + 1) do
+        local left = rows
+        for tiles = (rows + most - 1) // most, 1, -1 do
+            local m = math.min(((left + 1) // 2 + tiles - 1) // tiles * 2, most)
+            set[m] = true
+            left = left - m
+        end
+    end
+    for m = 1, most do
+        list[#list + 1] = set[m] and m or nil
+    end
+    return list
+end
+
 -- The heights of tiles that cut n rows, at most `most`, as evenly as possible.
 local function cut(n, most, into)
     local tiles = (n + most - 1) // most
