@@ -16,6 +16,8 @@ return {
         bcast        = {"_mm256_set1_ps(*($m))",                                          "vbroadcastss", "VEX.256.66.0F38.W0 18 /r",      "RM",    4},
         load_u16     = {"_mm256_castsi256_ps(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)($m))))",
                                                                                           "vpmovzxwd",   "VEX.256.66.0F38.WIG 33 /r",      "RM",    16},
+        load_u8      = {"_mm256_castsi256_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)($m))))",
+                                                                                          "vpmovzxbd",   "VEX.256.66.0F38.WIG 31 /r",      "RM",    8},
         load_f16     = {"_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)($m)))",        "vcvtph2ps",   "VEX.256.66.0F38.W0 13 /r",       "RM",    16},
         store_f16    = {"_mm_storeu_si128((__m128i *)($m), _mm256_cvtps_ph($a, 0))",      "vcvtps2ph",   "VEX.256.66.0F3A.W0 1D /r ib",    "MR",    16, fixed = 0},
 
@@ -28,8 +30,12 @@ return {
 
         pack_u16     = {"_mm256_castsi256_ps(_mm256_packus_epi32(_mm256_castps_si256($a), _mm256_castps_si256($b)))",
                                                                                           "vpackusdw",   "VEX.256.66.0F38.WIG 2B /r",      "RVM"},
+        pack_u8      = {"_mm256_castsi256_ps(_mm256_packus_epi16(_mm256_castps_si256($a), _mm256_castps_si256($b)))",
+                                                                                          "vpackuswb",   "VEX.256.66.0F.WIG 67 /r",        "RVM"},
         swap_middle  = {"_mm256_castsi256_ps(_mm256_permute4x64_epi64(_mm256_castps_si256($a), 0xd8))",
                                                                                           "vpermq",      "VEX.256.66.0F3A.W1 00 /r ib",    "RM",    32, fixed = 0xd8},
         store_half   = {"_mm_storeu_ps((float *)($m), _mm256_castps256_ps128($a))",       "vmovups",     "VEX.128.NP.0F.WIG 11 /r",        "MR",    16},
+        store_quarter = {"_mm_storel_epi64((__m128i *)($m), _mm_castps_si128(_mm256_castps256_ps128($a)))",
+                                                                                          "vmovq",       "VEX.128.66.0F.WIG D6 /r",        "MR",    8},
     },
 }

@@ -18,6 +18,10 @@ return {
                                                                                           "vpmovzxwd",   "EVEX.512.66.0F38.W0 33 /r",      "RM",    32},
         store_u16    = {"_mm256_storeu_si256((__m256i *)($m), _mm512_cvtepi32_epi16(_mm512_castps_si512($a)))",
                                                                                           "vpmovdw",     "EVEX.512.F3.0F38.W0 33 /r",      "MR",    32},
+        load_u8      = {"_mm512_castsi512_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)($m))))",
+                                                                                          "vpmovzxbd",   "EVEX.512.66.0F38.W0 31 /r",      "RM",    16},
+        store_u8     = {"_mm_storeu_si128((__m128i *)($m), _mm512_cvtepi32_epi8(_mm512_castps_si512($a)))",
+                                                                                          "vpmovdb",     "EVEX.512.F3.0F38.W0 31 /r",      "MR",    16},
         load_f16     = {"_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)($m)))",     "vcvtph2ps",   "EVEX.512.66.0F38.W0 13 /r",      "RM",    32},
         store_f16    = {"_mm256_storeu_si256((__m256i *)($m), _mm512_cvtps_ph($a, 0))",   "vcvtps2ph",   "EVEX.512.66.0F3A.W0 1D /r ib",   "MR",    32, fixed = 0},
 

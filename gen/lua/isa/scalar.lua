@@ -29,6 +29,8 @@ local ops = {
     bcast        = {operands = "d m",       meaning = "d->f[l] = *(const float *)m", says = "$d = $m"},
     load_u16     = {operands = "d m",       meaning = "d->u[l] = ((const uint16_t *)m)[l]", says = "$d = $m"},
     store_u16    = {operands = "m a",       meaning = "((uint16_t *)m)[l] = (uint16_t)a->u[l]", says = "$m = $a", writes = true},
+    load_u8      = {operands = "d m",       meaning = "d->u[l] = ((const uint8_t *)m)[l]", says = "$d = $m"},
+    store_u8     = {operands = "m a",       meaning = "((uint8_t *)m)[l] = (uint8_t)a->u[l]", says = "$m = $a", writes = true},
     bcast_pair   = {operands = "d m",       whole = "for (int h = 0; h < 2 * LANES; h++) d->h[h] = ((const uint16_t *)m)[h & 1];",
                                             says = "$d = pair at $m"},
     load_f16     = {operands = "d m",       meaning = "d->f[l] = half_to_float(((const uint16_t *)m)[l])", says = "$d = $m"},
@@ -73,10 +75,13 @@ local ops = {
     groups_odd   = {operands = "d a b",     meaning = "d->u[l] = (l < LANES / 2 ? a : b)->u[2 * (l % (LANES / 2) & ~3) + 4 + (l & 3)]",
                                             says = "$d = odd groups of $a, $b"},
 
-    -- half of the 256-bit pack of avx2
+    -- lanes narrowed to 16 bits, and these to 8, in groups of 128 bits: half of the 256-bit pack of avx2
     pack_u16     = {operands = "d a b",     whole = "for (int l = 0; l < LANES; l += 4) for (int j = 0; j < 4; j++) "
                                                  .. "{ d->h[2 * l + j] = saturated(a->i[l + j]); d->h[2 * l + 4 + j] = saturated(b->i[l + j]); }",
                                             says = "$d = pack($a, $b)"},
+    pack_u8      = {operands = "d a b",     whole = "for (int l = 0; l < 2 * LANES; l += 8) for (int j = 0; j < 8; j++) "
+                                                 .. "{ d->b[2 * l + j] = saturated_byte(a->h[l + j]); d->b[2 * l + 8 + j] = saturated_byte(b->h[l + j]); }",
+                                            says = "$d = pack bytes($a, $b)"},
     swap_middle  = {operands = "d a",       whole = "for (int l = 0; l < 2; l++) { d->u[l] = a->u[l]; d->u[2 + l] = a->u[4 + l]; "
                                                  .. "d->u[4 + l] = a->u[2 + l]; d->u[6 + l] = a->u[6 + l]; }",
                                             says = "$d = $a, middle quarters swapped"},
@@ -87,6 +92,8 @@ local ops = {
                                             says = "$d = bf16 of $b, of $a"},
     store_half   = {operands = "m a",       whole = "for (int l = 0; l < LANES; l++) ((uint16_t *)m)[l] = a->h[l];",
                                             says = "$m = low half of $a", writes = true},
+    store_quarter = {operands = "m a",      whole = "for (int l = 0; l < LANES; l++) ((uint8_t *)m)[l] = a->b[l];",
+                                            says = "$m = low quarter of $a", writes = true},
 
     -- addresses and caches
     load_pointer = {operands = "d m",       class = "r", ctype = "float *", whole = "$d = *$m;", says = "$d = $m"},

@@ -10,6 +10,7 @@ typedef union {
     int32_t i[LANES];
     uint32_t u[LANES];
     uint16_t h[2 * LANES];
+    uint8_t b[4 * LANES];
 } vec;   // one vector of the target, lane by lane
 ]]},
     {"tile", [[
@@ -72,6 +73,12 @@ static int32_t integer(float x)
 static uint16_t saturated(int32_t x)
 {
     return (uint16_t)(x < 0 ? 0 : x > 65535 ? 65535 : x);
+}
+]]},
+    {"saturated_byte", [[
+static uint8_t saturated_byte(uint16_t x)   // a signed word
+{
+    return (uint8_t)(x > 32767 ? 0 : x > 255 ? 255 : x);
 }
 ]]},
     {"scaled", [[
