@@ -292,10 +292,11 @@ typedef struct moegen_rt_comparison {
 /* Compares an output with its reference (f64, NaN = not compared). Shapes must agree up to trailing
  * extents of 1; got may have more rows (first extent) than want. A row is a run of the last extent
  * that is not such a 1; of a tensor whose name ends in _T, of the last extent but one. Its largest
- * magnitude counts as at least the root mean square of all that is not 0. want->noise widens the
- * limits. `beyond` has the limit that roundings have. The bias is judged from 32 rows and 1000
- * elements other than 0 on. Fails only on shapes that do not agree or want not f64; a wrong value
- * is result->ok = 0. */
+ * magnitude counts as at least the root mean square of all that is not 0. What is subnormal in the
+ * dtype of got may be off by half a unit more, and what is beyond its largest number should be
+ * that, if it has no infinities. want->noise widens the limits. `beyond` has the limit that
+ * roundings have. The bias is judged from 32 rows and 1000 elements other than 0 on. Fails only on
+ * shapes that do not agree or want not f64; a wrong value is result->ok = 0. */
 MOEGEN_RT_API moegen_rt_status moegen_rt_compare(const moegen_rt_tensor *got,
                                                  const moegen_rt_tensor *want,
                                                  moegen_rt_comparison *result,

@@ -99,6 +99,63 @@ static void roundings(void)
         }
 }
 
+/* Subnormal numbers, which rounding to nearest moves by up to half a unit, far more than a limit of
+ * the type; all of them moved by so many units beyond that, away from 0. */
+static moegen_rt_comparison small_numbers(moegen_rt_dtype dtype, double units)
+{
+    enum { N = 2000 };
+    static double x[N], y[N];
+    static uint16_t code[N];
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {N / 40, 40}, x, sizeof x, 0, 0};
+    moegen_rt_tensor got = {"o", dtype, 2, {N / 40, 40}, code, sizeof code, 0, 0};
+    moegen_rt_comparison c = {0};
+    memset(code, 0, sizeof code);
+    code[0] = 1; /* the least number */
+    double unit;
+    moegen_rt_decode(dtype, code, 1, &unit);
+    for (int i = 0; i < N; i++) {
+        x[i] = unit * (1 + i % 89 / 64.0);
+        y[i] = unit * (nearbyint(x[i] / unit) + units);
+    }
+    moegen_rt_encode(dtype, y, N, code);
+    CHECK(!moegen_rt_compare(&got, &want, &c, NULL), "small numbers");
+    return c;
+}
+
+static void subnormal(void)
+{
+    static const moegen_rt_dtype types[] = {MOEGEN_RT_F16, MOEGEN_RT_FP8_E4M3, MOEGEN_RT_FP8_E5M2};
+    for (int i = 0; i < 3; i++) {
+        moegen_rt_comparison c = small_numbers(types[i], 0);
+        CHECK(c.ok && c.l2 == 0, "subnormal, nearest: %s", c.text);
+        c = small_numbers(types[i], 1);
+        CHECK(!c.ok && c.l2 > 0.3, "subnormal, off by a unit: %s", c.text);
+    }
+}
+
+/* A type without infinities ends at its largest number; others do not. */
+static void beyond_range(void)
+{
+    double x[4] = {1000, -1e9, 3, -2};
+    uint8_t code[4], wrong[4];
+    uint16_t half[4];
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 1, {4}, x, sizeof x, 0, 0};
+    moegen_rt_tensor got = {"o", MOEGEN_RT_FP8_E4M3, 1, {4}, code, sizeof code, 0, 0};
+    moegen_rt_comparison c;
+    moegen_rt_encode(MOEGEN_RT_FP8_E4M3, x, 4, code);
+    CHECK(!moegen_rt_compare(&got, &want, &c, NULL) && c.ok && c.l2 == 0, "saturated: %s", c.text);
+    memcpy(wrong, code, sizeof wrong);
+    wrong[0] = (uint8_t)(code[0] - 2); /* 384 */
+    got.data = wrong;
+    CHECK(!moegen_rt_compare(&got, &want, &c, NULL) && !c.ok, "less than saturated: %s", c.text);
+    got.dtype = MOEGEN_RT_F16;
+    got.data = half;
+    got.bytes = sizeof half;
+    moegen_rt_encode(MOEGEN_RT_F16, x, 4, half);
+    half[1] = 0xfbff; /* largest, where infinity belongs */
+    CHECK(!moegen_rt_compare(&got, &want, &c, NULL) && !c.ok, "no infinity: %s", c.text);
+}
+
 static void machine(void)
 {
     CHECK(moegen_rt_cpu_count() >= 1, "cpu count");
@@ -119,6 +176,8 @@ int main(void)
 {
     comparison();
     roundings();
+    subnormal();
+    beyond_range();
     machine();
     return failures != 0;
 }

@@ -15,6 +15,7 @@ struct sums {
     double difference, want; /* of squares */
     double outward, spacing; /* differences away from 0; units in the last place */
     int64_t rows, elements;  /* with such an element; such: not 0, and not one of `seen` */
+    double top;              /* what the type of the output makes of infinity */
     double seen[64];
 };
 
@@ -63,20 +64,42 @@ static double typical_size(const double *want, int64_t count)
     return n ? sqrt(squares / (double)n) : 0;
 }
 
+/* What a type makes of infinity: its largest number, if it has no infinities. */
+static double overflow_of(moegen_rt_dtype dtype)
+{
+    double x = INFINITY, code;
+    moegen_rt_encode(dtype, &x, 1, &code);
+    moegen_rt_decode(dtype, &code, 1, &x);
+    return x;
+}
+
+/* x, or the largest number of a type whose numbers end at it. */
+static double within(double x, double top)
+{
+    return x > top ? top : x < -top ? -top : x;
+}
+
 /* Largest magnitude of a row, at least `least`; 0 for a row of zeros. Elements that are not
  * compared count as they came: a reference that was computed for a few columns must not make their
  * row small. */
 static double row_size(const moegen_rt_tensor *got, const double *want, int64_t first,
-                       struct row row, double least)
+                       struct row row, double least, double top)
 {
     double size = 0;
     for (int64_t i = 0; i < row.count; i++) {
         double x = want[first + i * row.stride];
         if (isnan(x))
             rt_elements(got, first + i * row.stride, 1, &x);
+        x = within(x, top);
         size = fabs(x) > size && isfinite(x) ? fabs(x) : size;
     }
     return size > 0 && size < least ? least : size;
+}
+
+/* Exponent of the least normal number of a type of fewer digits than f32. */
+static int least_exponent(const moegen_rt_dtype_facts *facts)
+{
+    return 2 - (1 << (8 * (int)facts->bytes - facts->digits - 1));
 }
 
 /* Distance of neighbours about x in a type of fewer digits than f32; 0 in others. */
@@ -84,9 +107,20 @@ static double spacing_at(const moegen_rt_dtype_facts *facts, double x)
 {
     if (facts->digits == 0 || facts->digits >= 24)
         return 0;
-    int exponent, least = 2 - (1 << (8 * (int)facts->bytes - facts->digits - 1));
+    int exponent, least = least_exponent(facts);
     frexp(x, &exponent);
     return ldexp(1, (exponent - 1 < least ? least : exponent - 1) - facts->digits + 1);
+}
+
+/* Error of an element beyond what rounding to nearest must cost it where it is subnormal: up to
+ * half a unit, however small it is. What it costs other numbers the limits of the type allow. */
+static double error_of(const moegen_rt_dtype_facts *facts, double got, double want)
+{
+    double error = got == want ? 0 : fabs(got - want); /* equal infinities */
+    double spacing = spacing_at(facts, want);
+    if (spacing == 0 || fabs(want) >= ldexp(1, least_exponent(facts)))
+        return error;
+    return error > spacing / 2 ? error - spacing / 2 : isnan(error) ? error : 0;
 }
 
 /* Is it none of those that came lately? A limit that many numbers were clamped to, and that has one
@@ -120,7 +154,7 @@ static void rounding(moegen_rt_comparison *c, struct sums *sums, double got, dou
 }
 
 static void element(moegen_rt_comparison *c, struct sums *sums, double got, double want, int64_t at,
-                    double unit)
+                    double unit, const moegen_rt_dtype_facts *facts)
 {
     if (isnan(want)) {
         c->skipped++;
@@ -128,7 +162,7 @@ static void element(moegen_rt_comparison *c, struct sums *sums, double got, doub
     }
     c->compared++;
     bool first_nan = isnan(got) && c->nans++ == 0;
-    double error = got == want ? 0 : fabs(got - want); /* equal infinities */
+    double error = error_of(facts, got, want);
     double roundings = error == 0 ? 0 : error / unit;
     if (first_nan || (c->nans == 0 && (roundings > c->roundings || c->compared == 1))) {
         c->worst = at;
@@ -146,7 +180,7 @@ static void compare_row(const moegen_rt_tensor *got, const double *want, int64_t
                         moegen_rt_comparison *c)
 {
     const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(got->dtype);
-    double size = row_size(got, want, first, row, typical);
+    double size = row_size(got, want, first, row, typical, sums->top);
     double unit = facts->digits ? ldexp(size, 1 - facts->digits) : 1, fine = ldexp(size, -23);
     int64_t before = sums->elements;
     double chunk[CHUNK];
@@ -155,8 +189,9 @@ static void compare_row(const moegen_rt_tensor *got, const double *want, int64_t
         int64_t n = row.count - i < most ? row.count - i : most, at = first + i * row.stride;
         rt_elements(got, at, n, chunk);
         for (int64_t j = 0; j < n; j++) {
-            element(c, sums, chunk[j], want[at + j], at + j, unit);
-            rounding(c, sums, chunk[j], want[at + j], facts, fine, once);
+            double expected = within(want[at + j], sums->top);
+            element(c, sums, chunk[j], expected, at + j, unit, facts);
+            rounding(c, sums, chunk[j], expected, facts, fine, once);
         }
     }
     sums->rows += sums->elements > before;
@@ -221,7 +256,7 @@ moegen_rt_status moegen_rt_compare(const moegen_rt_tensor *got, const moegen_rt_
                        got->name, rt_shape(&have, got->rank, got->shape),
                        rt_shape(&need, want->rank, want->shape));
     const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(got->dtype);
-    struct sums sums = {0};
+    struct sums sums = {.top = facts->digits ? overflow_of(got->dtype) : INFINITY};
     /* Noise of that size has single elements about 6 times as large. */
     double noise = 6 * want->noise / ldexp(1, 1 - facts->digits);
     *c = (moegen_rt_comparison){.l2_limit = facts->l2_limit + 2 * want->noise};
