@@ -10,6 +10,7 @@ local heights = require "moe_forward.heights"
 local limits = require "shared.limits"
 local micro = require "tiles.micro"
 local norm = require "math.norm"
+local quantise = require "tiles.quantise"
 local rows = require "tiles.rows"
 local sweep = require "tiles.sweep"
 local tile_heights = require "tiles.heights"
@@ -59,7 +60,8 @@ local function choose_direct(plan, spec, panels)
     local isa, deep = plan.isa, math.max(spec.H, spec.I_TP)
     local across = ("matrices have %d panels of columns"):format(panels)
     plan:choose("direct_rows", 2 * isa.tile.rows, "up to so many accumulators fit beside one vector of weights",
-        {most = isa.registers.v - 2, because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)})
+        {most = isa.registers.v - math.max(2, quantise.registers(dtype[spec.dtype])),   -- of weights; weights and a row's value
+         because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)})
     plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a strip's vectors pass",
         limits.sum(spec, deep, ("matrices have %d rows"):format(deep)))
     plan:choose("direct_strip", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns",

@@ -12,6 +12,9 @@ local widen = {
     end,
 }
 
+-- Vector registers that a widening takes at once, if more than one: by its name.
+local registers = {}
+
 -- Vectors whose 32-bit lanes hold two elements, the first one in the low half: program -> f(name, vector) -> two f32 vectors.
 local halves = {
     bf16_to_f32 = function(p)
@@ -63,6 +66,11 @@ function quantise.load(p, dt, name, mem)
         return p:op("load", name, mem)
     end
     return widen[dt.widen](p, name, mem)
+end
+
+-- Vector registers that loading a vector of dtype dt takes, the result among them.
+function quantise.registers(dt)
+    return registers[dt.widen] or 1
 end
 
 -- Elements of dtype dt in a 32-bit lane, as transposes move them.
