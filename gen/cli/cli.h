@@ -140,8 +140,9 @@ struct stand {
         size_t bytes;      /* between the guards */
     } memory[MAX_ARGS], workspace;
 };
-/* Binds every argument: inputs from `in` (f32 is rounded where bf16 or f16 is expected: the rounded
- * copy replaces the tensor), outputs to new memory. All complaints at once, labelled with `label`.
+/* Binds every argument: inputs from `in` (f32 is rounded where a smaller float is expected: the
+ * rounded copy replaces the tensor), outputs to new memory. All complaints at once, labelled with
+ * `label`.
  */
 moegen_status stand_open(struct stand *s, const moegen_kernel *kernel, moegen_rt_problem *in,
                          int threads, const char *label, moegen_error **err);

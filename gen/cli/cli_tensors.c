@@ -41,14 +41,14 @@ static bool is_index(moegen_rt_dtype dtype)
     return dtype == MOEGEN_RT_I32 || dtype == MOEGEN_RT_I64;
 }
 
-/* Rounds an f32 tensor where the kernel wants a 16-bit float, and takes indices of either size: one
- * that an i32 cannot hold saturates, which no kernel takes for an index. Leaves everything else to
- * bind. */
+/* Rounds an f32 tensor where the kernel wants a smaller float, and takes indices of either size:
+ * one that an i32 cannot hold saturates, which no kernel takes for an index. Leaves everything else
+ * to bind. */
 static moegen_status fit(moegen_rt_problem *in, const moegen_arg *a, moegen_error **err)
 {
     moegen_rt_tensor *t = moegen_rt_problem_tensor(in, a->name);
     const moegen_rt_dtype_facts *wanted = moegen_rt_dtype_of((moegen_rt_dtype)a->dtype);
-    bool rounds = t->dtype == MOEGEN_RT_F32 && wanted->digits && wanted->bytes == 2;
+    bool rounds = t->dtype == MOEGEN_RT_F32 && wanted->digits && wanted->bytes < 4;
     bool resizes = t->dtype != (moegen_rt_dtype)a->dtype && is_index(t->dtype) &&
                    is_index((moegen_rt_dtype)a->dtype);
     if (!rounds && !resizes)

@@ -146,7 +146,7 @@ local listings = {
     dtypes = function(add)
         local dtype = require "dtype"
         for name, row in pairs(dtype) do
-            add(name, ("%d bytes, %s in C"):format(row.size, row.c))
+            add(name, ("%d byte%s, %s in C"):format(row.size, row.size > 1 and "s" or "", row.c))
         end
     end,
     targets = function(add)
