@@ -23,7 +23,7 @@ extern void (*const bytes_table[])(void), (*const intrinsics_table[])(void),
 
 typedef void (*program)(void *out, const void *in, int64_t n);
 
-enum { CODES = 65536, POINTS = 9, COUNT = CODES * POINTS + 64 };
+enum { CODES = 65536, POINTS = 9, EXTREMES = 32, COUNT = CODES * POINTS + 64 };
 
 static _Alignas(64) unsigned char in[4 * COUNT], out[4 * COUNT], want[4 * COUNT];
 static int wrong;
@@ -59,14 +59,19 @@ static int fill_codes(const moegen_rt_dtype_facts *from)
 }
 
 /* The float of every code, the points half and a quarter of the way to the next one, all with their
- * neighbours. Between f32 numbers of one exponent, the middle is that of their codes. */
+ * neighbours. Between f32 numbers of one exponent, the middle is that of their codes. And numbers
+ * of all sizes from zero to infinity. */
 static int fill_points(moegen_rt_dtype to, const moegen_rt_dtype_facts *facts)
 {
     int codes = 1 << (8 * facts->bytes), n = 0;
     for (int i = 0; i < codes; i++) {
-        uint16_t pair[2] = {(uint16_t)i, (uint16_t)(i + 1)};
+        unsigned char pair[2 * sizeof(uint32_t)];
         float x[2];
         uint32_t a, b;
+        for (int j = 0; j < 2; j++) {
+            uint32_t code = (uint32_t)(i + j);
+            memcpy(pair + (size_t)j * facts->bytes, &code, facts->bytes);
+        }
         moegen_rt_convert(to, pair, MOEGEN_RT_F32, x, 2);
         memcpy(&a, &x[0], 4);
         memcpy(&b, &x[1], 4);
@@ -80,6 +85,10 @@ static int fill_points(moegen_rt_dtype to, const moegen_rt_dtype_facts *facts)
             put(4, n++, a - 1 + d);
             put(4, n++, a + (h - a) / 2 - 1 + d);
         }
+    }
+    for (int i = 0; i < EXTREMES; i++) { /* a small type may have no code near them */
+        uint32_t size = (uint32_t)i / 2, rest = size % 3 == 2 ? 0x7fffff : size % 3;
+        put(4, n++, (uint32_t)i % 2 << 31 | (size * 0x11) << 23 | rest);
     }
     return n;
 }
