@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/call.h"
+#include "host/host.h"
 #include "moegen.h"
 #include "moegen_runtime.h"
 
@@ -17,6 +18,27 @@ static void complain(const char *what, const char *detail)
 {
     printf("FAIL %s: %s%s%s\n", where, what, *detail ? ": " : "", detail);
     failures++;
+}
+
+/* What hidden states and weights may be stored as: `moegen list dtypes`. */
+static inline const struct listing *io_dtypes(void)
+{
+    static struct listing all;
+    if (!all.count && host_list("dtypes", &all, NULL))
+        complain("cannot list dtypes", "");
+    return &all;
+}
+
+/* The i-th of them, NULL after the last one. */
+static inline const char *io_dtype(size_t i)
+{
+    return i < io_dtypes()->count ? io_dtypes()->item[i].name : NULL;
+}
+
+/* One after the other, for ever. */
+static inline const char *io_dtype_in_turn(int64_t i)
+{
+    return io_dtype((size_t)i % io_dtypes()->count);
 }
 
 /* The kernel of a case with overrides. NULL after a complaint. */

@@ -200,21 +200,21 @@ static void try_generator(const char *path, const char *name)
 static void try_case(const char *path, const char *name, void *ctx)
 {
     static const char *const targets[] = {"auto", "scalar"};
-    static const char *const dtypes[] = {NULL, "bf16", "f16"};
     (void)ctx;
     if (strcmp(name, "plain") != 0)
         return;
-    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+    snprintf(where, sizeof where, "%s:%s", path, name);
+    moegen_kernel *own = get(engine, path, name, NULL, "auto");
+    bool typed = own && moegen_kernel_param(own, "dtype");
+    moegen_kernel_release(own);
+    for (size_t d = 0; io_dtype(d) && (typed || d == 0); d++)
         for (int i = 0; i < 2; i++) {
             snprintf(where, sizeof where, "%s:%s %s, target %s", path, name,
-                     dtypes[d] ? dtypes[d] : "", targets[i]);
-            moegen_kernel *kernel = get(engine, path, name, dtypes[d], targets[i]);
-            bool typed = kernel && moegen_kernel_param(kernel, "dtype");
+                     typed ? io_dtype(d) : "", targets[i]);
+            moegen_kernel *kernel = get(engine, path, name, typed ? io_dtype(d) : NULL, targets[i]);
             if (kernel)
                 try_kernel(kernel);
             moegen_kernel_release(kernel);
-            if (!typed && i == 1)
-                d = sizeof dtypes / sizeof *dtypes - 1; /* the family has no dtype */
         }
     snprintf(where, sizeof where, "%s:%s", path, name);
     try_generator(path, name);

@@ -116,7 +116,6 @@ static void try_kernel(const moegen_kernel *kernel)
 /* In a process of its own: exit status 1 for complaints. */
 static int try_case(const char *path, const char *name, const char *only_dtype, const char *target)
 {
-    static const char *const dtypes[] = {"f32", "bf16", "f16"};
     moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = ""};
     moegen_engine *engine = NULL;
     name_faults();
@@ -128,11 +127,12 @@ static int try_case(const char *path, const char *name, const char *only_dtype, 
     if (kernel && !has_dtype)
         try_kernel(kernel);
     moegen_kernel_release(kernel);
-    for (int d = 0; has_dtype && d < 3; d++) {
-        if (only_dtype && strcmp(only_dtype, dtypes[d]) != 0)
+    for (size_t d = 0; has_dtype && io_dtype(d); d++) {
+        const char *dtype = io_dtype(d);
+        if (only_dtype && strcmp(only_dtype, dtype) != 0)
             continue;
-        snprintf(where, sizeof where, "%s:%s dtype %s target %s", path, name, dtypes[d], target);
-        kernel = get(engine, path, name, dtypes[d], target);
+        snprintf(where, sizeof where, "%s:%s dtype %s target %s", path, name, dtype, target);
+        kernel = get(engine, path, name, dtype, target);
         if (kernel)
             try_kernel(kernel);
         moegen_kernel_release(kernel);

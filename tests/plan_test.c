@@ -265,8 +265,6 @@ static int user_of(const struct family *f, const struct key *k, int first, struc
     return -1;
 }
 
-static const char *const dtypes[] = {"f32", "bf16", "f16"};
-
 /* The case with the most panels and products, in families that have such a one; NULL. */
 static const char *long_case(const struct family *f)
 {
@@ -283,11 +281,11 @@ static void sweep(struct family *f, const char *emulated)
         struct setting s[VALUES];
         int first = 0;
         for (int turn = 0; turn < 2; turn++, first = (int)draw(f->case_count)) {
-            struct choice c = {f->path, NULL, dtypes[(i + turn) % 3], turn ? emulated : "auto"};
+            struct choice c = {f->path, NULL, io_dtype_in_turn(i + turn), turn ? emulated : "auto"};
             if (user_of(f, k, first, &c) >= 0)
                 k->ran += in_new_process(&c, s, values_of(k, s, turn > 0), 1);
         }
-        const struct choice widest = {f->path, long_case(f), dtypes[i % 3], "auto"};
+        const struct choice widest = {f->path, long_case(f), io_dtype_in_turn(i), "auto"};
         if (widest.name)
             k->ran += in_new_process(&widest, s, values_of(k, s, true), 1);
         snprintf(where, sizeof where, "%s", f->name);
@@ -350,7 +348,7 @@ static int try_at_random(struct family *f, const char *emulated, int plans)
     int taken = 0;
     for (int i = 0; i < plans; i++) {
         struct setting s[KEYS];
-        struct choice c = {f->path, f->cases[draw(f->case_count)], dtypes[draw(3)],
+        struct choice c = {f->path, f->cases[draw(f->case_count)], io_dtype_in_turn(draw(60)),
                            i % 3 == 2 ? emulated : "auto"};
         say_where(&c, NULL, 0);
         int count = draw_plan(f, &c, s);

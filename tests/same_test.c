@@ -102,17 +102,14 @@ static void run_pair(moegen_engine *engine, struct twins *p, const char *dtype, 
     moegen_kernel_release(b);
 }
 
-/* In every float of 16 or 32 bits, if the family has dtypes; in plain C in the cases' own. */
+/* In every dtype, if the family has dtypes; in plain C in the cases' own. */
 static void run_dtypes(moegen_engine *engine, struct twins *p)
 {
     snprintf(where, sizeof where, "%s: %s", p->path, p->one);
     moegen_kernel *kernel = get_set(engine, p->path, p->one, NULL, 0);
     bool typed = kernel && moegen_kernel_param(kernel, "dtype");
-    for (int d = 0; kernel && typed && moegen_rt_dtype_of((moegen_rt_dtype)d); d++) {
-        const moegen_rt_dtype_facts *dtype = moegen_rt_dtype_of((moegen_rt_dtype)d);
-        if (dtype->digits > 0 && (dtype->bytes == 2 || dtype->bytes == 4))
-            run_pair(engine, p, dtype->name, "auto");
-    }
+    for (size_t d = 0; kernel && typed && io_dtype(d); d++)
+        run_pair(engine, p, io_dtype(d), "auto");
     if (kernel && !typed)
         run_pair(engine, p, NULL, "auto");
     if (kernel)
