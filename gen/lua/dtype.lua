@@ -6,6 +6,7 @@
 -- widening 3 vector registers and a narrowing 4 beside what it narrows: constants that it hoists are not among them.
 --
 -- size     bytes an element      c        C type an element is passed as      digits   bits of the significand
+-- least    exponent of the smallest normal number; top: the largest number, of types in which larger ones and infinities become that
 -- also     what others call it: for hints
 -- widen    name of the widening in quantise.lua, narrow likewise; both also name the C functions of `scalar`
 -- dot      op that adds the products of pairs of this type to f32 lanes, on targets that have it
@@ -13,10 +14,10 @@
 -- scalar   C functions float <widen>(c) and c <narrow>(float) for single elements; round to nearest even, NaN stays NaN
 return {
     f32 = {name = "f32", also = {"float32", "fp32", "float", "single"},
-        size = 4, digits = 24, c = "float", widen = nil, narrow = nil},
+        size = 4, digits = 24, least = -126, c = "float", widen = nil, narrow = nil},
 
     bf16 = {name = "bf16", also = {"bfloat16"},
-        size = 2, digits = 8, c = "uint16_t", widen = "bf16_to_f32", narrow = "f32_to_bf16", dot = "dot_bf16",
+        size = 2, digits = 8, least = -126, c = "uint16_t", widen = "bf16_to_f32", narrow = "f32_to_bf16", dot = "dot_bf16",
         round = "round_bf16", pair = "pair_bf16", scalar = {
         bf16_to_f32 = [[
 static float bf16_to_f32(uint16_t x)
@@ -38,7 +39,7 @@ static uint16_t f32_to_bf16(float x)
 ]]}},
 
     f16 = {name = "f16", also = {"float16", "fp16", "half"},
-        size = 2, digits = 11, c = "uint16_t", widen = "f16_to_f32", narrow = "f32_to_f16", scalar = {
+        size = 2, digits = 11, least = -14, c = "uint16_t", widen = "f16_to_f32", narrow = "f32_to_f16", scalar = {
         f16_to_f32 = [[
 static float f16_to_f32(uint16_t x)
 {

@@ -7,20 +7,21 @@ function clamp.bound(x, sign)
     return x and ("%.9gf"):format(x):gsub("^(-?%d+)f$", "%1.0f") or sign .. "3.40282347e+38f"
 end
 
--- x rounded to the significand of a dtype.
+-- x as a number of a dtype, or beyond its largest one.
 function clamp.rounded(x, dt)
     if x == 0 then
         return x
     end
     local _, e = string.format("%a", x):match("(.*)p([-+]%d+)")
-    local unit = 2.0 ^ (e - dt.digits + 1)
+    local unit = 2.0 ^ (math.max(tonumber(e), dt.least) - dt.digits + 1)
     local q = x / unit
     local low = math.floor(q)
     local rest = q - low
     if rest > 0.5 or rest == 0.5 and low % 2 == 1 then
         low = low + 1
     end
-    return low * unit
+    local top = dt.top or math.huge
+    return math.max(-top, math.min(top, low * unit))
 end
 
 -- Limits as the values that were clamped hold them.
