@@ -73,6 +73,9 @@ expect 2 'T or N is not what the spec fixes' run "$case/spec.yaml" --in "$case/i
 expect 2 'T or N is not what the spec fixes' run "$case/spec.yaml" --in "$case/in.safetensors" --out fixed --set N_blocks=3
 check [ ! -e fixed ]
 expect 0 'wrote' run "$case/spec.yaml" --in "$case/in.safetensors" --out fixed --set T=70 --set N_blocks=8
+for dtype in $("$moegen" list dtypes | awk '{print $1}'); do # f32 inputs are rounded to it
+  expect 0 'wrote' run "$case/spec.yaml" --in "$case/in.safetensors" --out "in-$dtype" --set T=70 --set N_blocks=8 --set dtype="$dtype"
+done
 expect 0 '"threads": 3,' run "$case/spec.yaml" --in "$case/in.safetensors" --out cores --json --set shard.cores=3
 expect 0 '"threads": 1,' run "$case/spec.yaml" --in "$case/in.safetensors" --out one --json --set shard.cores=3 --threads 1
 check cmp cores one
