@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- clamp.lua - limits of gate and up: as C has them, and as values hold them.
+-- clamp.lua - limits of gate and up: as C has them, as values hold them, and in programs.
 local clamp = {}
 
 -- A limit as C: a number, or the largest one.
@@ -35,6 +35,44 @@ function clamp.limits(spec, held)
     end
     local given = spec.clamp or {}
     return {gate = side(given.gate, 0), up = side(given.up, spec.up_offset)}
+end
+
+-- Programs: the sides of a clamp are a function of "lo" or "hi", which gives a vector or nil.
+
+-- Sides that are constants, each loaded where it is wanted. range: {lo, hi} or nil
+function clamp.constants(p, range, name)
+    return function(side)
+        return range and range[side] and p:const(name .. "_" .. side, range[side] + 0.0)
+    end
+end
+
+-- Sides from memory, lo at bounds[first] and hi behind it; range says which there are.
+function clamp.broadcast(p, range, name, bounds, first)
+    local sides = {
+        lo = range.lo and p:op("bcast", name .. "_lo", p:at(bounds, first)),
+        hi = range.hi and p:op("bcast", name .. "_hi", p:at(bounds, first + 1)),
+    }
+    return function(side) return sides[side] end
+end
+
+-- x, clamped. NaN stays.
+function clamp.apply(p, x, sides, name)
+    local hi = sides "hi"
+    x = hi and p:op("min", name .. "_capped", hi, x) or x
+    local lo = sides "lo"
+    return lo and p:op("max", name .. "_clamped", lo, x) or x
+end
+
+-- x where v, which has been clamped, is strictly between the sides, else 0.
+function clamp.inside(p, x, v, sides, name)
+    for _, side in ipairs{"lo", "hi"} do
+        local bound = sides(side)
+        if bound then
+            local open = side == "lo" and p:op("is_less", name .. "_above", bound, v) or p:op("is_less", name .. "_below", v, bound)
+            x = p:op("blend", ("%s_%s_open"):format(x.name, side), open, p:op("zero", name .. "_none_" .. side), x)
+        end
+    end
+    return x
 end
 
 return clamp

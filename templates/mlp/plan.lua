@@ -3,7 +3,7 @@
 local dtype = require "dtype"
 local clamp = require "math.clamp"
 local dot = require "product.dot"
-local epilogue = require "mlp.epilogue"
+local epilogue = require "tiles.epilogue"
 local keys = require "shared.keys"
 local panel_plan = require "product.panel_plan"
 local panel_rows = require "tiles.panel_rows"
@@ -217,12 +217,16 @@ local function limit(x)
     return clamp.bound((x or 0) + 0.0)
 end
 
--- What `through` gets, as C: limits as the values that were clamped hold them, given or computed again.
+-- What `through` gets, as C: limits as the values that were clamped hold them, given or computed again; false: nothing.
 local function bounds(spec)
+    local ranges = spec.clamp or {}
+    if not next(ranges.gate or {}) and not next(ranges.up or {}) and spec.up_offset == 0 then
+        return false
+    end
     local given = clamp.limits(spec, dtype[spec.dtype])
     local up, again = clamp.rounded(spec.up_offset, dtype.f32), {gate = {}, up = {}}
     for _, name in ipairs{"gate", "up"} do
-        for side, x in pairs(spec.clamp and spec.clamp[name] or {}) do   -- in f32, as the sum is
+        for side, x in pairs(ranges[name] or {}) do   -- in f32, as the sum is
             again[name][side] = clamp.rounded(clamp.rounded(x, dtype.f32) + (name == "up" and up or 0), dtype.f32)
         end
     end
@@ -237,17 +241,15 @@ function mlp.backward_names(spec, plan, job)
     work.backward(names)
     names.turns_whole = spec.H >= lanes and (spec.I_TP >= lanes or both >= lanes)
     names.saved = spec.checkpoint == "saved"
-    names.bounds = epilogue.bounded(spec) and bounds(spec)
+    names.bounds = bounds(spec)
     names.tiles = list_of(function(add)
         tiles(add)
         add(rows.move(cfg, "move", {}))
         if names.dots and names.saved then
             add(rows.move(cfg, "widen", {from = dtype[spec.dtype]}))
         end
-        local limits = clamp.limits(spec, dtype.f32)
-        add(epilogue.through(cfg, spec, limits))
-        if names.saved and spec.gated then
-            add(epilogue.through(cfg, spec, limits, true))
+        for _, given in ipairs{false, names.saved and spec.gated or nil} do
+            add(epilogue.through(cfg, spec, clamp.limits(spec, dtype.f32), {apart = names.dots, bounds = names.bounds, given = given}))
         end
     end)
     return names

@@ -1,20 +1,30 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- epilogue.lua - what happens to a panel of sums before it is stored: bias, clamp, activation, gate * up, affinity,
--- checkpoint, combination with what other experts gave. Each tile is a loop over the rows of a panel S[n][width].
+-- checkpoint, combination with what other experts gave; and back. Each tile is a loop over the rows of a panel S[n][width].
 local ir = require "ir"
 local activation = require "math.activation"
+local clamp = require "math.clamp"
 local dtype = require "dtype"
 local panel_rows = require "tiles.panel_rows"
 local quantise = require "tiles.quantise"
 
 local epilogue = {}
 
-local function clamped(p, x, range, name)
-    if range and range.hi then
-        x = p:op("min", name .. "_capped", p:const(name .. "_hi", range.hi + 0.0), x)
+-- Pointers to the next row of their panels; false: there is none.
+local function next_row(p, cfg, pointers)
+    for _, pointer in ipairs(pointers) do
+        if pointer then
+            p:advance(pointer, cfg.vectors * cfg.isa.lanes)
+        end
     end
-    if range and range.lo then
-        x = p:op("max", name .. "_clamped", p:const(name .. "_lo", range.lo + 0.0), x)
+end
+
+-- Gate or up as the activation sees it, of its sum x: clamped, and up with its offset.
+local function seen(p, spec, x, is_gate, name)
+    local range = (spec.clamp or {})[is_gate and "gate" or "up"]
+    x = clamp.apply(p, x, clamp.constants(p, range, name), name)
+    if not is_gate and spec.up_offset ~= 0 then
+        x = p:op("add", name .. "_offset", x, p:const("offset", spec.up_offset + 0.0))
     end
     return x
 end
@@ -31,7 +41,6 @@ function epilogue.intermediate(cfg, spec, has, pairs)
     local bias = has.bias and p:pointer("bias", "const float")
     local affinity = has.affinity and p:pointer("affinity", "const float")
     local act = activation[spec.activation].forward
-    local clamp = spec.clamp or {}
     p:loop(n, function()
         local x = {}
         for v = 0, cfg.vectors - 1 do
@@ -41,10 +50,7 @@ function epilogue.intermediate(cfg, spec, has, pairs)
             if has.bias then
                 sum = p:op("add", name .. "_biased", sum, p:op("load", name .. "_bias", p:at(bias, v * lanes)))
             end
-            sum = clamped(p, sum, gate and clamp.gate or not gate and clamp.up, name)
-            if not gate and spec.up_offset ~= 0 then
-                sum = p:op("add", name .. "_offset", sum, p:const("offset", spec.up_offset + 0.0))
-            end
+            sum = seen(p, spec, sum, gate, name)
             if has.checkpoint then
                 p:op("store", p:at(S, v * lanes), sum)
             end
@@ -70,6 +76,41 @@ function epilogue.intermediate(cfg, spec, has, pairs)
             p:advance(affinity, 1)
         end
     end, "rows")
+    return p
+end
+
+-- P = act(G) * S, or act(S) without a gate, for rows of I of panels of tokens; G and S hold sums, see seen().
+-- keep: G, S and A become gate and up as the activation saw them and what it gave, and of pairs P_0 is P in f32
+function epilogue.hidden(cfg, spec, keep)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "hidden", {"What the second product sees, for rows of I."})
+    local rows = "WIDTH LANES"
+    local panel = panel_rows.column(cfg)
+    local S, P, n = p:pointer("S", "float", rows), p:pointer("P", panel.dtype.c, rows), p:integer("n")
+    local G = spec.gated and p:pointer("G", "float", rows)
+    local A = spec.gated and keep and p:pointer("A", "float", rows)
+    local P_0 = keep and cfg.product.group > 1 and p:pointer("P_0", "float", rows)
+    local act = activation[spec.activation].forward
+    p:loop(n, function()
+        for v = 0, cfg.vectors - 1 do
+            local tag, at = "_" .. v, v * lanes
+            local function keeps(to, x)
+                if to and keep then
+                    p:op("store", p:at(to, at), x)
+                end
+            end
+            local up = seen(p, spec, p:op("load", "up_sum" .. tag, p:at(S, at)), false, "up" .. tag)
+            keeps(S, up)
+            local gate = G and seen(p, spec, p:op("load", "gate_sum" .. tag, p:at(G, at)), true, "gate" .. tag) or up
+            keeps(G, gate)
+            local value = act(p, "act" .. tag, gate)
+            keeps(A, value)
+            value = G and p:op("mul", "p" .. tag, value, up) or value
+            panel.put(p, P, v, value)
+            keeps(P_0, value)
+        end
+        next_row(p, cfg, {S, P, G, A, P_0})
+    end, "rows of I")
     return p
 end
 
@@ -117,50 +158,54 @@ function epilogue.output(cfg, has)
     return p
 end
 
--- x where it is strictly inside its clamp, else 0; v is the value that was clamped.
-local function inside(p, x, v, limits, name)
-    for _, side in ipairs{"lo", "hi"} do   -- the same text from every process
-        local bound = limits[side] and p:const(name .. "_" .. side, limits[side] + 0.0)
-        local open = bound and (side == "lo" and p:op("is_less", name .. "_above", bound, v) or p:op("is_less", name .. "_below", v, bound))
-        x = open and p:op("blend", ("%s_%s_open"):format(x.name, side), open, p:op("zero", name .. "_none_" .. side), x) or x
-    end
-    return x
-end
-
 -- Back through p = act(g) u, for n rows of a panel of WIDTH tokens. S holds dO Wd^T without the affinity; G and U, gate and up
 -- as the activation saw them, become their gradients; P becomes p as the second product saw it; sums of S * p over the rows
--- are the affinity's gradient.
--- spec: activation, gated; limits: gate, up = {lo, hi} as the checkpoint holds them; has: scaled (p and its gradient carry the
--- affinity), affinity_sums, apart (gate and up are in f32, and elsewhere: at U_0 and G_0); G, U and P are panels whose columns are
--- contracted, see matrix.lua
+-- are the affinity's gradient. G, U and P are panels whose columns are contracted, see matrix.lua.
+-- spec: activation, gated, up_offset; limits: gate, up = {lo, hi} as the checkpoint holds them; has:
+--     scaled          p and its gradient carry the affinity
+--     affinity_sums   these are wanted
+--     apart           gate and up are in f32, and elsewhere: at U_0 and G_0
+--     bounds          they are clamped first, and up gets an offset: bounds = lo, hi of gate, lo, hi of up, offset
+--     given           P holds act(g) already
 function epilogue.through(cfg, spec, limits, has)
     local lanes = cfg.isa.lanes
-    local width = cfg.vectors * lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. "through", {"Gradients of gate and up, and p, for rows of I."})
+    local p = ir.program(cfg.isa, cfg.prefix .. (has.given and "through_given" or "through"),
+        {"Gradients of gate and up, and p, for rows of I."})
     local rows = "WIDTH LANES"
     local panel = panel_rows.column(cfg)
     local S, U, P = p:pointer("S", "const float", rows), p:pointer("U", panel.dtype.c, rows), p:pointer("P", panel.dtype.c, rows)
     local n = p:integer("n")
     local G = spec.gated and p:pointer("G", panel.dtype.c, rows)
-    local from, saw = {U = U, G = G}, has.apart and dtype.f32 or panel.dtype   -- gate and up, and their dtype
-    if has.apart then
-        from.U, from.G = p:pointer("U_0", "const float", rows), spec.gated and p:pointer("G_0", "const float", rows)
-    end
-    local moving = {S, P, U}
-    for _, row in ipairs{G and {G} or {}, has.apart and {from.U} or {}, has.apart and G and {from.G} or {}} do
-        moving[#moving + 1] = row[1]
-    end
+    local U_0 = has.apart and p:pointer("U_0", "const float", rows)
+    local G_0 = has.apart and spec.gated and p:pointer("G_0", "const float", rows)
+    local bounds = has.bounds and p:pointer("bounds", "const float")
     local a = has.scaled and p:pointer("a", "const float")
     local sums = has.affinity_sums and p:pointer("sums", "float")
     local act = activation[spec.activation].both
+    -- Gate or up at `from`, and its limits, which are at bounds[first]
+    local function entered(from, name, v, first)
+        local tag = "_" .. v
+        local x = quantise.load(p, has.apart and dtype.f32 or panel.dtype, name .. tag, p:at(from, v * lanes))
+        if not bounds then
+            return x, clamp.constants(p, limits[name], name .. tag)
+        end
+        if name == "up" and spec.up_offset ~= 0 then
+            x = p:op("add", "up_offset" .. tag, x, p:op("bcast", "offset" .. tag, p:at(bounds, 4)))
+        end
+        local sides = clamp.broadcast(p, limits[name], name .. tag, bounds, first)
+        return clamp.apply(p, x, sides, name .. tag), sides
+    end
     p:loop(n, function()
         for v = 0, cfg.vectors - 1 do
-            local tag = "_" .. v
-            local at = v * lanes
-            local up = quantise.load(p, saw, "up" .. tag, p:at(from.U, at))
-            local gate = spec.gated and quantise.load(p, saw, "gate" .. tag, p:at(from.G, at)) or up
-            local value, slope = act(p, "act" .. tag, gate)
-            local product = spec.gated and p:op("mul", "p" .. tag, value, up) or value
+            local tag, at = "_" .. v, v * lanes
+            local up, of_up = entered(U_0 or U, "up", v, 2)
+            local gate, of_gate = up, of_up
+            if G then
+                gate, of_gate = entered(G_0 or G, "gate", v, 0)
+            end
+            local value, slope = act(p, "act" .. tag, gate, has.given)
+            value = has.given and quantise.load(p, panel.dtype, "act_given" .. tag, p:at(P, at)) or value
+            local product = G and p:op("mul", "p" .. tag, value, up) or value
             local dp = p:op("load", "dp" .. tag, p:at(S, at))
             if sums then
                 local sum = p:op("load", "sum" .. tag, p:at(sums, at))
@@ -172,17 +217,14 @@ function epilogue.through(cfg, spec, limits, has)
                 product = p:op("mul", "p_scaled" .. tag, product, scale)
             end
             panel.put(p, P, v, product)
-            if spec.gated then
+            if G then
                 local dg = p:op("mul", "dg" .. tag, p:op("mul", "dp_up" .. tag, dp, up), slope)
-                panel.put(p, G, v, inside(p, dg, gate, limits.gate, "gate" .. tag))
-                panel.put(p, U, v, inside(p, p:op("mul", "du" .. tag, dp, value), up, limits.up, "up" .. tag))
-            else
-                panel.put(p, U, v, inside(p, p:op("mul", "du" .. tag, dp, slope), up, limits.up, "up" .. tag))
+                panel.put(p, G, v, clamp.inside(p, dg, gate, of_gate, "gate" .. tag))
             end
+            local du = p:op("mul", "du" .. tag, dp, G and value or slope)
+            panel.put(p, U, v, clamp.inside(p, du, up, of_up, "up" .. tag))
         end
-        for _, row in ipairs(moving) do
-            p:advance(row, width)
-        end
+        next_row(p, cfg, {S, P, U, G, U_0, G_0})
     end, "rows of I")
     return p
 end
