@@ -9,12 +9,13 @@ local limits = require "shared.limits"
 local panel_rows = require "tiles.panel_rows"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
+local plans = require "shared.plans"
 local rows = require "tiles.rows"
 local work = require "grouped_gemm.work"
 
 local grouped = {}
 
-local round_up, convert = panels.round_up, panels.convert
+local round_up, convert = plans.round_up, plans.convert
 
 local int = types.int
 
@@ -155,7 +156,7 @@ local function constants(spec, plan)
         local steps = round_up(spec.N, group * plan.unroll) // (group * plan.unroll)
         add("SLAB", group * steps * plan.unroll, "rows of weights packed at a time: all")
         add("PANEL", steps * plan.unroll * width, "floats of a packed panel")
-        add("STRIDE", (round_up(steps * plan.unroll, 16) // 16 | 1) * 16, "floats between rows of dY: an odd number of cache lines")
+        add("STRIDE", plans.odd_lines(steps * plan.unroll), "floats between rows of dY: an odd number of cache lines")
         add("K_BLOCK", plan.k_block // group, (group > 1 and "pairs of " or "") .. "products of a partial sum")
         local strip = gemm.strip(plan.isa, dtype[spec.dtype])
         add("STRIP", strip, "panels packed side by side: full cache lines of weights")
@@ -176,8 +177,8 @@ local function constants(spec, plan)
     add("ROWS", across, "rows of a panel, full panels of k")
     add("APART", across // (spec.op == "forward" and group or 1) + 1,
         "rows from a panel to the next one: its lines are in other sets of the caches")
-    local lines = across // group // 16
-    add("STAGE", 16 * (lines + 1 + lines % 2), "floats between rows on their way into panels: an odd number of cache lines")
+    add("STAGE", plans.odd_lines(across // group // 16 * 16 + 16),
+        "floats between rows on their way into panels: an odd number of cache lines")
     if spec.op == "forward" then
         add("FEW_PANELS", panels.few_panels(plan), "panels of as few rows as may have a row of a tile each,")
         add("IDLE_LANES", plan.idle, "if vectors of them would have so many idle lanes")

@@ -1,10 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- clamp.lua - limits of gate and up: as C has them, as values hold them, and in programs.
+local plans = require "shared.plans"
+
 local clamp = {}
 
 -- A limit as C: a number, or the largest one.
 function clamp.bound(x, sign)
-    return x and ("%.9gf"):format(x):gsub("^(-?%d+)f$", "%1.0f") or sign .. "3.40282347e+38f"
+    return x and plans.number(x) or sign .. "3.40282347e+38f"
 end
 
 -- x as a number of a dtype, or beyond its largest one.

@@ -5,11 +5,6 @@ local ir = require "ir"
 
 local norm = {}
 
--- A number as C text.
-function norm.number(x)
-    return (("%.9gf"):format(x):gsub("^(%d+)f$", "%1.0f"))
-end
-
 -- Sums over n rows of a panel's width, column by column: sums[width]. A long row is n such rows.
 function norm.sum(cfg, name)
     local lanes, acc = cfg.isa.lanes, {}

@@ -8,13 +8,14 @@ local keys = require "shared.keys"
 local panel_plan = require "product.panel_plan"
 local panel_rows = require "tiles.panel_rows"
 local panels = require "product.panels"
+local plans = require "shared.plans"
 local rows = require "tiles.rows"
 local work = require "mlp.work"
 
 local mlp = {}
 
 local types = keys.types
-local round_up = panels.round_up
+local round_up = plans.round_up
 
 local formats = {"mxfp8_e4m3", "mxfp8_e5m2"}
 
@@ -37,7 +38,7 @@ function mlp.keys(own, plan)
     local list = {"dtype", "H", "I_TP",
         {"S", types.int(1, 1 << 40), optional = true, doc = "tokens, when fixed at generation time"},
         "activation", "gated", "clamp", "up_offset"}
-    table.move(own, 1, #own, #list + 1, list)
+    plans.append(list, own)
     local weights = {"f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2", "mxfp4", table.unpack(formats)}
     for _, row in ipairs{
         {"weights", types.map{
@@ -152,7 +153,7 @@ local function constants(spec, plan)
         {"GK", round_up(gates(spec) * spec.I_TP, depth), "rows of a panel over gate and up"},
     }
     local shared = panels.constants(plan, widest(spec, plan), plan.block_bytes and dtype[spec.output_dtype].size)
-    return table.move(shared, 1, #shared, #list + 1, list)
+    return plans.append(list, shared)
 end
 
 -- What both families' templates refer to. gives: tensors of tokens that rows of panels become: name of the function, dtype,
@@ -165,7 +166,7 @@ local function names_of(spec, plan, job, totals, gives)
     panels.products(names, cfg, plan, totals)
     for _, give in ipairs(gives) do
         local dt = dtype[give[2]]
-        names.gives[#names.gives + 1] = {name = give[1], c = dt.c, narrow = panels.convert(dt, "narrow"), columns = give[3],
+        names.gives[#names.gives + 1] = {name = give[1], c = dt.c, narrow = plans.convert(dt, "narrow"), columns = give[3],
             whole = spec[give[4]] >= lanes}
         names.scalars[#names.scalars + 1] = {dt, "narrow"}
     end
@@ -214,7 +215,7 @@ end
 
 -- A limit as C, or 0 where there is none.
 local function limit(x)
-    return clamp.bound((x or 0) + 0.0)
+    return plans.number(x or 0)
 end
 
 -- What `through` gets, as C: limits as the values that were clamped hold them, given or computed again; false: nothing.

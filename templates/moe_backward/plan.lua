@@ -9,12 +9,13 @@ local norm = require "math.norm"
 local panel_rows = require "tiles.panel_rows"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
+local plans = require "shared.plans"
 local rows = require "tiles.rows"
 local work = require "moe_backward.work"
 
 local backward = {}
 
-local bound, limits, convert, round_up = clamp.bound, clamp.limits, panels.convert, panels.round_up
+local convert, round_up = plans.convert, plans.round_up
 
 backward.plan_keys = {dot.key, table.unpack(panel_plan.keys)}
 
@@ -121,7 +122,7 @@ local function constants(spec, plan)
         {"PARTIALS", partials, "parts of the affinity's gradient"},
     }
     local shared = panels.constants(plan, math.max(hk, gk) // plan.group, dtype[spec.output_dtype].size)
-    return table.move(shared, 1, #shared, #list + 1, list), shared
+    return plans.append(list, shared), shared
 end
 
 function backward.names(spec, plan, job)
@@ -144,10 +145,10 @@ function backward.names(spec, plan, job)
             {output = "hidden_states_grad", c = dx.c, tile = "narrow_dx", narrow = convert(dx, "narrow"), rows = "tokens(w->args->T)"}},
         clears = true,
         turns_whole = has.again and spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
-        eps = norm.number(spec.norm_eps),
+        eps = plans.number(spec.norm_eps),
         widen_bias = convert(bias, "widen"), widen_affinity = convert(affinity, "widen"),
         narrow_affinity = convert(affinity, "narrow"),
-        bound = bound, float = function(x) return bound(x + 0.0, "") end,
+        bound = clamp.bound, number = plans.number,
         bounds = {spec.clamp and spec.clamp.gate or {}, spec.clamp and spec.clamp.up or {}},
         constants = constants(spec, plan),
         scalars = {{io, "widen"}, {dx, "narrow"}, {affinity, "widen"}, {affinity, "narrow"},
@@ -190,7 +191,7 @@ function backward.names(spec, plan, job)
             add(norm.hat(cfg, "norm_hat"))
             add(norm.back(cfg, "norm_back"))
         else
-            add(epilogue.through(cfg, spec, limits(spec, has.again and f32 or io), through))
+            add(epilogue.through(cfg, spec, clamp.limits(spec, has.again and f32 or io), through))
         end
         if has.pre then
             add(epilogue.column_sums(cfg, "column_sums"))

@@ -10,6 +10,7 @@ local heights = require "moe_forward.heights"
 local limits = require "shared.limits"
 local micro = require "tiles.micro"
 local norm = require "math.norm"
+local plans = require "shared.plans"
 local quantise = require "tiles.quantise"
 local rows = require "tiles.rows"
 local sweep = require "tiles.sweep"
@@ -18,8 +19,8 @@ local work = require "moe_forward.work"
 
 local forward = {}
 
-local types = schema.types
-local int = types.int
+local int = schema.types.int
+local round_up, convert = plans.round_up, plans.convert
 
 forward.plan_keys = {
     dot.key,
@@ -36,10 +37,6 @@ forward.plan_keys = {
     {"run", int(1, 1024), optional = true, doc = "vectors of a row that a direct tile fetches ahead before the next row"},
     {"direct_k", int(16, 65536), optional = true, doc = "rows of weights that direct tiles pass over at a time"},
 }
-
-local function round_up(x, n)
-    return (x + n - 1) // n * n
-end
 
 forward.uses = dot.uses
 
@@ -107,8 +104,7 @@ function forward.plan(plan, spec, _, info)
         schema.complain(info, "plan.strip", "pairs of rows leave registers for 2 panels at a time")
     end
     local longest = math.max(round_up(spec.H, step), round_up(spec.I_TP, columns))
-    local lines = round_up(longest, 16) // 16
-    plan.stride = (lines | 1) * 16   -- an odd number of cache lines: rows of a tile fall into different sets
+    plan.stride = plans.odd_lines(longest)
     plan.direct_sums = (plan.direct_rows * plan.vectors * isa.lanes // 16 | 1) * 16
 end
 
@@ -176,13 +172,6 @@ local function constants(spec, plan)
     return list
 end
 
--- f(expression) that widens or narrows one element in C.
-local function convert(dt, how)
-    return function(x)
-        return dt[how] and ("%s(%s)"):format(dt[how], x) or x
-    end
-end
-
 -- What the template sees.
 function forward.names(spec, plan, job)
     local isa, io = plan.isa, dtype[spec.dtype]
@@ -199,7 +188,7 @@ function forward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix, strip = plan.strip,
         io = io.c, bias_c = dtype[spec.bias_dtype].c,
         narrow_output = out.narrow ~= nil,
-        eps = norm.number(spec.norm_eps),
+        eps = plans.number(spec.norm_eps),
         in_place = true, reads_past = false, clears = true, parts_add = false,
         scaled = has.affinity_on_x, long = spec.H, routed_rows = "w->args->N * B",
         groups = {most = "w->args->N", count = "w->groups", expert = "w->group_expert[e]"},
@@ -233,8 +222,7 @@ function forward.names(spec, plan, job)
         local list = {}
         for _, set in ipairs{{gemm.packed, names.packed_rows}, {gemm.direct, direct.rows}, {gemm.direct_pairs, direct.pairs},
             {sweep, names.sweep_rows or {}}} do
-            local tiles = gemm.heights(set[1], cfg, set[2])
-            table.move(tiles, 1, #tiles, #list + 1, list)
+            plans.append(list, gemm.heights(set[1], cfg, set[2]))
         end
         list[#list + 1] = gemm.pack(cfg)
         local between = {bias = has.bias_up, affinity = has.affinity_on_p and not has.norm,

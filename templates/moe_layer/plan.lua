@@ -1,8 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - the tensors and parts of moe_layer, and what its template's holes refer to.
 local dtype = require "dtype"
+local plans = require "shared.plans"
 local rows = require "tiles.rows"
 local types = require("schema").types
+
+local append = plans.append
 
 local layer = {}
 
@@ -78,10 +81,6 @@ local function state(s, role)
         end
     end
     return list
-end
-
-local function append(list, more)
-    return table.move(more, 1, #more, #list + 1, list)
 end
 
 local function forward_args(s)
@@ -196,7 +195,7 @@ function layer.names(s, plan, job)
     end
     local names = {spec = s, plan = plan, isa = plan.isa, p = cfg.prefix, backward = s.op == "backward", keeps = layer.keeps(s),
         dense = s.dispatch == "dense", narrow_output = out.narrow ~= nil, output_c = out.c, between = {}, wires = {},
-        narrow_out = function(x) return out.narrow and ("%s(%s)"):format(out.narrow, x) or x end,
+        narrow_out = plans.convert(out, "narrow"),
         scalars = {s.op == "backward" and {out, "narrow"} or false},
         constants = {{"H", s.H, "hidden size"}, {"E", s.E, "experts"}, {"K", s.top_k, "experts of a token"},
             {"B", s.block_size, "slots of a block"}, {"LANES", plan.isa.lanes, "f32 lanes of a vector"}}}

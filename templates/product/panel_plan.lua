@@ -3,11 +3,12 @@
 local dtype = require "dtype"
 local limits = require "shared.limits"
 local panels = require "product.panels"
+local plans = require "shared.plans"
 local schema = require "schema"
 
 local panel_plan = {}
 
-local int, round_up = schema.types.int, panels.round_up
+local int, round_up = schema.types.int, plans.round_up
 
 -- Of gradients of weights.
 panel_plan.gradient_keys = {
@@ -35,8 +36,7 @@ panel_plan.forward_keys = {
     {"pass_rows", int(16, 65536), optional = true, doc = "tokens (of an expert) that are worked on together"},
 }
 
-panel_plan.keys = {table.unpack(panel_plan.forward_keys)}
-table.move(panel_plan.gradient_keys, 1, #panel_plan.gradient_keys, #panel_plan.keys + 1, panel_plan.keys)
+panel_plan.keys = plans.append({table.unpack(panel_plan.forward_keys)}, panel_plan.gradient_keys)
 
 -- Complains of steps that do not divide a panel.
 local function check_steps(plan, info, key)

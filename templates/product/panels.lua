@@ -7,13 +7,10 @@ local matrix = require "tiles.matrix"
 local micro = require "tiles.micro"
 local panel_rows = require "tiles.panel_rows"
 local quantise = require "tiles.quantise"
+local plans = require "shared.plans"
 local rows = require "tiles.rows"
 
 local panels = {}
-
-function panels.round_up(x, n)
-    return (x + n - 1) // n * n
-end
 
 -- Are stores of a vector parts of cache lines, so that groups of rows of a gradient are put together before they are stored?
 function panels.stores_bursts(isa)
@@ -54,15 +51,15 @@ local function gradient_constants(plan, size)
         return list
     end
     local line = math.max(1, 64 // (width * size))
-    local run = panels.round_up((plan.run_bytes + width * size - 1) // (width * size), line)
+    local run = plans.round_up((plan.run_bytes + width * size - 1) // (width * size), line)
     local most = math.max(math.min(plan.row_bytes // 4 // plan.isa.lanes, plan.columns), run * width)   -- columns at a time
-    return table.move({
+    return plans.append(list, {
         {"BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads"},
         {"ROW_FLOATS", plan.row_bytes // 4, "floats of B that groups of a weight gradient's rows pass over"},
         {"ROW_PANELS", run, "panels of columns that they pass over at least"},
         {"LINE_PANELS", line, "panels of columns of a cache line"},
         {"BURST", plan.tile_rows * most, "elements of a group of rows that are put together, then stored"},
-    }, 1, 5, #list + 1, list)
+    })
 end
 
 -- Adds constants of tokens as columns of panels and, if their elements have `size` bytes (none: no gradients), of gradients.
@@ -70,8 +67,7 @@ function panels.token_constants(list, plan, size)
     list[#list + 1] = {"T_UNROLL", plan.t_unroll or 1, "tokens of a step of a loop over them"}
     list[#list + 1] = {"EDGE", math.max(plan.isa.lanes * plan.group, plan.unroll or 1, plan.t_unroll or 1),
         "columns of which all are written if one is in use"}
-    local more = size and gradient_constants(plan, size) or {}
-    return table.move(more, 1, #more, #list + 1, list)
+    return plans.append(list, size and gradient_constants(plan, size) or {})
 end
 
 -- wide: words of the widest rows that become panels; size: bytes of an element of gradients (none: no gradients)
@@ -91,15 +87,8 @@ function panels.constants(plan, wide, size)
         {"PASS_ROWS", plan.pass_rows, "tokens that are worked on together"},
         {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
         {"TEAM_ROWS", 192, "columns of a batch for each rank of a team"},
-        {"STAGE", panels.round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},
+        {"STAGE", plans.round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},
     }, plan, size)
-end
-
--- f(expression) that widens or narrows one element in C.
-function panels.convert(dt, how)
-    return function(x)
-        return dt[how] and ("%s(%s)"):format(dt[how], x) or x
-    end
 end
 
 -- Adds the names of products of few tokens.
@@ -118,14 +107,14 @@ end
 -- pairs, tokens become these too.
 function panels.words(names, cfg, plan)
     local dots = cfg.product.group > 1
-    names.dots, names.splits, names.io, names.widen_io = dots, dots, cfg.dtype.c, panels.convert(cfg.dtype, "widen")
+    names.dots, names.splits, names.io, names.widen_io = dots, dots, cfg.dtype.c, plans.convert(cfg.dtype, "widen")
     names.panel_c, names.depth = quantise.column_type(cfg), dots and "DEPTH" or "WIDTH"
     names.words = function(n) return dots and n .. " / 2" or n end                           -- of so many elements,
     names.words_of = function(n) return dots and ("(%s) / 2"):format(n) or n end             -- a sum
     names.pairs_of = function(panel) return dots and panel .. "_pairs" or panel end          -- the same panel, as B of a product
     names.as_floats = function(at) return dots and ("(float *)(void *)(%s)"):format(at) or at end
     names.as_panel = function(at) return dots and ("(%s *)(void *)(%s)"):format(cfg.dtype.c, at) or at end
-    names.to_panel = dots and panels.convert(cfg.dtype, "narrow") or function(x) return x end   -- from f32
+    names.to_panel = dots and plans.convert(cfg.dtype, "narrow") or function(x) return x end   -- from f32
     names.keep_io = dots and function(x) return x end or names.widen_io                         -- from memory
     if dots then
         local list = names.constants
@@ -179,7 +168,7 @@ function panels.gradients(names, cfg, plan, out, how)
         names.turn_sums = "turn_back"   -- of panels.tiles, the same program
     end
     names.gradient, names.adds, names.alternate = out, how.add, cfg.alternate
-    names.out_c, names.widen_out, names.narrow_o = out.c, panels.convert(out, "widen"), panels.convert(out, "narrow")
+    names.out_c, names.widen_out, names.narrow_o = out.c, plans.convert(out, "widen"), plans.convert(out, "narrow")
     names.part = how.add and not out.narrow and "gradient" or "part"   -- tiles that add to f32 sums
     names.edges, names.staged = false, false
     for key, value in pairs(ways(cfg.isa, width, out, how.add, how.columns, cfg.pairs)) do
@@ -194,10 +183,7 @@ function panels.gradients(names, cfg, plan, out, how)
     for _, total in ipairs(how.rows) do
         set[total % plan.tile_rows] = true
     end
-    names.gradient_rows = {}
-    for m = 1, plan.tile_rows do
-        names.gradient_rows[#names.gradient_rows + 1] = set[m] and m or nil
-    end
+    names.gradient_rows = plans.members(set, plan.tile_rows)
 end
 
 -- Adds the tiles that multiply.

@@ -2,6 +2,7 @@
 -- plan.lua - the methods and the plan of the router, and the names that its template's holes refer to.
 local dtype = require "dtype"
 local limits = require "shared.limits"
+local plans = require "shared.plans"
 local tiles = require "router.tiles"
 local types = require("schema").types
 local work = require "router.work"
@@ -9,6 +10,7 @@ local work = require "router.work"
 local router = {}
 
 local int = types.int
+local round_up, odd_lines, convert = plans.round_up, plans.odd_lines, plans.convert
 
 -- rank   what a correction bias is added to before the best are chosen (logits rank as softmax and sigmoid of them do)
 -- weigh  what makes weights of the logits
@@ -79,15 +81,6 @@ end
 
 function router.work(s)
     return {flops_per_token = (s.op == "backward" and 4 or 2) * s.H * s.E, weight_bytes = s.H * s.E * dtype[s.dtype].size}
-end
-
-local function round_up(x, n)
-    return (x + n - 1) // n * n
-end
-
--- The multiple of 16 floats (a cache line) from n on that is odd: rows of a tile then fall into different sets.
-local function odd_lines(n)
-    return (round_up(n, 16) // 16 | 1) * 16
 end
 
 function router.plan(plan, spec)
@@ -188,13 +181,6 @@ local function constants(spec, plan, has, s)
         add("X_PITCH", s.x_pitch, "floats between rows of hidden states in the workspace")
     end
     return list
-end
-
--- f(expression) that widens or narrows one element in C.
-local function convert(dt, how)
-    return function(x)
-        return dt[how] and ("%s(%s)"):format(dt[how], x) or x
-    end
 end
 
 -- A number as C has it, of type double.

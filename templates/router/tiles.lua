@@ -5,6 +5,7 @@ local dtype = require "dtype"
 local gemm = require "tiles.gemm"
 local lanes = require "router.lanes"
 local product = require "tiles.narrow"
+local plans = require "shared.plans"
 local rows = require "tiles.rows"
 
 local tiles = {}
@@ -56,7 +57,7 @@ function tiles.backward(spec, has, cfg, s, names)
         skip = s.rows_e - spec.E, folds = s.folds})
     local list = gemm.heights(product.set, set, names.tile_rows)
     local outer = with(cfg, {name = "outer", a_row = 1, a_k = s.pitch, pitch = s.width, a_units = "PITCH", s_units = "WIDTH LANES"})
-    table.move(gemm.heights(product.add, outer, names.outer_rows), 1, #names.outer_rows, #list + 1, list)
+    plans.append(list, gemm.heights(product.add, outer, names.outer_rows))
     local function put(p)
         list[#list + 1] = p
     end

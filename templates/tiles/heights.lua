@@ -1,5 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- heights.lua - of which heights the tiles of matrix.lua are needed.
+local plans = require "shared.plans"
+
 local heights = {}
 
 -- Rows of both whole tiles and whole vectors: blocks of rows that start at multiples of it need tiles of few heights.
@@ -39,23 +41,20 @@ end
 
 -- Heights, ascending, of the tiles for so few tokens, at most `panels` panels of them.
 function heights.tokens(most, lanes, width, panels, idle)
-    local set, list = {}, {}
+    local set = {}
     for tokens = 1, panels * width do
         if tokens > lanes and -tokens % lanes >= idle then   -- see few_tokens in matrix_few.c.in
             cut((tokens - 1) % width + 1, most, set)
             cut(tokens > width and width or 0, most, set)
         end
     end
-    for r = 1, most do
-        list[#list + 1] = set[r] and r or nil
-    end
-    return list
+    return plans.members(set, most)
 end
 
 -- Heights, ascending, of the tiles that blocks of rows need: multiples of `lanes` up to `slab`, and what is left of each of
 -- the totals.
 function heights.blocks(most, lanes, slab, totals)
-    local set, list = {}, {}
+    local set = {}
     for n = lanes, slab, lanes do
         for _, total in ipairs(totals) do
             if n <= total then
@@ -67,12 +66,7 @@ function heights.blocks(most, lanes, slab, totals)
             end
         end
     end
-    for r = 1, most do
-        if set[r] then
-            list[#list + 1] = r
-        end
-    end
-    return list
+    return plans.members(set, most)
 end
 
 return heights

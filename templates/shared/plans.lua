@@ -1,0 +1,49 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- plans.lua - small things that the plans of all families need.
+local plans = {}
+
+function plans.round_up(x, n)
+    return (x + n - 1) // n * n
+end
+
+-- The multiple of 16 floats (a cache line) from n on that is odd: rows so far apart fall into different sets of the caches.
+function plans.odd_lines(n)
+    return (plans.round_up(n, 16) // 16 | 1) * 16
+end
+
+-- A number as C text, a float.
+function plans.number(x)
+    return (("%.9gf"):format(x):gsub("^(-?%d+)f$", "%1.0f"))
+end
+
+-- f(expression) that widens or narrows one element in C.
+function plans.convert(dt, how)
+    return function(x)
+        return dt[how] and ("%s(%s)"):format(dt[how], x) or x
+    end
+end
+
+-- A list of the arguments that are neither nil nor false.
+function plans.list(...)
+    local list = {}
+    for i = 1, select("#", ...) do
+        list[#list + 1] = (select(i, ...)) or nil
+    end
+    return list
+end
+
+-- Adds the elements of another list.
+function plans.append(list, more)
+    return table.move(more, 1, #more, #list + 1, list)
+end
+
+-- The numbers 1 .. n that are keys of a set.
+function plans.members(set, n)
+    local list = {}
+    for i = 1, n do
+        list[#list + 1] = set[i] and i or nil
+    end
+    return list
+end
+
+return plans
