@@ -11,6 +11,7 @@ local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
+local strips = require "product.strips"
 local work = require "grouped_gemm.work"
 
 local grouped = {}
@@ -50,6 +51,8 @@ function choose.dX(plan, spec, info)
         limits.useful(spec.N, ("matrices have %d rows"):format(spec.N)))
     plan:choose("pass_rows", 1024, PASS)
     panel_plan.check(plan, info)
+    local deep = strips.panel_rows(plan, spec.N)
+    plan.strip, plan.slab, plan.stride = gemm.strip(plan.isa, dtype[spec.dtype]), deep * plan.group, plans.odd_lines(deep)
 end
 
 -- Bytes from a row of a gradient to the next one where rows are put together: an odd number of cache lines.
@@ -131,69 +134,36 @@ function grouped.work(s)
     return {flops_per_row = 2 * s.N * s.K, weight_bytes_per_expert = s.N * s.K * size}
 end
 
-local function constants(spec, plan)
-    local lanes, group = plan.isa.lanes, plan.group
-    local width = plan.vectors * lanes
-    local list = {
-        {"N", spec.N, "rows of an expert's matrix"}, {"K", spec.K, "its columns"}, {"E", spec.E, "experts"},
-        {"LANES", lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
-        {"WIDTH", width, "columns of a panel"}, {"K_SLICES", round_up(spec.K, width) // width, "panels over K"},
-        {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"},
-        {"PASS_ROWS", plan.pass_rows, "rows of an expert that are worked on together"},
-        {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
-        {"TEAM_ROWS", 192, "columns of a batch for each rank of a team"},
+-- Constants of a gradient of weights whose rows are put together before they are stored.
+local function staged_constants(plan, spec)
+    local width, size, row = plan.vectors * plan.isa.lanes, dtype[spec.output_dtype].size, staged_row(plan, spec)
+    return {
+        {"APART_STAGED", row // size, "elements between rows that are put together: an odd number of cache lines"},
+        {"STAGED", math.max(1, plan.stage_bytes // (row * plan.tile_rows)) * plan.tile_rows,
+            "rows of an unaligned gradient that are put together before they are stored"},
+        {"CALL_PANELS", math.max(1, math.min(4, round_up(spec.K, width) // width // plan.tile_rows)),
+            "panels of columns that a tile works on: it is called as often at least as there are rows to store"},
+        {"GIVEN", plan.tile_rows * width * size // 32, "cache lines at most that go to memory beside each of them"},
     }
-    local function add(...)
-        list[#list + 1] = {...}
-    end
-    if spec.permute == "x" and not (spec.op == "dX" and not spec.reduce_topk) then
-        add("TOP_K", spec.top_k, "rows of a token")
-    end
-    if spec.op ~= "dW" then
-        add("UNROLL", plan.unroll, "k steps of a tile's loop")
-    end
+end
+
+local function constants(spec, plan)
+    local width, forward = plan.vectors * plan.isa.lanes, spec.op == "forward"
+    local list = plans.append({
+        {"N", spec.N, "rows of an expert's matrix"}, {"K", spec.K, "its columns"}, {"E", spec.E, "experts"},
+        {"K_SLICES", round_up(spec.K, width) // width, "panels over K"},
+        spec.permute == "x" and (spec.op ~= "dX" or spec.reduce_topk) and {"TOP_K", spec.top_k, "rows of a token"} or nil,
+    }, panels.shape(plan))
     if spec.op == "dX" then
-        local steps = round_up(spec.N, group * plan.unroll) // (group * plan.unroll)
-        add("SLAB", group * steps * plan.unroll, "rows of weights packed at a time: all")
-        add("PANEL", steps * plan.unroll * width, "floats of a packed panel")
-        add("STRIDE", plans.odd_lines(steps * plan.unroll), "floats between rows of dY: an odd number of cache lines")
-        add("K_BLOCK", plan.k_block // group, (group > 1 and "pairs of " or "") .. "products of a partial sum")
-        local strip = gemm.strip(plan.isa, dtype[spec.dtype])
-        add("STRIP", strip, "panels packed side by side: full cache lines of weights")
-        add("IDLE", ((strip - 1) * steps * plan.unroll + spec.N // plan.k_block + 2) * width,
-            "floats that tiles which pack nothing may store to")
-        add("PREFETCH", plan.prefetch, "rows of weights fetched ahead")
-        add("T_UNROLL", 1, "rows that panels are filled up to")
-        return list
+        return plans.append(list, strips.constants(plan, spec.N))
     end
-    if spec.op == "forward" then
-        add("STEPS", width // plan.unroll, "loops over a full panel")
-        add("K_PANELS", panels.block(plan), "panels of k that a slab holds")
-        add("SLAB", plan.slab, "rows of such a slab")
-        add("FEW_ROWS", plan.few_rows, "of one for a single panel of rows")
-        add("AHEAD", plan.fetch, "rows of weights fetched ahead")
-    end
-    local across = round_up(spec.op == "forward" and spec.K or spec.N, panels.depth(plan))
-    add("ROWS", across, "rows of a panel, full panels of k")
-    add("APART", across // (spec.op == "forward" and group or 1) + 1,
-        "rows from a panel to the next one: its lines are in other sets of the caches")
-    add("STAGE", plans.odd_lines(across // group // 16 * 16 + 16),
-        "floats between rows on their way into panels: an odd number of cache lines")
-    if spec.op == "forward" then
-        add("FEW_PANELS", panels.few_panels(plan), "panels of as few rows as may have a row of a tile each,")
-        add("IDLE_LANES", plan.idle, "if vectors of them would have so many idle lanes")
-    end
-    local size = spec.op == "dW" and dtype[spec.output_dtype].size
-    if plan.staged then
-        local row = staged_row(plan, spec)
-        add("APART_STAGED", row // size, "elements between rows that are put together: an odd number of cache lines")
-        add("STAGED", math.max(1, plan.stage_bytes // (row * plan.tile_rows)) * plan.tile_rows,
-            "rows of an unaligned gradient that are put together before they are stored")
-        add("CALL_PANELS", math.max(1, math.min(4, round_up(spec.K, width) // width // plan.tile_rows)),
-            "panels of columns that a tile works on: it is called as often at least as there are rows to store")
-        add("GIVEN", plan.tile_rows * width * size // 32, "cache lines at most that go to memory beside each of them")
-    end
-    return panels.token_constants(list, plan, size)
+    local across = round_up(forward and spec.K or spec.N, panels.depth(plan))
+    local apart = forward and across // plan.group or across
+    return plans.append(list, {
+        {"ROWS", across, "rows of a panel, full panels of k"},
+        {"APART", apart + 1, "rows from a panel to the next one: its lines are in other sets of the caches"},
+    }, forward and panels.product_constants(plan) or {}, plan.staged and staged_constants(plan, spec) or {},
+    panels.token_constants(plan, plans.odd_lines(across // plan.group // 16 * 16 + 16), not forward and dtype[spec.output_dtype].size))
 end
 
 local function dx_tiles(names, cfg, out, add)
@@ -222,7 +192,7 @@ function grouped.names(spec, plan, job)
     local factor = spec.fuse_mul == "post" and dtype[spec.affinity_dtype]
     local edges, dots = spec.K % width ~= 0, plan.group > 1
     local adds = dw and spec.accumulate_grads
-    local cfg = panels.cfg(spec, plan, job)
+    local cfg = dx and strips.cfg(spec, plan, job, spec.N) or panels.cfg(spec, plan, job)
     cfg.unaligned = spec.K * io.size % 64 ~= 0
     local c = {}
     for _, row in ipairs(constants(spec, plan)) do
@@ -239,8 +209,6 @@ function grouped.names(spec, plan, job)
         once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
         product_rows = forward and heights.blocks(plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
         packed_rows = heights.packed(plan.tile_rows, 0),
-        strip = c.STRIP, whole = function(x) return dots and x .. " / 2" or x end, times_group = dots and "2 * " or "",
-        steps = function(x) return dots and ("(%s + 1) / 2"):format(x) or x end,
         narrow_rows = forward and heights.blocks(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
         narrow_o = convert(out, "narrow"),
         widen_factor = factor and convert(factor, "widen"),
@@ -249,6 +217,7 @@ function grouped.names(spec, plan, job)
             factor and {factor, "widen"} or false},
     }
     panels.words(names, cfg, plan)
+    strips.names(names, plan)
     names.splits = dots and dw
     names.sums = names.reduces and {apart = true, first = "from", row = "K", is_long = spec.K >= lanes, rounded = out.narrow and
         {output = "dX", c = out.c, tile = "narrow", narrow = names.narrow_o, rows = "w->args->T"}}
@@ -269,7 +238,6 @@ function grouped.names(spec, plan, job)
         end
         add(rows.zero(cfg, "zero"))
         if dx then
-            cfg.stride, cfg.panel, cfg.strip = c.STRIDE, c.PANEL, c.STRIP
             dx_tiles(names, cfg, out, add)
             return list
         end

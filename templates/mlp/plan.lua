@@ -173,8 +173,7 @@ local function names_of(spec, plan, job, totals, gives)
     local function tiles(add)
         panels.tiles(names, cfg, plan, add)
         local width = plan.vectors * lanes
-        local stage = round_up(widest(spec, plan), 16) + 16
-        add(rows.turn(cfg, "turn", {dtype = dtype.f32, stride = stage, s_units = "STAGE", pitch = width,
+        add(rows.turn(cfg, "turn", {dtype = dtype.f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE", pitch = width,
             along = lanes, step = lanes * width}))
         if names.dots then
             add(rows.words(cfg, dtype[spec.dtype], "words"))

@@ -8,11 +8,12 @@ local epilogue = require "tiles.epilogue"
 local gemm = require "tiles.gemm"
 local heights = require "moe_forward.heights"
 local limits = require "shared.limits"
-local micro = require "tiles.micro"
 local norm = require "math.norm"
+local panels = require "product.panels"
 local plans = require "shared.plans"
 local quantise = require "tiles.quantise"
 local rows = require "tiles.rows"
+local strips = require "product.strips"
 local sweep = require "tiles.sweep"
 local tile_heights = require "tiles.heights"
 local work = require "moe_forward.work"
@@ -53,19 +54,19 @@ local function choose_depth(plan, spec, step)
 end
 
 -- How weights are read where they lie.
-local function choose_direct(plan, spec, panels)
+local function choose_direct(plan, spec, slices)
     local isa, deep = plan.isa, math.max(spec.H, spec.I_TP)
-    local across = ("matrices have %d panels of columns"):format(panels)
+    local across = ("matrices have %d panels of columns"):format(slices)
     plan:choose("direct_rows", 2 * isa.tile.rows, "up to so many accumulators fit beside one vector of weights",
         {most = isa.registers.v - math.max(2, quantise.registers(dtype[spec.dtype])),   -- of weights; weights and a row's value
          because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)})
     plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a strip's vectors pass",
         limits.sum(spec, deep, ("matrices have %d rows"):format(deep)))
     plan:choose("direct_strip", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns",
-        limits.useful(panels, across))
+        limits.useful(slices, across))
     local lines = math.max(1, 256 // (isa.lanes * dtype[spec.dtype].size))
     plan:choose("run", math.min(lines, plan.direct_k), "vectors of a row fetched before the next row: 4 cache lines",
-        {useful = panels, of = across, most = plan.direct_k,
+        {useful = slices, of = across, most = plan.direct_k,
          because = ("a direct tile passes over %d rows of weights at a time (direct_k)"):format(plan.direct_k)})
 end
 
@@ -79,9 +80,9 @@ function forward.plan(plan, spec, _, info)
         isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
     plan:choose("unroll", 4, "k steps per row of the next panel that is packed on the way")
     local columns = spec.gated and isa.lanes or 2 * isa.lanes
-    local panels = math.max(round_up(spec.I_TP, columns) // columns, round_up(spec.H, 2 * isa.lanes) // (2 * isa.lanes))
+    local slices = math.max(round_up(spec.I_TP, columns) // columns, round_up(spec.H, 2 * isa.lanes) // (2 * isa.lanes))
     plan:choose("strip", gemm.strip(isa, dtype[spec.dtype]), "panels packed side by side: full cache lines of weights",
-        limits.useful(panels, ("matrices have %d panels of columns"):format(panels)))
+        limits.useful(slices, ("matrices have %d panels of columns"):format(slices)))
     local step = plan.group * plan.unroll
     choose_depth(plan, spec, step)
     if spec.shard.on == "intermediate" then
@@ -93,7 +94,7 @@ function forward.plan(plan, spec, _, info)
         limits.useful(plan.slab, ("a slab has %d rows"):format(plan.slab)))
     plan:choose("segment_rows", 512, "rows of an expert per pass over its weights")
     plan:choose("batch_rows", 512, "rows between barriers, for each rank")
-    choose_direct(plan, spec, panels)
+    choose_direct(plan, spec, slices)
     if columns % step ~= 0 then   -- a step of K may end past I, but not past the columns of the last panel
         schema.complain(info, "plan.unroll", ("steps of %d do not divide the %d columns of a panel"):format(step, columns))
     end
@@ -126,35 +127,18 @@ local function steps(spec, shard)
     }
 end
 
--- Rows of a packed panel of a slab of the longer projection.
-local function panel_rows(spec, plan)
-    return round_up((math.min(math.max(spec.H, spec.I_TP), plan.slab) + plan.group - 1) // plan.group, plan.unroll)
-end
-
 local function constants(spec, plan)
     local lanes = plan.isa.lanes
     local width = plan.vectors * lanes
     local up = spec.gated and lanes or width
-    local k, panel = math.max(spec.H, spec.I_TP), panel_rows(spec, plan)
+    local deep = math.max(spec.H, spec.I_TP)
     local run = math.max(plan.run // plan.group, 1) * plan.group
     local list = {
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
         {"B", spec.block_size, "slots of a block"}, {"GATES", spec.gated and 2 or 1, "gate and up, or up alone"},
         {"STATIC_BLOCKS", type(spec.loop) == "table" and spec.loop.static_blocks or 0, "run whatever conditions say"},
-        {"LANES", lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
-        {"WIDTH", width, "floats of a panel's row"},
         {"UP_COLUMNS", up, "columns of I that a panel holds"},
         {"UP_PANELS", (spec.I_TP + up - 1) // up, "over I"}, {"DOWN_PANELS", (spec.H + width - 1) // width, "over H"},
-        {"TILE_ROWS", plan.tile_rows, "rows of the tallest packed tile"}, {"UNROLL", plan.unroll, "k steps of a tile's loop"},
-        {"STRIP", plan.strip, "panels packed together"}, {"SLAB", plan.slab, "rows of weights packed at a time"},
-        {"PANEL", panel * width, "floats of a packed panel"},
-        {"K_BLOCK", plan.k_block // plan.group, (plan.group > 1 and "pairs of " or "") .. "products of a partial sum"},
-        {"IDLE", ((plan.strip - 1) * panel + k // plan.k_block + 2) * width, "floats that tiles which pack nothing may store to"},
-        {"STRIDE", plan.stride, "floats between rows of X and P: an odd number of cache lines"},
-        {"PASS_ROWS", plan.segment_rows, "rows of a segment, that share packed weights"},
-        {"PASS_PANELS", (plan.segment_rows + width - 1) // width, "of WIDTH such rows"},
-        {"TEAM_ROWS", plan.batch_rows, "rows of a batch, for each rank of a team"},
-        {"T_UNROLL", 1, "rows that segments are filled up to"},
         {"DIRECT_ROWS", plan.direct_rows, "up to so many rows read weights in place"},
         {"DIRECT_STRIP", plan.direct_strip, "panels of a strip whose weights are read in place"},
         {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
@@ -163,13 +147,10 @@ local function constants(spec, plan)
         {"RUN", run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
         {"DIRECT_K", plan.direct_k // plan.group * plan.group, "rows of weights per pass of direct tiles"},
         {"FETCHED", (16 << 10) // dtype[spec.dtype].size, "elements of weights fetched ahead where few rows stream them"},
-        {"DEEP", k, "rows of the taller matrix"},
-        {"PREFETCH", plan.prefetch, "rows of weights fetched ahead"},
+        {"DEEP", deep, "rows of the taller matrix"},
+        plan.group > 1 and {"SWEPT_ROWS", heights.swept(plan), "up to so many rows are multiplied in f32: they wait for memory"} or nil,
     }
-    if plan.group > 1 then
-        list[#list + 1] = {"SWEPT_ROWS", heights.swept(plan), "up to so many rows are multiplied in f32: they wait for memory"}
-    end
-    return list
+    return plans.append(list, panels.shape(plan, plan.segment_rows, plan.batch_rows), strips.constants(plan, deep))
 end
 
 -- What the template sees.
@@ -177,15 +158,13 @@ function forward.names(spec, plan, job)
     local isa, io = plan.isa, dtype[spec.dtype]
     local out = dtype[spec.output_dtype]
     local has = steps(spec, plan.shard)
-    local cfg = {isa = isa, prefix = job.name .. "_", dtype = io, vectors = plan.vectors, unroll = plan.unroll, stride = plan.stride,
-        compensated = not io.narrow, lost = plan.direct_rows // 2,
-        direct_sums = plan.direct_sums,
-        unaligned = spec.H * io.size % 64 ~= 0 or spec.I_TP * io.size % 64 ~= 0,
-        panel = panel_rows(spec, plan) * plan.vectors * isa.lanes, strip = plan.strip, product = micro.of(plan, spec.dtype)}
+    local cfg = strips.cfg(spec, plan, job, math.max(spec.H, spec.I_TP))
+    cfg.compensated, cfg.lost, cfg.direct_sums = not io.narrow, plan.direct_rows // 2, plan.direct_sums
+    cfg.unaligned = spec.H * io.size % 64 ~= 0 or spec.I_TP * io.size % 64 ~= 0
     local direct = heights.direct(plan)
     local up = spec.gated and isa.lanes or plan.vectors * isa.lanes
     local names = {
-        spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix, strip = plan.strip,
+        spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         io = io.c, bias_c = dtype[spec.bias_dtype].c,
         narrow_output = out.narrow ~= nil,
         eps = plans.number(spec.norm_eps),
@@ -193,13 +172,10 @@ function forward.names(spec, plan, job)
         scaled = has.affinity_on_x, long = spec.H, routed_rows = "w->args->N * B",
         groups = {most = "w->args->N", count = "w->groups", expert = "w->group_expert[e]"},
         by_block = plan.shard == "block", whole_segments = plan.shard == "block", by_part = plan.shard == "intermediate",
-        compensated = not io.narrow, dots = plan.group > 1,
-        whole = function(x) return plan.group > 1 and x .. " / 2" or x end,   -- rows of a panel from rows of weights, of all
-        times_group = plan.group > 1 and "2 * " or "",
+        compensated = not io.narrow,
         times = plan.group > 1 and "group * " or "",   -- rows of weights from steps of direct tiles
         unpaired = plan.group > 1 and (spec.H % plan.group > 0 or spec.I_TP % plan.group > 0),   -- a last row of weights
         padding = plan.group > 1 and round_up(spec.I_TP, plan.group * plan.unroll) - spec.I_TP,   -- of a row of P: pairs and steps
-        steps = function(x) return plan.group > 1 and ("(%s + 1) / 2"):format(x) or x end,   -- of all and a half
         transposes = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes,
         edges = spec.I_TP % up ~= 0 or spec.H % (plan.vectors * isa.lanes) ~= 0, edge_down = spec.H % (plan.vectors * isa.lanes) ~= 0,
         down_vectors = spec.H >= plan.vectors * isa.lanes,
@@ -216,6 +192,7 @@ function forward.names(spec, plan, job)
             (has.bias_up or has.bias_down or has.norm) and {dtype[spec.bias_dtype], "widen"} or false,
             has.checkpoint_up and {io, "narrow"} or false, {out, "narrow"}},
     }
+    strips.names(names, plan)
     work.phases(names, spec, has)
     work.space(names, has)
     names.tiles = function()

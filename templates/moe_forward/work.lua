@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- work.lua - what a call of moe_forward keeps, see workspace.lua, and what its segments go through, see phases.lua.
 local phases = require "product.phases"
-local space = require "product.space"
+local strips = require "product.strips"
 local workspace = require "shared.workspace"
 
 local work = {}
@@ -24,7 +24,7 @@ function work.space(names, has)
         (has.bias_up or has.bias_down) and {"bias", "float", {"WIDTH"}, "of one panel", own = true},
         has.norm and {"norm", "float", {3, "UP_PANELS * WIDTH"}, "weight and bias of an expert's normalisation; 1 for columns of I, else 0",
             own = true},
-        table.unpack(space.columns(names, "DEEP")),
+        table.unpack(strips.work(names, "DEEP")),
     })
 end
 

@@ -62,33 +62,50 @@ local function gradient_constants(plan, size)
     })
 end
 
--- Adds constants of tokens as columns of panels and, if their elements have `size` bytes (none: no gradients), of gradients.
-function panels.token_constants(list, plan, size)
-    list[#list + 1] = {"T_UNROLL", plan.t_unroll or 1, "tokens of a step of a loop over them"}
-    list[#list + 1] = {"EDGE", math.max(plan.isa.lanes * plan.group, plan.unroll or 1, plan.t_unroll or 1),
-        "columns of which all are written if one is in use"}
-    return plans.append(list, size and gradient_constants(plan, size) or {})
+-- Constants of all families with products. most: rows of a segment; team: of a batch, for each rank
+function panels.shape(plan, most, team)
+    local width = plan.vectors * plan.isa.lanes
+    return {
+        {"LANES", plan.isa.lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
+        {"WIDTH", width, "columns of a panel"}, {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"},
+        {"PASS_ROWS", most or plan.pass_rows, "tokens of a segment, which are worked on together"},
+        {"PASS_PANELS", ((most or plan.pass_rows) + width - 1) // width, "panels of them"},
+        {"TEAM_ROWS", team or 192, "of a batch, for each rank of a team"},
+    }
 end
 
--- wide: words of the widest rows that become panels; size: bytes of an element of gradients (none: no gradients)
-function panels.constants(plan, wide, size)
-    local lanes = plan.isa.lanes
-    local width = plan.vectors * lanes
-    return panels.token_constants({
-        {"LANES", lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
-        {"WIDTH", width, "columns of a panel"},
-        {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"},
-        {"UNROLL", plan.unroll, "k steps of a tile's loop"}, {"STEPS", width // plan.unroll, "loops over a full panel"},
+-- Constants of products of rows of weights.
+function panels.product_constants(plan)
+    return {
+        {"UNROLL", plan.unroll, "k steps of a tile's loop"},
+        {"STEPS", plan.vectors * plan.isa.lanes // plan.unroll, "loops over a full panel"},
         {"K_PANELS", panels.block(plan), "panels of k that a slab of weights holds"},
         {"SLAB", plan.slab, "rows of such a slab"}, {"FEW_ROWS", plan.few_rows, "of one for a single panel of tokens"},
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
         {"FEW_PANELS", panels.few_panels(plan), "panels of as few tokens as may have a row of a tile each,"},
         {"IDLE_LANES", plan.idle, "if vectors of them would have so many idle lanes"},
-        {"PASS_ROWS", plan.pass_rows, "tokens that are worked on together"},
-        {"PASS_PANELS", (plan.pass_rows + width - 1) // width, "panels of them"},
-        {"TEAM_ROWS", 192, "columns of a batch for each rank of a team"},
-        {"STAGE", plans.round_up(wide, 16) + 16, "floats between rows on their way into panels: an odd number of cache lines"},
-    }, plan, size)
+    }
+end
+
+-- Floats between rows of so many words on their way into panels.
+function panels.stage(wide)
+    return plans.round_up(wide, 16) + 16
+end
+
+-- Constants of tokens as columns of panels, whose rows are `stage` apart on their way there; and, if elements of gradients have
+-- `size` bytes (none: no gradients), of these.
+function panels.token_constants(plan, stage, size)
+    return plans.append({
+        {"STAGE", stage, "floats between rows on their way into panels: an odd number of cache lines"},
+        {"T_UNROLL", plan.t_unroll or 1, "tokens of a step of a loop over them"},
+        {"EDGE", math.max(plan.isa.lanes * plan.group, plan.unroll or 1, plan.t_unroll or 1),
+            "columns of which all are written if one is in use"},
+    }, size and gradient_constants(plan, size) or {})
+end
+
+-- All of these. wide: words of the widest rows that become panels
+function panels.constants(plan, wide, size)
+    return plans.append(panels.shape(plan), panels.product_constants(plan), panels.token_constants(plan, panels.stage(wide), size))
 end
 
 -- Adds the names of products of few tokens.

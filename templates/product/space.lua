@@ -45,19 +45,4 @@ function space.rows(names, list, has)
     workspace.fill(names, list)
 end
 
--- Rows for products of columns, of weights that have `deep` rows: C.
-function space.columns(names, deep)
-    return {
-        {"sums", "int64_t", nil, "floats of the sums of a panel", starts = "(columns + 2 * TILE_ROWS) * WIDTH"},
-        {"S", "float", {"STRIP * w->sums" .. (names.in_place and " + DIRECT_STRIP * DIRECT_SUMS" or "")}, "sums", own = true,
-            shape = "[panels of a strip]"},
-        {"idle", "float", {"IDLE"}, "where tiles that pack nothing store", own = true},
-        {"panel", "float", {"STRIP", "PANEL"}, "packed weights: in use,", own = true},
-        {"coming", "float", {"STRIP", "PANEL"}, "and coming", own = true},
-        {"packed", ("const %s *"):format(names.io), nil, "what is in `panel`: from here,", starts = "0"},
-        {"packed_panels", "int64_t", nil, "so many panels"},
-        names.edges and {"edge", names.io, {deep, "WIDTH"}, "columns of a panel that is not full", own = true},
-    }
-end
-
 return space

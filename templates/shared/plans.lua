@@ -32,9 +32,12 @@ function plans.list(...)
     return list
 end
 
--- Adds the elements of another list.
-function plans.append(list, more)
-    return table.move(more, 1, #more, #list + 1, list)
+-- Adds the elements of other lists to a list.
+function plans.append(list, ...)
+    for _, more in ipairs{...} do
+        table.move(more, 1, #more, #list + 1, list)
+    end
+    return list
 end
 
 -- The numbers 1 .. n that are keys of a set.

@@ -1,0 +1,63 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- strips.lua - what families with products of columns share, see phases.lua: constants, names and rows of the workspace that the
+-- fragments strips.c.in, packing.c.in and columns.c.in refer to.
+local panels = require "product.panels"
+local plans = require "shared.plans"
+
+local strips = {}
+
+-- Rows of a packed panel of so many rows of weights.
+function strips.panel_rows(plan, rows)
+    return plans.round_up((rows + plan.group - 1) // plan.group, plan.unroll)
+end
+
+-- deep: rows of the tallest matrix
+local function panel(plan, deep)
+    return strips.panel_rows(plan, math.min(deep, plan.slab)) * plan.vectors * plan.isa.lanes
+end
+
+function strips.constants(plan, deep)
+    local floats, width = panel(plan, deep), plan.vectors * plan.isa.lanes
+    return {
+        {"UNROLL", plan.unroll, "k steps of a tile's loop"},
+        {"STRIP", plan.strip, "panels packed together"}, {"SLAB", plan.slab, "rows of weights packed at a time"},
+        {"PANEL", floats, "floats of a packed panel"},
+        {"K_BLOCK", plan.k_block // plan.group, (plan.group > 1 and "pairs of " or "") .. "products of a partial sum"},
+        {"IDLE", (plan.strip - 1) * floats + (deep // plan.k_block + 2) * width, "floats that tiles which pack nothing may store to"},
+        {"STRIDE", plan.stride, "floats between rows of tokens: an odd number of cache lines"},
+        {"PREFETCH", plan.prefetch, "rows of weights fetched ahead"},
+        {"T_UNROLL", 1, "rows that segments are filled up to"},
+    }
+end
+
+-- cfg of the tiles.
+function strips.cfg(spec, plan, job, deep)
+    local cfg = panels.cfg(spec, plan, job)
+    cfg.stride, cfg.strip, cfg.panel = plan.stride, plan.strip, panel(plan, deep)
+    return cfg
+end
+
+-- Adds the names of rows of panels, which hold pairs of rows of weights if these are multiplied.
+function strips.names(names, plan)
+    local dots = plan.group > 1
+    names.dots, names.strip, names.times_group = dots, plan.strip, dots and "2 * " or ""
+    names.whole = function(x) return dots and x .. " / 2" or x end                    -- from rows of weights, of all
+    names.steps = function(x) return dots and ("(%s + 1) / 2"):format(x) or x end     -- of all and a half
+end
+
+-- Rows of workspace.lua. deep: rows of the tallest matrix, C
+function strips.work(names, deep)
+    return {
+        {"sums", "int64_t", nil, "floats of the sums of a panel", starts = "(columns + 2 * TILE_ROWS) * WIDTH"},
+        {"S", "float", {"STRIP * w->sums" .. (names.in_place and " + DIRECT_STRIP * DIRECT_SUMS" or "")}, "sums", own = true,
+            shape = "[panels of a strip]"},
+        {"idle", "float", {"IDLE"}, "where tiles that pack nothing store", own = true},
+        {"panel", "float", {"STRIP", "PANEL"}, "packed weights: in use,", own = true},
+        {"coming", "float", {"STRIP", "PANEL"}, "and coming", own = true},
+        {"packed", ("const %s *"):format(names.io), nil, "what is in `panel`: from here,", starts = "0"},
+        {"packed_panels", "int64_t", nil, "so many panels"},
+        names.edges and {"edge", names.io, {deep, "WIDTH"}, "columns of a panel that is not full", own = true},
+    }
+end
+
+return strips
