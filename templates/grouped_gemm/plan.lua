@@ -147,6 +147,16 @@ local function staged_constants(plan, spec)
     }
 end
 
+-- Rows of a panel: full panels of k.
+local function across(spec, plan)
+    return round_up(spec.op == "forward" and spec.K or spec.N, panels.depth(plan))
+end
+
+-- Floats between rows on their way into panels.
+local function stage(spec, plan)
+    return plans.odd_lines(across(spec, plan) // plan.group // 16 * 16 + 16)
+end
+
 local function constants(spec, plan)
     local width, forward = plan.vectors * plan.isa.lanes, spec.op == "forward"
     local list = plans.append({
@@ -157,36 +167,63 @@ local function constants(spec, plan)
     if spec.op == "dX" then
         return plans.append(list, strips.constants(plan, spec.N))
     end
-    local across = round_up(forward and spec.K or spec.N, panels.depth(plan))
-    local apart = forward and across // plan.group or across
+    local deep = across(spec, plan)
+    local apart = forward and deep // plan.group or deep
     return plans.append(list, {
-        {"ROWS", across, "rows of a panel, full panels of k"},
+        {"ROWS", deep, "rows of a panel, full panels of k"},
         {"APART", apart + 1, "rows from a panel to the next one: its lines are in other sets of the caches"},
     }, forward and panels.product_constants(plan) or {}, plan.staged and staged_constants(plan, spec) or {},
-    panels.token_constants(plan, plans.odd_lines(across // plan.group // 16 * 16 + 16), not forward and dtype[spec.output_dtype].size))
+    panels.token_constants(plan, stage(spec, plan), not forward and dtype[spec.output_dtype].size))
 end
 
-local function dx_tiles(names, cfg, out, add)
-    for _, tile in ipairs(gemm.heights(gemm.packed, cfg, names.packed_rows)) do
-        add(tile)
-    end
-    add(gemm.pack(cfg))
-    add(names.dots and rows.words(cfg, cfg.dtype, "words") or rows.move(cfg, "widen", {from = cfg.dtype}))
-    if names.enters then
-        add(panel_rows.collect_rows(cfg, {name = "collect_rows"}))
-    end
-    add(panel_rows.collect(cfg, {name = "collect", dtype = names.reduces and dtype.f32 or out}))
-    if names.reduces then
-        add(panel_rows.collect_rows(cfg, {name = "collect_rows_add", add = true}))
-        add(panel_rows.collect(cfg, {name = "collect_add", dtype = dtype.f32, add = true}))
-        add(names.sums.is_long and rows.move(cfg, "add", {add = true}) or nil)
-        add(names.sums.is_long and out.narrow and rows.move(cfg, "narrow", {to = out}) or nil)
-    end
+local tiles = {}
+
+function tiles.dX(spec, _, names, cfg)
+    local out = dtype[spec.output_dtype]
+    return plans.append({rows.zero(cfg, "zero")}, gemm.heights(gemm.packed, cfg, names.packed_rows), plans.list(
+        gemm.pack(cfg),
+        names.dots and rows.words(cfg, cfg.dtype, "words") or rows.move(cfg, "widen", {from = cfg.dtype}),
+        names.enters and panel_rows.collect_rows(cfg, {name = "collect_rows"}),
+        panel_rows.collect(cfg, {name = "collect", dtype = names.reduces and dtype.f32 or out}),
+        names.reduces and panel_rows.collect_rows(cfg, {name = "collect_rows_add", add = true}),
+        names.reduces and panel_rows.collect(cfg, {name = "collect_add", dtype = dtype.f32, add = true}),
+        names.reduces and names.sums.is_long and rows.move(cfg, "add", {add = true}),
+        names.reduces and names.sums.is_long and out.narrow and rows.move(cfg, "narrow", {to = out})))
+end
+
+-- Rows of tokens into panels.
+local function entering(spec, plan, names, cfg)
+    local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
+    return {
+        rows.zero(cfg, "zero"),
+        names.dots and rows.words(cfg, cfg.dtype, "words") or rows.move(cfg, "widen", {from = cfg.dtype}),
+        rows.turn(cfg, "turn", {dtype = dtype.f32, stride = stage(spec, plan), s_units = "STAGE", pitch = width, along = lanes,
+            step = lanes * width}),
+    }
+end
+
+function tiles.forward(spec, plan, names, cfg)
+    local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
+    return plans.append(panels.product_tiles(names, cfg, plan), entering(spec, plan, names, cfg), plans.list(
+        panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}),
+        names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}),
+        rows.turn(cfg, "turn_back", {dtype = dtype.f32, stride = width, pitch = plan.slab, t_units = "SLAB", along = lanes * width,
+            step = lanes}),
+        rows.move(cfg, "put", {to = dtype[spec.output_dtype], scaled = names.factor})))
+end
+
+function tiles.dW(spec, plan, names, cfg)
+    local staged, out = names.staged, dtype[spec.output_dtype]
+    return plans.append(entering(spec, plan, names, cfg),
+        panels.gradient_tiles(names, cfg, staged and staged_row(plan, spec) // out.size,
+            staged and across(spec, plan) * plan.vectors * cfg.isa.lanes),
+        names.dots and {panel_rows.split(cfg, "split"), panel_rows.join(cfg, "join_rows", true)}
+            or {panel_rows.copy(cfg, {name = "copy_rows", alternate = cfg.alternate})})
 end
 
 function grouped.names(spec, plan, job)
     local isa, io, out = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype]
-    local lanes, f32 = isa.lanes, dtype.f32
+    local lanes = isa.lanes
     local width = plan.vectors * lanes
     local forward, dx, dw = spec.op == "forward", spec.op == "dX", spec.op == "dW"
     local factor = spec.fuse_mul == "post" and dtype[spec.affinity_dtype]
@@ -194,10 +231,6 @@ function grouped.names(spec, plan, job)
     local adds = dw and spec.accumulate_grads
     local cfg = dx and strips.cfg(spec, plan, job, spec.N) or panels.cfg(spec, plan, job)
     cfg.unaligned = spec.K * io.size % 64 ~= 0
-    local c = {}
-    for _, row in ipairs(constants(spec, plan)) do
-        c[row[1]] = row[2]
-    end
     local names = {
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
         out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
@@ -229,38 +262,7 @@ function grouped.names(spec, plan, job)
     end
     work[spec.op](names)
     names.tiles = function()
-        local list = {}
-        local function add(tile)
-            list[#list + 1] = tile
-        end
-        if forward then
-            panels.product_tiles(names, cfg, plan, add)
-        end
-        add(rows.zero(cfg, "zero"))
-        if dx then
-            dx_tiles(names, cfg, out, add)
-            return list
-        end
-        add(dots and rows.words(cfg, io, "words") or rows.move(cfg, "widen", {from = io}))
-        add(rows.turn(cfg, "turn", {dtype = f32, stride = c.STAGE, s_units = "STAGE", pitch = width, along = lanes, step = lanes * width}))
-        if forward then
-            add(panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}))
-            if names.copies_edges then
-                add(panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}))
-            end
-            add(rows.turn(cfg, "turn_back", {dtype = f32, stride = width, pitch = plan.slab, t_units = "SLAB",
-                along = lanes * width, step = lanes}))
-            add(rows.move(cfg, "put", {to = out, scaled = factor}))
-            return list
-        end
-        panels.gradient_tiles(names, cfg, add, names.staged and c.APART_STAGED, names.staged and (c.APART - 1) * width)
-        if dots then
-            add(panel_rows.split(cfg, "split"))
-            add(panel_rows.join(cfg, "join_rows", true))
-        else
-            add(panel_rows.copy(cfg, {name = "copy_rows", alternate = cfg.alternate}))
-        end
-        return list
+        return tiles[spec.op](spec, plan, names, cfg)
     end
     return names
 end

@@ -145,15 +145,13 @@ end
 
 local function constants(spec, plan)
     local depth = panels.depth(plan)
-    local list = {
+    return plans.append({
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", 1, "expert"},
         {"GATES", gates(spec), "gate and up, or up alone"},
         {"HK", round_up(spec.H, depth), "rows of a panel over H, full panels of k"},
         {"IK", round_up(spec.I_TP, depth), "rows of a panel over I"},
         {"GK", round_up(gates(spec) * spec.I_TP, depth), "rows of a panel over gate and up"},
-    }
-    local shared = panels.constants(plan, widest(spec, plan), plan.block_bytes and dtype[spec.output_dtype].size)
-    return plans.append(list, shared)
+    }, panels.constants(plan, widest(spec, plan), plan.block_bytes and dtype[spec.output_dtype].size))
 end
 
 -- What both families' templates refer to. gives: tensors of tokens that rows of panels become: name of the function, dtype,
@@ -170,33 +168,20 @@ local function names_of(spec, plan, job, totals, gives)
             whole = spec[give[4]] >= lanes}
         names.scalars[#names.scalars + 1] = {dt, "narrow"}
     end
-    local function tiles(add)
-        panels.tiles(names, cfg, plan, add)
-        local width = plan.vectors * lanes
-        add(rows.turn(cfg, "turn", {dtype = dtype.f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE", pitch = width,
-            along = lanes, step = lanes * width}))
-        if names.dots then
-            add(rows.words(cfg, dtype[spec.dtype], "words"))
-        end
-        if names.splits then
-            add(panel_rows.split(cfg, "split"))
-        end
+    local function tiles()
+        local list = plans.append(panels.tiles(names, cfg, plan), plans.list(
+            rows.turn(cfg, "turn", {dtype = dtype.f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE",
+                pitch = plan.vectors * lanes, along = lanes, step = lanes * plan.vectors * lanes}),
+            names.dots and rows.words(cfg, io, "words"),
+            names.splits and panel_rows.split(cfg, "split")))
         for _, give in ipairs(gives) do
             if spec[give[4]] >= lanes then
-                add(rows.transpose(cfg, dtype[give[2]], give[1] .. "_square", spec[give[4]]))
+                list[#list + 1] = rows.transpose(cfg, dtype[give[2]], give[1] .. "_square", spec[give[4]])
             end
         end
-    end
-    return names, cfg, tiles
-end
-
--- f(add) as the function that names.tiles is.
-local function list_of(tiles)
-    return function()
-        local list = {}
-        tiles(function(tile) list[#list + 1] = tile end)
         return list
     end
+    return names, cfg, tiles
 end
 
 function mlp.forward_names(spec, plan, job)
@@ -205,10 +190,9 @@ function mlp.forward_names(spec, plan, job)
     local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, spec.H}, gives)
     names.save, names.splits = save, false
     work.forward(names, spec, save)
-    names.tiles = list_of(function(add)
-        tiles(add)
-        add(epilogue.hidden(cfg, spec, save))
-    end)
+    names.tiles = function()
+        return plans.append(tiles(), {epilogue.hidden(cfg, spec, save)})
+    end
     return names
 end
 
@@ -242,16 +226,17 @@ function mlp.backward_names(spec, plan, job)
     names.turns_whole = spec.H >= lanes and (spec.I_TP >= lanes or both >= lanes)
     names.saved = spec.checkpoint == "saved"
     names.bounds = bounds(spec)
-    names.tiles = list_of(function(add)
-        tiles(add)
-        add(rows.move(cfg, "move", {}))
-        if names.dots and names.saved then
-            add(rows.move(cfg, "widen", {from = dtype[spec.dtype]}))
+    names.tiles = function()
+        local limits = clamp.limits(spec, dtype.f32)
+        local function through(given)
+            return epilogue.through(cfg, spec, limits, {apart = names.dots, bounds = names.bounds, given = given})
         end
-        for _, given in ipairs{false, names.saved and spec.gated or nil} do
-            add(epilogue.through(cfg, spec, clamp.limits(spec, dtype.f32), {apart = names.dots, bounds = names.bounds, given = given}))
-        end
-    end)
+        return plans.append(tiles(), plans.list(
+            rows.move(cfg, "move", {}),
+            names.dots and names.saved and rows.move(cfg, "widen", {from = dtype[spec.dtype]}),
+            through(false),
+            names.saved and spec.gated and through(true)))
+    end
     return names
 end
 

@@ -108,35 +108,65 @@ function backward.args(s)
     return list
 end
 
+-- Rows of panels over H, and over gate and up: full panels of k.
+local function deep(spec, plan)
+    local depth = panels.depth(plan)
+    return round_up(spec.H, depth), round_up((spec.gated and 2 or 1) * spec.I_TP, depth)
+end
+
+-- Words of the widest rows that become panels.
+local function widest(spec, plan)
+    return math.max(deep(spec, plan)) // plan.group
+end
+
 local function constants(spec, plan)
-    local lanes = plan.isa.lanes
-    local depth, gates = panels.depth(plan), spec.gated and 2 or 1
-    local hk, gk = round_up(spec.H, depth), round_up(gates * spec.I_TP, depth)
+    local lanes, gates = plan.isa.lanes, spec.gated and 2 or 1
+    local hk, gk = deep(spec, plan)
     local xrows, partials = math.max(hk, round_up(spec.H + 1, lanes)), (math.max(spec.I_TP, spec.H) + lanes - 1) // lanes
-    local list = {
+    return plans.append({
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
         {"B", spec.block_size, "slots of a block"}, {"GATES", gates, "gate and up, or up alone"},
         {"HK", hk, "rows of a panel over H, full panels of k"}, {"GK", gk, "rows of a panel over gate and up"},
         {"XROWS", xrows, "rows of a panel of X: one more than H, of ones"},
         {"PROWS", spec.I_TP + 1, "rows of a panel of p: one more, of affinities"},
         {"PARTIALS", partials, "parts of the affinity's gradient"},
-    }
-    local shared = panels.constants(plan, math.max(hk, gk) // plan.group, dtype[spec.output_dtype].size)
-    return plans.append(list, shared), shared
+    }, panels.constants(plan, widest(spec, plan), dtype[spec.output_dtype].size))
+end
+
+local function tiles(spec, plan, names, cfg)
+    local has, io, bias, dx = names.has, dtype[spec.dtype], dtype[spec.bias_dtype], dtype[spec.hidden_grad_dtype]
+    local lanes, whole, f32 = cfg.isa.lanes, spec.H >= cfg.isa.lanes, dtype.f32
+    local width = plan.vectors * lanes
+    local through = {scaled = has.post, affinity_sums = has.affinity_sums, apart = names.dots and has.again}
+    return plans.append(panels.tiles(names, cfg, plan), plans.list(
+        has.again and epilogue.bounded(cfg),
+        not has.again and spec.block_size >= lanes and rows.column(cfg, io, "column", width, names.dots),
+        names.dots and rows.words(cfg, io, "words"),
+        names.dots and panel_rows.split(cfg, "split"),
+        rows.turn(cfg, "turn", {dtype = f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE", pitch = width,
+            along = lanes, step = lanes * width}),
+        whole and rows.scatter(cfg, "scatter", {scaled = has.pre}),
+        whole and rows.scatter(cfg, "scatter_add", {scaled = has.pre, add = true}),
+        has.norm and norm.through(cfg, activation[spec.activation].both, through)
+            or epilogue.through(cfg, spec, clamp.limits(spec, has.again and f32 or io), through),
+        has.norm and norm.sum(cfg, "norm_sum"),
+        has.norm and norm.column_squares(cfg, "norm_squares"),
+        has.norm and norm.hat(cfg, "norm_hat"),
+        has.norm and norm.back(cfg, "norm_back"),
+        has.pre and epilogue.column_sums(cfg, "column_sums"),
+        has.pre and rows.scale(cfg, "scale"),
+        (has.affinity_sums or has.pre or has.norm or whole) and rows.move(cfg, "add", {add = true}),
+        (has.saved_down or has.bias_down_value) and whole and rows.dot(cfg, "dot", io, has.saved_down and io or bias),
+        dx.narrow and whole and rows.move(cfg, "narrow_dx", {to = dx})))
 end
 
 function backward.names(spec, plan, job)
     local isa, io, out, dx = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype], dtype[spec.hidden_grad_dtype]
     local has = steps(spec)
     local gates = spec.gated and 2 or 1
-    local width = plan.vectors * isa.lanes
     local cfg = panels.cfg(spec, plan, job)
     local bias, affinity = dtype[spec.bias_dtype], dtype[spec.affinity_dtype]
     local totals = {spec.H, spec.I_TP, 1, spec.H, has.again and gates * spec.I_TP or nil}
-    local c = {}
-    for _, row in ipairs(constants(spec, plan)) do
-        c[row[1]] = row[2]
-    end
     local names = {
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         bias_c = bias.c, affinity_c = affinity.c,
@@ -162,53 +192,7 @@ function backward.names(spec, plan, job)
     work.phases(names, has)
     work.space(names, has)
     names.tiles = function()
-        local list = {}
-        local function add(tile)
-            list[#list + 1] = tile
-        end
-        panels.tiles(names, cfg, plan, add)
-        if has.again then
-            add(epilogue.bounded(cfg))
-        elseif spec.block_size >= isa.lanes then
-            add(rows.column(cfg, io, "column", width, names.dots))
-        end
-        if names.dots then
-            add(rows.words(cfg, io, "words"))
-            add(panel_rows.split(cfg, "split"))
-        end
-        local f32 = dtype.f32
-        add(rows.turn(cfg, "turn", {dtype = f32, stride = c.STAGE, s_units = "STAGE", pitch = width,
-            along = isa.lanes, step = isa.lanes * width}))
-        if spec.H >= isa.lanes then
-            add(rows.scatter(cfg, "scatter", {scaled = has.pre}))
-            add(rows.scatter(cfg, "scatter_add", {scaled = has.pre, add = true}))
-        end
-        local through = {scaled = has.post, affinity_sums = has.affinity_sums, apart = names.dots and has.again}
-        if has.norm then
-            add(norm.through(cfg, activation[spec.activation].both, through))
-            add(norm.sum(cfg, "norm_sum"))
-            add(norm.column_squares(cfg, "norm_squares"))
-            add(norm.hat(cfg, "norm_hat"))
-            add(norm.back(cfg, "norm_back"))
-        else
-            add(epilogue.through(cfg, spec, clamp.limits(spec, has.again and f32 or io), through))
-        end
-        if has.pre then
-            add(epilogue.column_sums(cfg, "column_sums"))
-            add(rows.scale(cfg, "scale"))
-        end
-        if has.affinity_sums or has.pre or has.norm or spec.H >= isa.lanes then
-            add(rows.move(cfg, "add", {add = true}))
-        end
-        if has.saved_down and spec.H >= isa.lanes then
-            add(rows.dot(cfg, "dot", io, io))
-        elseif has.bias_down_value and spec.H >= isa.lanes then
-            add(rows.dot(cfg, "dot", io, bias))
-        end
-        if dx.narrow and spec.H >= isa.lanes then
-            add(rows.move(cfg, "narrow_dx", {to = dx}))
-        end
-        return list
+        return tiles(spec, plan, names, cfg)
     end
     return names
 end

@@ -153,6 +153,34 @@ local function constants(spec, plan)
     return plans.append(list, panels.shape(plan, plan.segment_rows, plan.batch_rows), strips.constants(plan, deep))
 end
 
+local function tiles(spec, names, cfg, direct)
+    local has, io, out, lanes = names.has, dtype[spec.dtype], dtype[spec.output_dtype], cfg.isa.lanes
+    local between = {bias = has.bias_up, affinity = has.affinity_on_p and not has.norm, checkpoint = has.checkpoint_up, raw = has.norm}
+    local function finish(add)
+        return epilogue.output(cfg, {bias = has.bias_down, bias_scaled = has.bias_scaled, affinity = has.affinity_in_finish,
+            checkpoint = has.checkpoint_down and not names.by_part, add = add})
+    end
+    return plans.append(gemm.heights(gemm.packed, cfg, names.packed_rows), gemm.heights(gemm.direct, cfg, direct.rows),
+        gemm.heights(gemm.direct_pairs, cfg, direct.pairs), gemm.heights(sweep, cfg, names.sweep_rows or {}), plans.list(
+        gemm.pack(cfg),
+        epilogue.intermediate(cfg, spec, between),
+        names.dots and epilogue.intermediate(cfg, spec, between, io),
+        has.norm and norm.sum(cfg, "row_sum"),
+        has.norm and norm.squares(cfg, "row_squares"),
+        has.norm and norm.normalise(cfg, "normalise", activation[spec.activation].forward, has.affinity_on_p),
+        finish(false),
+        has.add and finish(true),
+        names.dots and spec.H >= 2 * lanes and rows.words(cfg, io, "words"),
+        spec.H >= lanes and rows.move(cfg, "widen", {from = io, scaled = has.affinity_on_x}),
+        spec.H >= lanes and out.narrow and rows.move(cfg, "narrow_output", {to = out}),
+        has.checkpoint_down and names.down_vectors and not names.by_part and rows.move(cfg, "narrow_io", {to = io}),
+        (names.compensated and names.sweep_rows or names.by_part and spec.H >= lanes) and rows.move(cfg, "add", {add = true}),
+        (has.add or names.by_part) and spec.H >= lanes
+            and rows.move(cfg, "combine", {scaled = has.affinity_in_combine, add = spec.accumulate}),
+        names.transposes and rows.transpose(cfg, io, "transpose", spec.block_size, "B"),
+        rows.zero(cfg, "zero")))
+end
+
 -- What the template sees.
 function forward.names(spec, plan, job)
     local isa, io = plan.isa, dtype[spec.dtype]
@@ -196,50 +224,7 @@ function forward.names(spec, plan, job)
     work.phases(names, spec, has)
     work.space(names, has)
     names.tiles = function()
-        local list = {}
-        for _, set in ipairs{{gemm.packed, names.packed_rows}, {gemm.direct, direct.rows}, {gemm.direct_pairs, direct.pairs},
-            {sweep, names.sweep_rows or {}}} do
-            plans.append(list, gemm.heights(set[1], cfg, set[2]))
-        end
-        list[#list + 1] = gemm.pack(cfg)
-        local between = {bias = has.bias_up, affinity = has.affinity_on_p and not has.norm,
-            checkpoint = has.checkpoint_up, raw = has.norm}
-        list[#list + 1] = epilogue.intermediate(cfg, spec, between)
-        if names.dots then
-            list[#list + 1] = epilogue.intermediate(cfg, spec, between, io)
-        end
-        if has.norm then
-            list[#list + 1] = norm.sum(cfg, "row_sum")
-            list[#list + 1] = norm.squares(cfg, "row_squares")
-            list[#list + 1] = norm.normalise(cfg, "normalise", activation[spec.activation].forward, has.affinity_on_p)
-        end
-        for _, add in ipairs{false, has.add or nil} do
-            list[#list + 1] = epilogue.output(cfg, {bias = has.bias_down, bias_scaled = has.bias_scaled,
-                affinity = has.affinity_in_finish, checkpoint = has.checkpoint_down and not names.by_part, add = add})
-        end
-        if names.dots and spec.H >= 2 * isa.lanes then
-            list[#list + 1] = rows.words(cfg, io, "words")
-        end
-        if spec.H >= isa.lanes then
-            list[#list + 1] = rows.move(cfg, "widen", {from = io, scaled = has.affinity_on_x})
-            if out.narrow then
-                list[#list + 1] = rows.move(cfg, "narrow_output", {to = out})
-            end
-        end
-        if has.checkpoint_down and names.down_vectors and not names.by_part then
-            list[#list + 1] = rows.move(cfg, "narrow_io", {to = io})
-        end
-        if names.compensated and names.sweep_rows or names.by_part and spec.H >= isa.lanes then
-            list[#list + 1] = rows.move(cfg, "add", {add = true})
-        end
-        if (has.add or names.by_part) and spec.H >= isa.lanes then
-            list[#list + 1] = rows.move(cfg, "combine", {scaled = has.affinity_in_combine, add = spec.accumulate})
-        end
-        if names.transposes then
-            list[#list + 1] = rows.transpose(cfg, io, "transpose", spec.block_size, "B")
-        end
-        list[#list + 1] = rows.zero(cfg, "zero")
-        return list
+        return tiles(spec, names, cfg, direct)
     end
     return names
 end

@@ -203,76 +203,56 @@ function panels.gradients(names, cfg, plan, out, how)
     names.gradient_rows = plans.members(set, plan.tile_rows)
 end
 
--- Adds the tiles that multiply.
-function panels.product_tiles(names, cfg, plan, add)
+-- The tiles that multiply.
+function panels.product_tiles(names, cfg, plan)
+    local list = {}
     for _, set in ipairs{{names.product_rows, plan.vectors}, {names.narrow_rows, 1}} do
         local most = set[1][#set[1]]
         local tallest = matrix.product(cfg, most, set[2])
         for i = #set[1], 1, -1 do
             local m = set[1][i]
-            add(m == most and tallest or matrix.shorter(tallest, m))
+            list[#list + 1] = m == most and tallest or matrix.shorter(tallest, m)
         end
     end
     for _, m in ipairs(names.token_rows) do
-        add(matrix.by_token(cfg, m))
+        list[#list + 1] = matrix.by_token(cfg, m)
     end
-    if names.few then
-        local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-        local dots = cfg.product.group > 1
-        add(rows.turn(cfg, "turn_rows", {dtype = cfg.dtype, pairs = not dots, words = dots, pitch = width,
-            step = (dots and lanes or names.square) * width}))
-        if names.turn_sums == "turn_sums" then
-            add(rows.turn(cfg, "turn_sums", {dtype = dtype.f32, stride = width, pitch = width, step = lanes, along = lanes * width}))
-        end
-    end
+    local lanes, width, dots = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes, cfg.product.group > 1
+    return plans.append(list, plans.list(
+        names.few and rows.turn(cfg, "turn_rows", {dtype = cfg.dtype, pairs = not dots, words = dots, pitch = width,
+            step = (dots and lanes or names.square) * width}),
+        names.few and names.turn_sums == "turn_sums" and rows.turn(cfg, "turn_sums", {dtype = dtype.f32, stride = width, pitch = width,
+            step = lanes, along = lanes * width})))
 end
 
--- Adds the tiles of gradients. ld, jump: of those that are staged
-function panels.gradient_tiles(names, cfg, add, ld, jump)
-    local out = names.gradient
+-- The tiles of gradients. ld, jump: of those that are staged
+function panels.gradient_tiles(names, cfg, ld, jump)
+    local list, out = {}, names.gradient
     for _, m in ipairs(names.gradient_rows) do
-        add(matrix.gradient(cfg, m, {name = "gradient", dtype = out, add = names.adds, gives = names.staged, ld = ld, jump = jump}))
-        if names.part == "part" then
-            add(matrix.gradient(cfg, m, {name = "part", dtype = dtype.f32, add = true}))
-        end
-        if names.streams and m > 1 then
-            add(matrix.gradient(cfg, m, {name = "stream", dtype = out, stream = true}))
-        end
+        plans.append(list, plans.list(
+            matrix.gradient(cfg, m, {name = "gradient", dtype = out, add = names.adds, gives = names.staged, ld = ld, jump = jump}),
+            names.part == "part" and matrix.gradient(cfg, m, {name = "part", dtype = dtype.f32, add = true}),
+            names.streams and m > 1 and matrix.gradient(cfg, m, {name = "stream", dtype = out, stream = true})))
     end
-    if names.bursts or names.staged then
-        add(rows.lines(cfg, out, "give"))
-    end
-    add(matrix.put(cfg, {name = "put", dtype = out, add = names.adds}))
-    if names.streams then
-        add(matrix.put(cfg, {name = "put_stream", dtype = out, stream = true}))
-    end
+    return plans.append(list, plans.list(
+        (names.bursts or names.staged) and rows.lines(cfg, out, "give"),
+        matrix.put(cfg, {name = "put", dtype = out, add = names.adds}),
+        names.streams and matrix.put(cfg, {name = "put_stream", dtype = out, stream = true})))
 end
 
--- Adds the tiles of products, and of gradients if the names have them.
-function panels.tiles(names, cfg, plan, add)
-    local lanes = cfg.isa.lanes
-    local width = plan.vectors * lanes
-    panels.product_tiles(names, cfg, plan, add)
-    add(panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}))
-    if names.copies_edges then
-        add(panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}))
-    end
-    if not names.dots then
-        add(rows.move(cfg, "widen", {from = cfg.dtype}))
-    end
-    add(rows.zero(cfg, "zero"))
-    if names.turns_whole then
-        add(rows.turn(cfg, "turn_weights", {dtype = cfg.dtype, joined = names.dots, pitch = width, step = lanes * width}))
-    end
-    if names.dots then
-        add(panel_rows.join(cfg, "join"))
-    end
-    if names.gradient_rows then
-        panels.gradient_tiles(names, cfg, add)
-        add(rows.turn(cfg, "turn_back", {dtype = names.dots and cfg.dtype or dtype.f32, words = names.dots,
-            stride = width, pitch = width, step = lanes, apart = cfg.alternate,
-            along = (cfg.alternate and 4 or lanes) * width}))
-    end
+-- The tiles of products, and of gradients if the names have them.
+function panels.tiles(names, cfg, plan)
+    local lanes, width, dots = plan.isa.lanes, plan.vectors * plan.isa.lanes, names.dots
+    local list = plans.append(panels.product_tiles(names, cfg, plan), plans.list(
+        panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}),
+        names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}),
+        not dots and rows.move(cfg, "widen", {from = cfg.dtype}),
+        rows.zero(cfg, "zero"),
+        names.turns_whole and rows.turn(cfg, "turn_weights", {dtype = cfg.dtype, joined = dots, pitch = width, step = lanes * width}),
+        dots and panel_rows.join(cfg, "join")))
+    return names.gradient_rows and plans.append(list, panels.gradient_tiles(names, cfg), {
+        rows.turn(cfg, "turn_back", {dtype = dots and cfg.dtype or dtype.f32, words = dots, stride = width, pitch = width,
+            step = lanes, apart = cfg.alternate, along = (cfg.alternate and 4 or lanes) * width})}) or list
 end
 
 return panels
