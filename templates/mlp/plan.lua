@@ -10,6 +10,7 @@ local panel_rows = require "tiles.panel_rows"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
+local tensors = require "shared.tensors"
 local work = require "mlp.work"
 
 local mlp = {}
@@ -91,36 +92,36 @@ local function kept(s)
     return s.gated and list or {list[3], list[4]}
 end
 
-local function weights(s, list)
-    local says = s.gated and "rows of gate, then of up" or "rows of up"
-    list[#list + 1] = {"gate_up_weights", s.dtype, "in", gates(s) * s.I_TP, s.H, says = says}
-    list[#list + 1] = {"down_proj_weight", s.dtype, "in", s.H, s.I_TP, says = "of the second product"}
+-- What both take, and of intermediates those that are wanted, in a role.
+local function inputs(s)
+    return {
+        {"hidden_states", s.dtype, "in", "S", s.H, says = "rows of tokens"},
+        {"gate_up_weights", s.dtype, "in", gates(s) * s.I_TP, s.H, says = s.gated and "rows of gate, then of up" or "rows of up"},
+        {"down_proj_weight", s.dtype, "in", s.H, s.I_TP, says = "of the second product"},
+    }
+end
+
+local function intermediates(s, wanted, role, note)
+    local list = {}
+    for _, row in ipairs(s.checkpoint == wanted and kept(s) or {}) do
+        list[#list + 1] = {row[1], s.dtype, role, "S", s.I_TP, says = row[2] .. note}
+    end
     return list
 end
 
 function mlp.forward_args(s)
-    local list = weights(s, {{"hidden_states", s.dtype, "in", "S", s.H, says = "rows of tokens"}})
-    list[#list + 1] = {"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}
-    for _, row in ipairs(s.checkpoint == "save" and kept(s) or {}) do
-        list[#list + 1] = {row[1], s.dtype, "out", "S", s.I_TP, says = row[2]}
-    end
-    return list
+    return plans.append(inputs(s), {{"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}},
+        intermediates(s, "save", "out", ""))
 end
 
 function mlp.backward_args(s)
-    local grad = s.accumulate_grads and "inout" or "out"
-    local added = s.accumulate_grads and ", added to what is there" or ""
-    local list = weights(s, {{"hidden_states", s.dtype, "in", "S", s.H, says = "rows of tokens"}})
-    list[#list + 1] = {"output_hidden_states_grad", s.dtype, "in", "S", s.H, says = "gradient of output"}
-    for _, row in ipairs(s.checkpoint == "saved" and kept(s) or {}) do
-        list[#list + 1] = {row[1], s.dtype, "in?", "S", s.I_TP, says = row[2] .. "; absent: computed again"}
-    end
-    list[#list + 1] = {"hidden_states_grad", s.dtype, "out", "S", s.H, says = "gradient of hidden_states"}
-    list[#list + 1] = {"gate_up_weight_grad", s.output_dtype, grad, gates(s) * s.I_TP, s.H,
-        says = "gradient of gate_up_weights" .. added}
-    list[#list + 1] = {"down_proj_weight_grad", s.output_dtype, grad, s.H, s.I_TP,
-        says = "gradient of down_proj_weight" .. added}
-    return list
+    local list = inputs(s)
+    local gate_up, down = list[2], list[3]
+    return plans.append(list, {{"output_hidden_states_grad", s.dtype, "in", "S", s.H, says = "gradient of output"}},
+        intermediates(s, "saved", "in?", "; absent: computed again"), {
+        {"hidden_states_grad", s.dtype, "out", "S", s.H, says = "gradient of hidden_states"},
+        tensors.gradient(s, gate_up, "gate_up_weight_grad"), tensors.gradient(s, down),
+    })
 end
 
 -- written: bytes of gradients of an element

@@ -11,6 +11,7 @@ local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
+local tensors = require "shared.tensors"
 local work = require "moe_backward.work"
 
 local backward = {}
@@ -47,65 +48,19 @@ local function steps(spec)
 end
 
 function backward.args(s)
-    local has = steps(s)
-    local tokens = s.skip_token and "T" or "T+1"
-    local flat = s.skip_token and ("%d*T"):format(s.E) or ("%d*T+%d"):format(s.E, s.E)
-    local gates = s.gated and 2 or 1
-    local grad = s.accumulate_grads and "inout" or "out"
-    local list = {
-        {"hidden_states", s.dtype, "in", tokens, s.H, says = "rows of tokens" .. (s.skip_token and "" or "; row T is padding")},
-        {"expert_affinities_masked", s.affinity_dtype, "in", flat, 1, says = "of token id and expert e at id * E + e"},
-        {"gate_up_proj_weight", s.dtype, "in", s.E, s.H, gates, s.I_TP,
-            says = "of each expert: " .. (s.gated and "0 = gate, 1 = up" or "up")},
-        {"down_proj_weight", s.dtype, "in", s.E, s.I_TP, s.H, says = "of each expert"},
-    }
-    local function add(row)
-        list[#list + 1] = row
+    local has, again = steps(s), {}
+    for _, row in ipairs(tensors.biases(s)) do
+        again[#again + 1] = tensors.read_again(s, row[1]) and row or nil
     end
-    local function add_grad(of, ...)
-        local added = s.accumulate_grads and ", added to what is there" or ""
-        add{of .. "_grad", s.output_dtype, grad, says = "gradient of " .. of .. added, ...}
-    end
-    if not has.again then
-        add{"gate_up_proj_act_checkpoint_T", s.dtype, "in", "N", gates, s.I_TP, s.block_size,
-            says = "gate and up as the activation saw them"}
-    end
-    if has.saved_down then
-        add{"down_proj_act_checkpoint", s.dtype, "in", "N", s.block_size, s.H, says = "what the expert gave, before the affinity"}
-    end
-    add{"token_position_to_id", "i32", "in", ("%d*N"):format(s.block_size),
-        says = "token of each slot; padding is " .. (s.skip_token and "-1" or "T")}
-    add{"block_to_expert", "i32", s.dropping and "in?" or "in", "N",
-        says = "expert of each block" .. (s.dropping and "; absent: block n is of expert n" or "")}
-    add{"conditions", "i32", "in?", "N+1", says = "1 for each block that ran, a prefix; absent: all"}
-    add{"output_hidden_states_grad", s.dtype, "in", tokens, s.H, says = "gradient of output"}
-    if has.bias_up_value then
-        add{"gate_and_up_proj_bias", s.bias_dtype, "in", s.E, gates, s.I_TP, says = "as in the forward pass"}
-    end
-    if has.bias_down_value then
-        add{"down_proj_bias", s.bias_dtype, "in", s.E, s.H, says = "as in the forward pass"}
-    end
-    if has.norm then
-        add{"norm_weight", s.bias_dtype, "in", s.E, s.I_TP, says = "factor after the normalisation"}
-        add{"norm_bias", s.bias_dtype, "in", s.E, s.I_TP, says = "added after the normalisation"}
-    end
-    add{"hidden_states_grad", s.hidden_grad_dtype, "out", tokens, s.H,
-        says = "gradient of hidden_states, summed over the experts of each token"}
-    add{"expert_affinities_masked_grad", s.affinity_dtype, "out", flat, 1,
-        says = "gradient of expert_affinities_masked; 0 where no block holds the pair"}
-    add_grad("gate_up_proj_weight", s.E, s.H, gates, s.I_TP)
-    add_grad("down_proj_weight", s.E, s.I_TP, s.H)
-    if s.bias.gate_up then
-        add_grad("gate_and_up_proj_bias", s.E, gates, s.I_TP)
-    end
-    if s.bias.down then
-        add_grad("down_proj_bias", s.E, s.H)
-    end
-    if has.norm then
-        add_grad("norm_weight", s.E, s.I_TP)
-        add_grad("norm_bias", s.E, s.I_TP)
-    end
-    return list
+    return plans.append(tensors.inputs(s), plans.list(
+        not has.again and tensors.kept_gate_up(s, "gate_up_proj_act_checkpoint_T", "in", "N"),
+        has.saved_down and tensors.kept_down(s, "down_proj_act_checkpoint", "in", "N")),
+    tensors.blocks(s), {{"output_hidden_states_grad", s.dtype, "in", tensors.tokens(s), s.H, says = "gradient of output"}}, again, {
+        {"hidden_states_grad", s.hidden_grad_dtype, "out", tensors.tokens(s), s.H,
+            says = "gradient of hidden_states, summed over the experts of each token"},
+        {"expert_affinities_masked_grad", s.affinity_dtype, "out", tensors.flat(s), 1,
+            says = "gradient of expert_affinities_masked; 0 where no block holds the pair"},
+    }, tensors.gradients(s, tensors.parameters(s)))
 end
 
 -- Rows of panels over H, and over gate and up: full panels of k.

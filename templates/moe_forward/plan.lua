@@ -15,6 +15,7 @@ local quantise = require "tiles.quantise"
 local rows = require "tiles.rows"
 local strips = require "product.strips"
 local sweep = require "tiles.sweep"
+local tensors = require "shared.tensors"
 local tile_heights = require "tiles.heights"
 local work = require "moe_forward.work"
 
@@ -110,6 +111,15 @@ function forward.plan(plan, spec, _, info)
 end
 
 forward.params = dot.params
+
+function forward.args(s)
+    local save = s.checkpoint == "save"
+    return plans.append(tensors.inputs(s), tensors.blocks(s), tensors.biases(s), plans.list(
+        {"output", s.output_dtype, "out", tensors.tokens(s), s.H,
+            says = "sum over the experts of each token; rows that no block names are zero"},
+        save and tensors.kept_gate_up(s, "gate_up_activations_T", "out", "N"),
+        save and s.affinity.on == "hidden" and tensors.kept_down(s, "down_activations", "out", "N")))
+end
 
 -- Which steps of the semantics this spec has.
 local function steps(spec, shard)

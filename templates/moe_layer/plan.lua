@@ -3,6 +3,7 @@
 local dtype = require "dtype"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
+local tensors = require "shared.tensors"
 local types = require("schema").types
 
 local append = plans.append
@@ -40,21 +41,7 @@ end
 
 -- Parameters: router first, then experts.
 local function parameters(s)
-    local gates = s.gated and 2 or 1
-    local list = {{"router_weight", s.dtype, "in", s.H, s.E, says = "logits are hidden_states times it"}}
-    local function add(row)
-        list[#list + 1] = row or nil
-    end
-    add(s.router_bias and {"router_bias", s.bias_dtype, "in", s.E, says = "added to the logits"})
-    add{"gate_up_proj_weight", s.dtype, "in", s.E, s.H, gates, s.I_TP,
-        says = "of each expert: " .. (s.gated and "0 = gate, 1 = up" or "up")}
-    add{"down_proj_weight", s.dtype, "in", s.E, s.I_TP, s.H, says = "of each expert"}
-    add(s.bias.gate_up and {"gate_and_up_proj_bias", s.bias_dtype, "in", s.E, gates, s.I_TP,
-        says = "added to what the first product gives"})
-    add(s.bias.down and {"down_proj_bias", s.bias_dtype, "in", s.E, s.H, says = "added to what the second product gives"})
-    add(s.norm == "layer" and {"norm_weight", s.bias_dtype, "in", s.E, s.I_TP, says = "factor after the normalisation"})
-    add(s.norm == "layer" and {"norm_bias", s.bias_dtype, "in", s.E, s.I_TP, says = "added after the normalisation"})
-    return list
+    return append(tensors.router(s, s.router_bias), tensors.parameters(s))
 end
 
 -- What a forward pass leaves for the backward pass.
@@ -64,66 +51,32 @@ local function state(s, role)
         times = times * (dense and s.E or 1)
         return (times > 1 and times .. "*N" or "N") .. (plus and "+" .. plus or "")
     end
-    local list = {
+    return plans.list(
         {"logits", "f32", role, "T", s.E, says = "of the router"},
         {"expert_index", "i32", role, "T", s.top_k, says = "experts of each token, best first"},
         {"expert_affinities_masked", "f32", role, ("%d*T"):format(s.E), 1, says = "of token t and expert e at t * E + e; 0 for others"},
         {"token_position_to_id", "i32", role, blocks(s.block_size), says = "token of each slot; padding is -1"},
         {"block_to_expert", "i32", role, blocks(1), says = "expert of each block"},
         {"conditions", "i32", role, blocks(1, 1), says = "1 for each block that holds a token"},
-    }
-    if activations(s) then
-        list[#list + 1] = {"gate_up_activations_T", s.dtype, role, blocks(1), s.gated and 2 or 1, s.I_TP, s.block_size,
-            says = "what the first product gave; 0 at padding slots"}
-        if s.affinity.on == "hidden" then
-            list[#list + 1] = {"down_activations", s.dtype, role, blocks(1), s.block_size, s.H,
-                says = "before the affinity; 0 at padding slots"}
-        end
-    end
-    return list
+        activations(s) and tensors.kept_gate_up(s, "gate_up_activations_T", role, blocks(1)),
+        activations(s) and s.affinity.on == "hidden" and tensors.kept_down(s, "down_activations", role, blocks(1)))
 end
 
 local function forward_args(s)
-    local list = append({{"hidden_states", s.dtype, "in", "T", s.H, says = "rows of tokens"}}, parameters(s))
-    if s.correction_bias then
-        list[#list + 1] = {"correction_bias", s.bias_dtype, "in", s.E, says = "added to the scores for choosing only"}
-    end
-    list[#list + 1] = {"output", s.output_dtype, "out", "T", s.H, says = "sum over the experts of each token"}
-    if s.aux_loss.load_balance then
-        list[#list + 1] = {"load_balance_loss", "f32", "out", 1, says = "auxiliary loss, with its coefficient"}
-    end
-    if s.aux_loss.z then
-        list[#list + 1] = {"z_loss", "f32", "out", 1, says = "auxiliary loss, with its coefficient"}
-    end
-    return layer.keeps(s) and append(list, state(s, "out")) or list
-end
-
--- Parameters that backward reads: not the biases, but where they enter a gradient.
-local function read_again(s, name)
-    if name == "gate_and_up_proj_bias" then
-        return s.checkpoint == "recompute"
-    elseif name == "down_proj_bias" then
-        return s.affinity.scale == "post" and (s.checkpoint == "recompute" or s.affinity.on == "intermediate")
-    end
-    return name ~= "router_bias"
+    return append({{"hidden_states", s.dtype, "in", "T", s.H, says = "rows of tokens"}}, parameters(s), tensors.correction(s),
+        {{"output", s.output_dtype, "out", "T", s.H, says = "sum over the experts of each token"}}, tensors.losses(s),
+        layer.keeps(s) and state(s, "out") or {})
 end
 
 local function backward_args(s)
-    local list, grads = {{"hidden_states", s.dtype, "in", "T", s.H, says = "rows of tokens"}}, {}
-    for _, p in ipairs(parameters(s)) do
-        if read_again(s, p[1]) then
-            list[#list + 1] = p
-        end
-        local g = append({}, p)
-        g[1], g[2], g[3] = p[1] .. "_grad", s.output_dtype, s.accumulate_grads and "inout" or "out"
-        g.says = "gradient of " .. p[1] .. (s.accumulate_grads and ", added to what is there" or "")
-        grads[#grads + 1] = g
+    local list, all = {{"hidden_states", s.dtype, "in", "T", s.H, says = "rows of tokens"}}, parameters(s)
+    for _, row in ipairs(all) do
+        list[#list + 1] = tensors.read_again(s, row[1]) and row or nil
     end
-    append(list, state(s, "in"))
-    list[#list + 1] = {"output_hidden_states_grad", s.dtype, "in", "T", s.H, says = "gradient of output"}
-    list[#list + 1] = {"hidden_states_grad", s.dtype, "out", "T", s.H,
-        says = "gradient of hidden_states, through the experts and through the router"}
-    return append(list, grads)
+    return append(list, state(s, "in"), {
+        {"output_hidden_states_grad", s.dtype, "in", "T", s.H, says = "gradient of output"},
+        {"hidden_states_grad", s.dtype, "out", "T", s.H, says = "gradient of hidden_states, through the experts and through the router"},
+    }, tensors.gradients(s, all))
 end
 
 function layer.args(s)

@@ -4,6 +4,7 @@ local dtype = require "dtype"
 local limits = require "shared.limits"
 local plans = require "shared.plans"
 local tiles = require "router.tiles"
+local tensors = require "shared.tensors"
 local types = require("schema").types
 local work = require "router.work"
 
@@ -34,34 +35,24 @@ router.plan_keys = {
 }
 
 function router.args(s)
-    local list = {
-        {"hidden_states", s.dtype, "in", "T", s.H, says = "rows of tokens"},
-        {"router_weight", s.dtype, "in", s.H, s.E, says = "logits are hidden_states times it"},
-    }
-    local function add(row)
-        list[#list + 1] = row
-    end
+    local parameters = tensors.router(s, s.bias)
+    local list = {{"hidden_states", s.dtype, "in", "T", s.H, says = "rows of tokens"}}
     if s.op == "backward" then
-        local out = s.accumulate_grads and "inout" or "out"
-        local added = s.accumulate_grads and ", added to what is there" or ""
-        add{"logits", "f32", "in", "T", s.E, says = "of the forward pass"}
-        add{"expert_index", "i32", "in", "T", s.top_k, says = "of the forward pass"}
-        add{"expert_affinities_grad", s.affinity_dtype, "in", "T", s.E,
-            says = "gradient of expert_affinities, read at the chosen experts only"}
-        add{"hidden_states_grad", s.hidden_grad_dtype, "out", "T", s.H, says = "gradient of hidden_states"}
-        add{"router_weight_grad", s.output_dtype, out, s.H, s.E, says = "gradient of router_weight" .. added}
-        add(s.bias and {"router_bias_grad", s.output_dtype, out, s.E, says = "gradient of router_bias" .. added} or nil)
-        return list
+        return plans.append(list, {
+            parameters[1],
+            {"logits", "f32", "in", "T", s.E, says = "of the forward pass"},
+            {"expert_index", "i32", "in", "T", s.top_k, says = "of the forward pass"},
+            {"expert_affinities_grad", s.affinity_dtype, "in", "T", s.E,
+                says = "gradient of expert_affinities, read at the chosen experts only"},
+            {"hidden_states_grad", s.hidden_grad_dtype, "out", "T", s.H, says = "gradient of hidden_states"},
+        }, tensors.gradients(s, parameters))
     end
-    add(s.bias and {"router_bias", s.bias_dtype, "in", s.E, says = "added to the logits"} or nil)
-    add(s.correction_bias and {"correction_bias", s.bias_dtype, "in", s.E, says = "added to the scores for choosing only"} or nil)
-    add{"logits", "f32", "out", "T", s.E, says = "of every expert, with router_bias"}
-    add{"expert_index", "i32", "out", "T", s.top_k, says = "experts of each token, best first"}
-    add{"expert_affinities", s.affinity_dtype, "out", "T", s.E, says = "of every expert; 0 for those not chosen"}
-    add{"topk_weights", s.affinity_dtype, "out", "T", s.top_k, says = "affinities of expert_index"}
-    add(s.aux_loss.load_balance and {"load_balance_loss", "f32", "out", 1, says = "auxiliary loss, with its coefficient"} or nil)
-    add(s.aux_loss.z and {"z_loss", "f32", "out", 1, says = "auxiliary loss, with its coefficient"} or nil)
-    return list
+    return plans.append(list, parameters, tensors.correction(s), {
+        {"logits", "f32", "out", "T", s.E, says = "of every expert, with router_bias"},
+        {"expert_index", "i32", "out", "T", s.top_k, says = "experts of each token, best first"},
+        {"expert_affinities", s.affinity_dtype, "out", "T", s.E, says = "of every expert; 0 for those not chosen"},
+        {"topk_weights", s.affinity_dtype, "out", "T", s.top_k, says = "affinities of expert_index"},
+    }, tensors.losses(s))
 end
 
 function router.statuses(s)

@@ -1,0 +1,121 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- tensors.lua - tensors that several families take or give, as rows of `args`. s: the spec
+local plans = require "shared.plans"
+
+local tensors = {}
+
+local list, append = plans.list, plans.append
+
+local function gates(s)
+    return s.gated and 2 or 1
+end
+
+-- Rows of tokens of the families over blocks: with one more for padding, unless there is none.
+function tensors.tokens(s)
+    return s.skip_token and "T" or "T+1"
+end
+
+-- The affinities' shape.
+function tensors.flat(s)
+    return s.skip_token and ("%d*T"):format(s.E) or ("%d*T+%d"):format(s.E, s.E)
+end
+
+-- Parameters of the experts: weights, and what else there is.
+local function weights(s)
+    return {
+        {"gate_up_proj_weight", s.dtype, "in", s.E, s.H, gates(s), s.I_TP,
+            says = "of each expert: " .. (s.gated and "0 = gate, 1 = up" or "up")},
+        {"down_proj_weight", s.dtype, "in", s.E, s.I_TP, s.H, says = "of each expert"},
+    }
+end
+
+function tensors.biases(s)
+    local norm = s.norm == "layer"
+    return list(
+        s.bias.gate_up and {"gate_and_up_proj_bias", s.bias_dtype, "in", s.E, gates(s), s.I_TP,
+            says = "added to what the first product gives"},
+        s.bias.down and {"down_proj_bias", s.bias_dtype, "in", s.E, s.H, says = "added to what the second product gives"},
+        norm and {"norm_weight", s.bias_dtype, "in", s.E, s.I_TP, says = "factor after the normalisation"},
+        norm and {"norm_bias", s.bias_dtype, "in", s.E, s.I_TP, says = "added after the normalisation"})
+end
+
+function tensors.parameters(s)
+    return append(weights(s), tensors.biases(s))
+end
+
+-- Does the way back read a parameter? Not biases, but where they enter a gradient.
+function tensors.read_again(s, name)
+    if name == "gate_and_up_proj_bias" then
+        return s.checkpoint == "recompute"
+    elseif name == "down_proj_bias" then
+        return s.affinity.scale == "post" and (s.checkpoint == "recompute" or s.affinity.on == "intermediate")
+    end
+    return name ~= "router_bias"
+end
+
+-- What the families over blocks take first.
+function tensors.inputs(s)
+    return append({
+        {"hidden_states", s.dtype, "in", tensors.tokens(s), s.H, says = "rows of tokens" .. (s.skip_token and "" or "; row T is padding")},
+        {"expert_affinities_masked", s.affinity_dtype, "in", tensors.flat(s), 1, says = "of token id and expert e at id * E + e"},
+    }, weights(s))
+end
+
+function tensors.blocks(s)
+    return {
+        {"token_position_to_id", "i32", "in", ("%d*N"):format(s.block_size),
+            says = "token of each slot; padding is " .. (s.skip_token and "-1" or "T")},
+        {"block_to_expert", "i32", s.dropping and "in?" or "in", "N",
+            says = "expert of each block" .. (s.dropping and "; absent: block n is of expert n" or "")},
+        {"conditions", "i32", "in?", "N+1", says = "1 for each block that runs, a prefix; absent: all run"},
+    }
+end
+
+-- What the forward pass keeps, of so many blocks: a formula.
+local function kept(says, role)
+    return says .. (role == "out" and "; 0 at padding slots" or "")
+end
+
+function tensors.kept_gate_up(s, name, role, blocks)
+    return {name, s.dtype, role, blocks, gates(s), s.I_TP, s.block_size,
+        says = kept(s.norm == "layer" and "as the normalisation saw it" or "gate and up as the activation saw them", role)}
+end
+
+function tensors.kept_down(s, name, role, blocks)
+    return {name, s.dtype, role, blocks, s.block_size, s.H, says = kept("what the experts gave, before the affinity", role)}
+end
+
+-- The gradient of a parameter.
+function tensors.gradient(s, of, name)
+    local row = append({}, of)
+    row[1], row[2], row[3] = name or of[1] .. "_grad", s.output_dtype, s.accumulate_grads and "inout" or "out"
+    row.says = "gradient of " .. of[1] .. (s.accumulate_grads and ", added to what is there" or "")
+    return row
+end
+
+function tensors.gradients(s, parameters)
+    local out = {}
+    for i, row in ipairs(parameters) do
+        out[i] = tensors.gradient(s, row)
+    end
+    return out
+end
+
+-- Of routers.
+function tensors.router(s, bias)
+    return list(
+        {"router_weight", s.dtype, "in", s.H, s.E, says = "logits are hidden_states times it"},
+        bias and {"router_bias", s.bias_dtype, "in", s.E, says = "added to the logits"})
+end
+
+function tensors.correction(s)
+    return list(s.correction_bias and {"correction_bias", s.bias_dtype, "in", s.E, says = "added to the scores for choosing only"})
+end
+
+function tensors.losses(s)
+    return list(
+        s.aux_loss.load_balance and {"load_balance_loss", "f32", "out", 1, says = "auxiliary loss, with its coefficient"},
+        s.aux_loss.z and {"z_loss", "f32", "out", 1, says = "auxiliary loss, with its coefficient"})
+end
+
+return tensors
