@@ -29,12 +29,12 @@ struct gpt_oss_backward_args {
     const uint16_t *down_proj_weight;                    // [5][24][40] bf16: of each expert
     // [N][2][24][8] bf16: gate and up as the activation saw them
     const uint16_t *gate_up_proj_act_checkpoint_T;
-    // [N][8][40] bf16: what the expert gave, before the affinity
+    // [N][8][40] bf16: what the experts gave, before the affinity
     const uint16_t *down_proj_act_checkpoint;
     // [8 * N] i32: token of each slot; padding is T
     const int32_t *token_position_to_id;
     const int32_t *block_to_expert;                      // [N] i32: expert of each block
-    // [N + 1] i32; NULL: absent: 1 for each block that ran, a prefix; absent: all
+    // [N + 1] i32; NULL: absent: 1 for each block that runs, a prefix; absent: all run
     const int32_t *conditions;
     const uint16_t *output_hidden_states_grad;           // [T + 1][40] bf16: gradient of output
     // [T + 1][40] bf16: gradient of hidden_states, summed over the experts of each token

@@ -45,9 +45,9 @@ struct layer_small_args {
     int32_t *block_to_expert;                            // [N] i32: expert of each block
     // [N + 1] i32: 1 for each block that holds a token
     int32_t *conditions;
-    // [N][2][24][8] f32: what the first product gave; 0 at padding slots
+    // [N][2][24][8] f32: gate and up as the activation saw them; 0 at padding slots
     float *gate_up_activations_T;
-    // [N][8][40] f32: before the affinity; 0 at padding slots
+    // [N][8][40] f32: what the experts gave, before the affinity; 0 at padding slots
     float *down_activations;
     int64_t T;
     int64_t N;

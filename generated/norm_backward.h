@@ -26,14 +26,14 @@ struct norm_backward_args {
     const float *expert_affinities_masked;
     const float *gate_up_proj_weight;                    // [5][40][1][72] f32: of each expert: up
     const float *down_proj_weight;                       // [5][72][40] f32: of each expert
-    // [N][1][72][8] f32: gate and up as the activation saw them
+    // [N][1][72][8] f32: as the normalisation saw it
     const float *gate_up_proj_act_checkpoint_T;
-    // [N][8][40] f32: what the expert gave, before the affinity
+    // [N][8][40] f32: what the experts gave, before the affinity
     const float *down_proj_act_checkpoint;
     // [8 * N] i32: token of each slot; padding is T
     const int32_t *token_position_to_id;
     const int32_t *block_to_expert;                      // [N] i32: expert of each block
-    // [N + 1] i32; NULL: absent: 1 for each block that ran, a prefix; absent: all
+    // [N + 1] i32; NULL: absent: 1 for each block that runs, a prefix; absent: all run
     const int32_t *conditions;
     const float *output_hidden_states_grad;              // [T + 1][40] f32: gradient of output
     // [5][72] f32: factor after the normalisation

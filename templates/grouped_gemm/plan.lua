@@ -197,7 +197,7 @@ local function entering(spec, plan, names, cfg)
     return {
         rows.zero(cfg, "zero"),
         names.dots and rows.words(cfg, cfg.dtype, "words") or rows.move(cfg, "widen", {from = cfg.dtype}),
-        rows.turn(cfg, "turn", {dtype = dtype.f32, stride = stage(spec, plan), s_units = "STAGE", pitch = width, along = lanes,
+        rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = stage(spec, plan), s_units = "STAGE", pitch = width, along = lanes,
             step = lanes * width}),
     }
 end
@@ -207,7 +207,7 @@ function tiles.forward(spec, plan, names, cfg)
     return plans.append(panels.product_tiles(names, cfg, plan), entering(spec, plan, names, cfg), plans.list(
         panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}),
         names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}),
-        rows.turn(cfg, "turn_back", {dtype = dtype.f32, stride = width, pitch = plan.slab, t_units = "SLAB", along = lanes * width,
+        rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = width, pitch = plan.slab, t_units = "SLAB", along = lanes * width,
             step = lanes}),
         rows.move(cfg, "put", {to = dtype[spec.output_dtype], scaled = names.factor})))
 end

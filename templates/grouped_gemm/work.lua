@@ -24,7 +24,7 @@ function work.forward(names)
     })
     space.rows(names, {
         seen(names),
-        {"X", "float", {"APART"}, "rows of X, turned", of = "columns"},
+        {"X", "float", {"APART"}, "rows of X, transposed", of = "columns"},
         {"out", "float", {"LANES", "SLAB"}, "parts of rows of Y", own = true},
     }, {})
 end
@@ -54,7 +54,7 @@ function work.dW(names)
             shape = ("[K_SLICES][%s + 1][WIDTH]"):format(names.words "columns")},
         {"X", "float *", nil, "those of the segment"},
         {"pitch", "int64_t", nil, "floats between its slices"},
-        {"dY", io, {"APART"}, "rows of dY, turned", of = "columns"},
+        {"dY", io, {"APART"}, "rows of dY, transposed", of = "columns"},
         {"held", "float", {"K_SLICES", "N", "WIDTH"}, "an expert's gradient over its parts", when = "rows > PASS_ROWS"},
         {"S", "float", {"PART_ROWS", "WIDTH"}, "sums", own = true},
         staged and {"block", out, {"STAGED", "APART_STAGED"}, "rows of the gradient: at work,", own = true},
@@ -66,7 +66,7 @@ function work.dW(names)
         staged and {"lines_from", ("const %s *"):format(out), nil, "from here"},
         staged and {"lines", "int64_t", nil, "so many cache lines,", starts = "0"},
         staged and {"count", "int64_t", nil, "so many of them beside each group of rows", starts = "0"},
-    }, {turned = "ROWS / 2"})
+    }, {pairs = "ROWS / 2"})
 end
 
 return work

@@ -205,7 +205,7 @@ function norm.back(cfg, name)
             local d = p:op("mul", "dhat" .. tag, p:op("load", "dy" .. tag, p:at(dy, at)), weight)
             d = p:op("sub", "centred" .. tag, d, stat[2][v])
             local hat = p:op("load", "hat" .. tag, p:at(x, at))
-            d = p:op("sub", "turned" .. tag, d, p:op("mul", "part" .. tag, hat, stat[3][v]))
+            d = p:op("sub", "transposed" .. tag, d, p:op("mul", "part" .. tag, hat, stat[3][v]))
             p:op("store", p:at(x, at), p:op("mul", "dx" .. tag, d, stat[1][v]))
         end
     end)

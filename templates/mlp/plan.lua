@@ -161,7 +161,7 @@ local function names_of(spec, plan, job, totals, gives)
     local cfg = panels.cfg(spec, plan, job)
     local lanes, io = plan.isa.lanes, dtype[spec.dtype]
     local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
-        routed_rows = "w->args->S > 0 ? w->args->S : 0", turns_whole = false, scalars = {plan.group == 1 and {io, "widen"} or false}}
+        routed_rows = "w->args->S > 0 ? w->args->S : 0", transposes_whole = false, scalars = {plan.group == 1 and {io, "widen"} or false}}
     panels.products(names, cfg, plan, totals)
     for _, give in ipairs(gives) do
         local dt = dtype[give[2]]
@@ -171,7 +171,7 @@ local function names_of(spec, plan, job, totals, gives)
     end
     local function tiles()
         local list = plans.append(panels.tiles(names, cfg, plan), plans.list(
-            rows.turn(cfg, "turn", {dtype = dtype.f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE",
+            rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE",
                 pitch = plan.vectors * lanes, along = lanes, step = lanes * plan.vectors * lanes}),
             names.dots and rows.words(cfg, io, "words"),
             names.splits and panel_rows.split(cfg, "split")))
@@ -224,7 +224,7 @@ function mlp.backward_names(spec, plan, job)
     local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, both, spec.H}, {{"give_gradient", spec.dtype, "H", "H"}})
     panels.gradients(names, cfg, plan, out, {add = spec.accumulate_grads, columns = {spec.H, spec.I_TP}, rows = {both, spec.H}})
     work.backward(names)
-    names.turns_whole = spec.H >= lanes and (spec.I_TP >= lanes or both >= lanes)
+    names.transposes_whole = spec.H >= lanes and (spec.I_TP >= lanes or both >= lanes)
     names.saved = spec.checkpoint == "saved"
     names.bounds = bounds(spec)
     names.tiles = function()

@@ -55,7 +55,7 @@ function work.backward(names)
         dots and {"seen", "float", {"GK"}, "gate and up as the activation saw them", of = "columns"},
         {"held", "float", {"(GATES * I + 1) * (int64_t)HK + (H + 1) * (int64_t)IK"}, "gradients of weights, over the segments",
             when = "rows > PASS_ROWS", shape = ""},
-    }, {turned = "SLAB / 2", row = "most(HK, IK)"})
+    }, {pairs = "SLAB / 2", row = "most(HK, IK)"})
 end
 
 return work

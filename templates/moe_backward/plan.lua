@@ -98,7 +98,7 @@ local function tiles(spec, plan, names, cfg)
         not has.again and spec.block_size >= lanes and rows.column(cfg, io, "column", width, names.dots),
         names.dots and rows.words(cfg, io, "words"),
         names.dots and panel_rows.split(cfg, "split"),
-        rows.turn(cfg, "turn", {dtype = f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE", pitch = width,
+        rows.squares(cfg, "transpose", {dtype = f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE", pitch = width,
             along = lanes, step = lanes * width}),
         whole and rows.scatter(cfg, "scatter", {scaled = has.pre}),
         whole and rows.scatter(cfg, "scatter_add", {scaled = has.pre, add = true}),
@@ -129,7 +129,7 @@ function backward.names(spec, plan, job)
         sums = {apart = true, first = "from", row = "H", is_long = spec.H >= isa.lanes, rounded = dx.narrow and
             {output = "hidden_states_grad", c = dx.c, tile = "narrow_dx", narrow = convert(dx, "narrow"), rows = "tokens(w->args->T)"}},
         clears = true,
-        turns_whole = has.again and spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
+        transposes_whole = has.again and spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
         eps = plans.number(spec.norm_eps),
         widen_bias = convert(bias, "widen"), widen_affinity = convert(affinity, "widen"),
         narrow_affinity = convert(affinity, "narrow"),

@@ -37,7 +37,7 @@ function work.space(names, has)
         {"nowhere", "float", {"H"}, "where columns without a token are added", own = true},
         has.norm and {"norm", "float", {"I", 2}, "weight and bias of the expert's normalisation", own = true},
         has.norm and {"row_sums", "float", {"SLAB", 2, "WIDTH"}, "of what `through` sums over columns", own = true},
-    }, {turned = words "HK", row = "most(HK, GK)"})
+    }, {pairs = words "HK", row = "most(HK, GK)"})
 end
 
 function work.phases(names, has)

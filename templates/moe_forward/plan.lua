@@ -152,7 +152,7 @@ local function constants(spec, plan)
         {"DIRECT_ROWS", plan.direct_rows, "up to so many rows read weights in place"},
         {"DIRECT_STRIP", plan.direct_strip, "panels of a strip whose weights are read in place"},
         {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
-        {"LOST", plan.direct_rows // 2, "row of a panel's sums from where what rounding lost of the first rows is kept"},
+        {"COMPENSATION", plan.direct_rows // 2, "row of a panel's sums from where what rounding lost of the first rows is kept"},
         {"PARTS", plan.parts, "of I, summed apart"},
         {"RUN", run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
         {"DIRECT_K", plan.direct_k // plan.group * plan.group, "rows of weights per pass of direct tiles"},
@@ -197,7 +197,7 @@ function forward.names(spec, plan, job)
     local out = dtype[spec.output_dtype]
     local has = steps(spec, plan.shard)
     local cfg = strips.cfg(spec, plan, job, math.max(spec.H, spec.I_TP))
-    cfg.compensated, cfg.lost, cfg.direct_sums = not io.narrow, plan.direct_rows // 2, plan.direct_sums
+    cfg.compensated, cfg.compensation, cfg.direct_sums = not io.narrow, plan.direct_rows // 2, plan.direct_sums
     cfg.unaligned = spec.H * io.size % 64 ~= 0 or spec.I_TP * io.size % 64 ~= 0
     local direct = heights.direct(plan)
     local up = spec.gated and isa.lanes or plan.vectors * isa.lanes

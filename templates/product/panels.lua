@@ -117,7 +117,7 @@ function panels.few(names, cfg, plan)
     if math.max(panels.block(plan), panels.few_panels(plan)) * width <= panels.block(plan) * plan.slab then
         names.token_rows = heights.tokens(plan.tile_rows, lanes, width, panels.few_panels(plan), plan.idle)
     end
-    names.few, names.turn_sums = #names.token_rows > 0, "turn_sums"
+    names.few, names.transpose_sums = #names.token_rows > 0, "transpose_sums"
 end
 
 -- Adds the names of elements and of words, see micro.lua: panel_c is the type of panels whose columns are contracted; splits: of
@@ -182,7 +182,7 @@ function panels.gradients(names, cfg, plan, out, how)
     cfg.pairs, cfg.alternate = quantise.pairs(out, cfg.isa, how.add)
     local width = plan.vectors * cfg.isa.lanes
     if not cfg.alternate and cfg.product.group == 1 then
-        names.turn_sums = "turn_back"   -- of panels.tiles, the same program
+        names.transpose_sums = "transpose_back"   -- of panels.tiles, the same program
     end
     names.gradient, names.adds, names.alternate = out, how.add, cfg.alternate
     names.out_c, names.widen_out, names.narrow_o = out.c, plans.convert(out, "widen"), plans.convert(out, "narrow")
@@ -219,10 +219,10 @@ function panels.product_tiles(names, cfg, plan)
     end
     local lanes, width, dots = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes, cfg.product.group > 1
     return plans.append(list, plans.list(
-        names.few and rows.turn(cfg, "turn_rows", {dtype = cfg.dtype, pairs = not dots, words = dots, pitch = width,
+        names.few and rows.squares(cfg, "transpose_rows", {dtype = cfg.dtype, pairs = not dots, words = dots, pitch = width,
             step = (dots and lanes or names.square) * width}),
-        names.few and names.turn_sums == "turn_sums" and rows.turn(cfg, "turn_sums", {dtype = dtype.f32, stride = width, pitch = width,
-            step = lanes, along = lanes * width})))
+        names.few and names.transpose_sums == "transpose_sums" and rows.squares(cfg, "transpose_sums", {dtype = dtype.f32,
+            stride = width, pitch = width, step = lanes, along = lanes * width})))
 end
 
 -- The tiles of gradients. ld, jump: of those that are staged
@@ -248,10 +248,11 @@ function panels.tiles(names, cfg, plan)
         names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}),
         not dots and rows.move(cfg, "widen", {from = cfg.dtype}),
         rows.zero(cfg, "zero"),
-        names.turns_whole and rows.turn(cfg, "turn_weights", {dtype = cfg.dtype, joined = dots, pitch = width, step = lanes * width}),
+        names.transposes_whole and rows.squares(cfg, "transpose_weights", {dtype = cfg.dtype, joined = dots, pitch = width,
+            step = lanes * width}),
         dots and panel_rows.join(cfg, "join")))
     return names.gradient_rows and plans.append(list, panels.gradient_tiles(names, cfg), {
-        rows.turn(cfg, "turn_back", {dtype = dots and cfg.dtype or dtype.f32, words = dots, stride = width, pitch = width,
+        rows.squares(cfg, "transpose_back", {dtype = dots and cfg.dtype or dtype.f32, words = dots, stride = width, pitch = width,
             step = lanes, apart = cfg.alternate, along = (cfg.alternate and 4 or lanes) * width})}) or list
 end
 

@@ -36,7 +36,7 @@ local flags = {products = "rows", columns = "columns", blocks = "gradient", grad
 
 -- Adds the phases of a list, in order, without those that are false, and what follows of them.
 function phases.add(names, list)
-    local all, words = {turns = false}, {}
+    local all, words = {transposes = false}, {}
     for flag in pairs(flags) do
         all[flag] = false
     end
@@ -45,7 +45,7 @@ function phases.add(names, list)
             row.name = row[1]
             row.reads = row.reads or {words[#words]}
             words[#words + 1], all[#all + 1] = row.name, row
-            all.turns = all.turns or row.layout == "n"
+            all.transposes = all.transposes or row.layout == "n"
             for flag, key in pairs(flags) do
                 all[flag] = all[flag] or row[key] ~= nil
             end
@@ -59,7 +59,7 @@ function phases.add(names, list)
             names[key] = value
         end
     end
-    names.phases, names.turns, names.expects = all, all.turns, #all.kinds > 0
+    names.phases, names.transposes, names.expects = all, all.transposes, #all.kinds > 0
 end
 
 return phases

@@ -4,7 +4,7 @@ local workspace = require "shared.workspace"
 
 local space = {}
 
--- Fills names with the rows of a list and what products of rows, and gradients, keep. has: turned, words of a panel of pairs that
+-- Fills names with the rows of a list and what products of rows, and gradients, keep. has: pairs, words of a panel of pairs that
 -- nobody keeps; row, how long rows are whose columns have gradients: C
 function space.rows(names, list, has)
     local function add(...)
@@ -13,7 +13,7 @@ function space.rows(names, list, has)
     end
     add("stage", "float", {"LANES", "STAGE"}, "rows on their way into panels")
     if names.splits then
-        add("turned", "float", {has.turned, "WIDTH"}, "and those of a panel of pairs")
+        add("pairs_scratch", "float", {has.pairs, "WIDTH"}, "and those of a panel of pairs")
     end
     if names.phases.products then
         local block = {"K_PANELS", "SLAB", "WIDTH"}

@@ -64,7 +64,7 @@ function work.backward(names, has)
         own("factor", "float", {3}, "of the weights' gradient, of the losses' gradients"),
         own("X", "float", {"STRIP", "K_BLOCK", "WIDTH"}, "panels of hidden states"),
         own("sums", "float", {"STRIP", "E", "WIDTH"}, "of dG, transposed"),
-        own("turned", "float", {"WIDTH", "E"}, "of dG"),
+        own("transposed", "float", {"WIDTH", "E"}, "of dG"),
         own("edge", names.dx, {"(OUT_ROWS - 1) * (int64_t)H + WIDTH"}, "rows of the panel of dX that lacks columns"),
         own("D", "float", {"K", "LANES"}, "gradients of weights,"),
         own("G", "float", {"K", "LANES"}, "and what comes of them"),

@@ -35,7 +35,7 @@ local function sweep(cfg, rows)
         if not cfg.compensated then
             return p:op("store", at, t)
         end
-        local name, kept = ("_%d_%d"):format(r, v), p:at(S, (cfg.lost + r) * width + v * lanes)
+        local name, kept = ("_%d_%d"):format(r, v), p:at(S, (cfg.compensation + r) * width + v * lanes)
         local before = p:op("load", "before" .. name, at)
         local x = p:op("add", "x" .. name, t, p:op("load", "lost" .. name, kept))
         local sum = p:op("add", "sum" .. name, before, x)
