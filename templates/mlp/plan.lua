@@ -75,8 +75,7 @@ local function only(path, value)
     end, ("{%s} is not supported yet%s"):format(path, value == nil and ": weights are of {dtype}" or "; only " .. tostring(value))}
 end
 
-mlp.rules = {
-    {"gated", function(s) return s.gated or not (s.clamp and s.clamp.gate) end, "{gated} leaves no gate to clamp"},
+mlp.rules = keys.rules{"gated",
     only("weights.dtype"), only("weights.scale", "row"), only("weights.shared", false), only("weights.layout", "plain"),
     only("weights.gate_up_order", "split"), only("quantize", "none"), only("block_order", "contiguous"), only("scale_rule", "ocp"),
 }

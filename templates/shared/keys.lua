@@ -3,6 +3,7 @@
 local t = require("schema").types
 local activation = require "math.activation"
 local planner = require "planner"
+local plans = require "shared.plans"
 local dtype = require "dtype"
 
 local int, num, bool, enum, map, range, either = t.int, t.num, t.bool, t.enum, t.map, t.range, t.either
@@ -54,6 +55,9 @@ local row = {
         doc = "layer: an expert is a Linear, a LayerNorm over its columns, the activation and a Linear"},
     norm_eps = {"norm_eps", num(0.0), default = 1e-5, doc = "added to the variance"},
     skip_token = {"skip_token", bool(), default = false, doc = "padding id is -1 and there is no padding row"},
+    dropping = {"dropping", bool(), default = false, doc = "block n belongs to expert n, block_size is the capacity"},
+    affinity_dtype = {"affinity_dtype", enum(keys.dtypes), default_of = "dtype", doc = "of the affinities and their gradients"},
+    bias_dtype = {"bias_dtype", enum(keys.dtypes), default_of = "dtype", doc = "of the biases"},
     shard = {"shard", map{
         {"on", enum{"auto", "hidden", "block", "intermediate"}, default = "hidden", doc = "what the ranks of a team share out"},
         {"strategy", enum{"ping_pong", "hi_lo"}, default = "ping_pong", doc = "either: consecutive blocks, then ranks help each other"},
@@ -69,11 +73,18 @@ local row = {
     spelling = {"spelling", enum{"auto", "bytes", "intrinsics", "scalar"}, default = "auto", doc = "what a tile is printed as"},
 }
 
-keys.aux_rule = {"aux_loss.per", function(s) return s.aux_loss.load_balance or s.aux_loss.per == "tokens_and_choices" end,
-    "{aux_loss.per} is about load_balance, which is not there"}
+-- Rules of several families.
+local rule = {}
+
+rule.top_k = {{"top_k", function(s) return s.top_k <= s.E end, "{top_k} is more than the number of experts, {E}"}}
+
+rule.gated = {{"gated", function(s) return s.gated or not (s.clamp and s.clamp.gate) end, "{gated} leaves no gate to clamp"}}
+
+rule.aux_loss = {{"aux_loss.per", function(s) return s.aux_loss.load_balance or s.aux_loss.per == "tokens_and_choices" end,
+    "{aux_loss.per} is about load_balance, which is not there"}}
 
 -- What a spec with `norm: layer` may not have beside it.
-keys.norm_rules = {
+rule.norm = {
     {"norm", function(s) return s.norm == "none" or not s.gated end, "{norm} needs gated = false, here {gated}"},
     {"norm", function(s) return s.norm == "none" or not (s.clamp and s.clamp.up) end, "{norm} leaves nothing to clamp"},
     {"norm", function(s) return s.norm == "none" or s.up_offset == 0 end, "{norm} leaves no place for {up_offset}"},
@@ -86,6 +97,15 @@ function keys.rows(list)
     local out = {}
     for i, name in ipairs(list) do
         out[i] = type(name) == "table" and name or assert(row[name], name)
+    end
+    return out
+end
+
+-- The rules of these names; a table is a rule of its own.
+function keys.rules(list)
+    local out = {}
+    for _, name in ipairs(list) do
+        plans.append(out, type(name) == "table" and {name} or assert(rule[name], name))
     end
     return out
 end
