@@ -2,52 +2,16 @@
 -- norm.lua - tiles of a layer normalisation: over rows as they lie (forward), and over columns of panels of tokens (backward),
 -- where each column is a token: hat = (x - mean) * factor, y = hat * weight + bias.
 local ir = require "ir"
+local over_rows = require "tiles.over_rows"
 
 local norm = {}
-
--- body(tag, at, v) for each vector v of n rows of panels' width. The pointers (those in a table by an amount of their own) follow
--- the rows.
-local function over_rows(p, cfg, n, pointers, body, title)
-    local width = cfg.vectors * cfg.isa.lanes
-    p:loop(n, function()
-        for v = 0, cfg.vectors - 1 do
-            body("_" .. v, v * cfg.isa.lanes, v)
-        end
-        for _, pointer in ipairs(pointers) do
-            p:advance(pointer[1] or pointer, pointer[2] or width)
-        end
-    end, title or "rows")
-end
-
--- A row of vectors from row i of a panel's width.
-local function load_row(p, cfg, name, from, i)
-    local row, lanes = {}, cfg.isa.lanes
-    for v = 0, cfg.vectors - 1 do
-        row[v] = p:op("load", name .. v, p:at(from, ((i or 0) * cfg.vectors + v) * lanes))
-    end
-    return row
-end
-
--- sums[width] of the products term(tag, at, v) gives the factors of, over n rows.
-local function sum_over(p, cfg, sums, n, pointers, term)
-    local acc = {}
-    for v = 0, cfg.vectors - 1 do
-        acc[v] = p:op("zero", "sum_" .. v)
-    end
-    over_rows(p, cfg, n, pointers, function(tag, at, v)
-        p:op("fma", acc[v], term(tag, at, v))
-    end)
-    for v = 0, cfg.vectors - 1 do
-        p:op("store", p:at(sums, v * cfg.isa.lanes), acc[v])
-    end
-end
 
 -- Sums over n rows of a panel's width, column by column: sums[width]. A long row is n such rows.
 function norm.sum(cfg, name)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Sums over rows, column by column."})
     local sums, src, n = p:pointer("sums", "float"), p:pointer("src", "const float"), p:integer("n")
     local one = p:const("one", 1.0)
-    sum_over(p, cfg, sums, n, {src}, function(tag, at)
+    over_rows.sum(p, cfg, sums, n, {src}, function(tag, at)
         return one, p:op("load", "x" .. tag, p:at(src, at))
     end)
     return p
@@ -58,7 +22,7 @@ function norm.squares(cfg, name)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Sums of squared deviations over a row, lane by lane."})
     local sums, src, n = p:pointer("sums", "float"), p:pointer("src", "const float"), p:integer("n")
     local mask, mean = p:pointer("mask", "const float"), p:op("bcast", "mean_all", p:at(p:pointer("mean", "const float"), 0))
-    sum_over(p, cfg, sums, n, {src, mask}, function(tag, at)
+    over_rows.sum(p, cfg, sums, n, {src, mask}, function(tag, at)
         local d = p:op("sub", "d" .. tag, p:op("load", "x" .. tag, p:at(src, at)), mean)
         d = p:op("mul", "masked" .. tag, d, p:op("load", "mask" .. tag, p:at(mask, at)))
         return d, d
@@ -74,7 +38,7 @@ function norm.normalise(cfg, name, act, scaled)
     local stat = p:pointer("stat", "const float")
     local a = scaled and p:op("bcast", "scale", p:at(p:pointer("a", "const float"), 0))
     local mean, factor = p:op("bcast", "mean", p:at(stat, 0)), p:op("bcast", "factor", p:at(stat, 1))
-    over_rows(p, cfg, n, {x, weight, bias}, function(tag, at)
+    over_rows.each(p, cfg, n, {x, weight, bias}, function(tag, at)
         local hat = p:op("sub", "d" .. tag, p:op("load", "x" .. tag, p:at(x, at)), mean)
         hat = p:op("mul", "hat" .. tag, hat, factor)
         local y = p:op("load", "y" .. tag, p:at(bias, at))
@@ -91,8 +55,8 @@ end
 function norm.column_squares(cfg, name)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Sums of squared deviations over rows, column by column."})
     local sums, x, n = p:pointer("sums", "float"), p:pointer("x", "const float"), p:integer("n")
-    local mean = load_row(p, cfg, "mean_", p:pointer("means", "const float"))
-    sum_over(p, cfg, sums, n, {x}, function(tag, at, v)
+    local mean = over_rows.load(p, cfg, "mean_", p:pointer("means", "const float"))
+    over_rows.sum(p, cfg, sums, n, {x}, function(tag, at, v)
         local d = p:op("sub", "d" .. tag, p:op("load", "x" .. tag, p:at(x, at)), mean[v])
         return d, d
     end)
@@ -104,8 +68,8 @@ function norm.hat(cfg, name)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Rows of a panel, normalised."})
     local x, n, means = p:pointer("x", "float"), p:integer("n"), p:pointer("means", "const float")
     local factors = p:pointer("factors", "const float")
-    local mean, factor = load_row(p, cfg, "mean_", means), load_row(p, cfg, "factor_", factors)
-    over_rows(p, cfg, n, {x}, function(tag, at, v)
+    local mean, factor = over_rows.load(p, cfg, "mean_", means), over_rows.load(p, cfg, "factor_", factors)
+    over_rows.each(p, cfg, n, {x}, function(tag, at, v)
         local d = p:op("sub", "d" .. tag, p:op("load", "x" .. tag, p:at(x, at)), mean[v])
         p:op("store", p:at(x, at), p:op("mul", "hat" .. tag, d, factor[v]))
     end)
@@ -129,7 +93,7 @@ function norm.through(cfg, act, has)
         p:op("fma", sum, x, y)
         p:op("store", at, sum)
     end
-    over_rows(p, cfg, n, {S, hats, P, {row_sums, 2 * width}, dY, {scales, 2}}, function(tag, at)
+    over_rows.each(p, cfg, n, {S, hats, P, {row_sums, 2 * width}, dY, {scales, 2}}, function(tag, at)
         local hat = p:op("load", "hat" .. tag, p:at(hats, at))
         local weight = p:op("bcast", "weight" .. tag, p:at(scales, 0))
         local y = p:op("bcast", "y" .. tag, p:at(scales, 1))
@@ -162,9 +126,9 @@ function norm.back(cfg, name)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Gradients of rows that were normalised."})
     local x, dy, n = p:pointer("x", "float"), p:pointer("dy", "const float"), p:integer("n")
     local scales, stats = p:pointer("scales", "const float"), p:pointer("stats", "const float")
-    local factor, mean = load_row(p, cfg, "factor_", stats, 0), load_row(p, cfg, "mean_", stats, 1)
-    local along = load_row(p, cfg, "along_", stats, 2)
-    over_rows(p, cfg, n, {x, dy, {scales, 2}}, function(tag, at, v)
+    local factor, mean = over_rows.load(p, cfg, "factor_", stats, 0), over_rows.load(p, cfg, "mean_", stats, 1)
+    local along = over_rows.load(p, cfg, "along_", stats, 2)
+    over_rows.each(p, cfg, n, {x, dy, {scales, 2}}, function(tag, at, v)
         local weight = p:op("bcast", "weight" .. tag, p:at(scales, 0))
         local d = p:op("mul", "dhat" .. tag, p:op("load", "dy" .. tag, p:at(dy, at)), weight)
         d = p:op("sub", "centred" .. tag, d, mean[v])

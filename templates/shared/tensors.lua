@@ -82,7 +82,7 @@ function tensors.kept_gate_up(s, name, role, blocks)
 end
 
 function tensors.kept_down(s, name, role, blocks)
-    return {name, s.dtype, role, blocks, s.block_size, s.H, says = kept("what the experts gave, before the affinity", role)}
+    return {name, s.dtype, role, blocks, s.block_size, s.H, says = kept("what the expert gave, before the affinity", role)}
 end
 
 -- The gradient of a parameter.

@@ -5,19 +5,11 @@ local ir = require "ir"
 local activation = require "math.activation"
 local clamp = require "math.clamp"
 local dtype = require "dtype"
+local over_rows = require "tiles.over_rows"
 local panel_rows = require "tiles.panel_rows"
 local quantise = require "tiles.quantise"
 
 local epilogue = {}
-
--- Pointers to the next row of their panels; false: there is none.
-local function next_row(p, cfg, pointers)
-    for _, pointer in ipairs(pointers) do
-        if pointer then
-            p:advance(pointer, cfg.vectors * cfg.isa.lanes)
-        end
-    end
-end
 
 -- Gate or up as the activation sees it, of its sum x: clamped, and up with its offset.
 local function seen(p, spec, x, is_gate, name)
@@ -82,7 +74,6 @@ end
 -- P = act(G) * S, or act(S) without a gate, for rows of I of panels of tokens; G and S hold sums, see seen().
 -- keep: G, S and A become gate and up as the activation saw them and what it gave, and of pairs P_0 is P in f32
 function epilogue.hidden(cfg, spec, keep)
-    local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "hidden", {"What the second product sees, for rows of I."})
     local rows = "WIDTH LANES"
     local panel = panel_rows.column(cfg)
@@ -91,25 +82,21 @@ function epilogue.hidden(cfg, spec, keep)
     local A = spec.gated and keep and p:pointer("A", "float", rows)
     local P_0 = keep and cfg.product.group > 1 and p:pointer("P_0", "float", rows)
     local act = activation[spec.activation].forward
-    p:loop(n, function()
-        for v = 0, cfg.vectors - 1 do
-            local tag, at = "_" .. v, v * lanes
-            local function keeps(to, x)
-                if to and keep then
-                    p:op("store", p:at(to, at), x)
-                end
+    over_rows.each(p, cfg, n, {S, P, G, A, P_0}, function(tag, at, v)
+        local function keeps(to, x)
+            if to and keep then
+                p:op("store", p:at(to, at), x)
             end
-            local up = seen(p, spec, p:op("load", "up_sum" .. tag, p:at(S, at)), false, "up" .. tag)
-            keeps(S, up)
-            local gate = G and seen(p, spec, p:op("load", "gate_sum" .. tag, p:at(G, at)), true, "gate" .. tag) or up
-            keeps(G, gate)
-            local value = act(p, "act" .. tag, gate)
-            keeps(A, value)
-            value = G and p:op("mul", "p" .. tag, value, up) or value
-            panel.put(p, P, v, value)
-            keeps(P_0, value)
         end
-        next_row(p, cfg, {S, P, G, A, P_0})
+        local up = seen(p, spec, p:op("load", "up_sum" .. tag, p:at(S, at)), false, "up" .. tag)
+        keeps(S, up)
+        local gate = G and seen(p, spec, p:op("load", "gate_sum" .. tag, p:at(G, at)), true, "gate" .. tag) or up
+        keeps(G, gate)
+        local value = act(p, "act" .. tag, gate)
+        keeps(A, value)
+        value = G and p:op("mul", "p" .. tag, value, up) or value
+        panel.put(p, P, v, value)
+        keeps(P_0, value)
     end, "rows of I")
     return p
 end
@@ -168,7 +155,6 @@ end
 --     bounds          they are clamped first, and up gets an offset: bounds = lo, hi of gate, lo, hi of up, offset
 --     given           P holds act(g) already
 function epilogue.through(cfg, spec, limits, has)
-    local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. (has.given and "through_given" or "through"),
         {"Gradients of gate and up, and p, for rows of I."})
     local rows = "WIDTH LANES"
@@ -183,9 +169,8 @@ function epilogue.through(cfg, spec, limits, has)
     local sums = has.affinity_sums and p:pointer("sums", "float")
     local act = activation[spec.activation].both
     -- Gate or up at `from`, and its limits, which are at bounds[first]
-    local function entered(from, name, v, first)
-        local tag = "_" .. v
-        local x = quantise.load(p, has.apart and dtype.f32 or panel.dtype, name .. tag, p:at(from, v * lanes))
+    local function entered(from, name, tag, at, first)
+        local x = quantise.load(p, has.apart and dtype.f32 or panel.dtype, name .. tag, p:at(from, at))
         if not bounds then
             return x, clamp.constants(p, limits[name], name .. tag)
         end
@@ -195,36 +180,32 @@ function epilogue.through(cfg, spec, limits, has)
         local sides = clamp.broadcast(p, limits[name], name .. tag, bounds, first)
         return clamp.apply(p, x, sides, name .. tag), sides
     end
-    p:loop(n, function()
-        for v = 0, cfg.vectors - 1 do
-            local tag, at = "_" .. v, v * lanes
-            local up, of_up = entered(U_0 or U, "up", v, 2)
-            local gate, of_gate = up, of_up
-            if G then
-                gate, of_gate = entered(G_0 or G, "gate", v, 0)
-            end
-            local value, slope = act(p, "act" .. tag, gate, has.given)
-            value = has.given and quantise.load(p, panel.dtype, "act_given" .. tag, p:at(P, at)) or value
-            local product = G and p:op("mul", "p" .. tag, value, up) or value
-            local dp = p:op("load", "dp" .. tag, p:at(S, at))
-            if sums then
-                local sum = p:op("load", "sum" .. tag, p:at(sums, at))
-                p:op("store", p:at(sums, at), p:op("fma", sum, dp, product))
-            end
-            if a then
-                local scale = p:op("load", "a" .. tag, p:at(a, at))
-                dp = p:op("mul", "dp_scaled" .. tag, dp, scale)
-                product = p:op("mul", "p_scaled" .. tag, product, scale)
-            end
-            panel.put(p, P, v, product)
-            if G then
-                local dg = p:op("mul", "dg" .. tag, p:op("mul", "dp_up" .. tag, dp, up), slope)
-                panel.put(p, G, v, clamp.inside(p, dg, gate, of_gate, "gate" .. tag))
-            end
-            local du = p:op("mul", "du" .. tag, dp, G and value or slope)
-            panel.put(p, U, v, clamp.inside(p, du, up, of_up, "up" .. tag))
+    over_rows.each(p, cfg, n, {S, P, U, G, U_0, G_0}, function(tag, at, v)
+        local up, of_up = entered(U_0 or U, "up", tag, at, 2)
+        local gate, of_gate = up, of_up
+        if G then
+            gate, of_gate = entered(G_0 or G, "gate", tag, at, 0)
         end
-        next_row(p, cfg, {S, P, U, G, U_0, G_0})
+        local value, slope = act(p, "act" .. tag, gate, has.given)
+        value = has.given and quantise.load(p, panel.dtype, "act_given" .. tag, p:at(P, at)) or value
+        local product = G and p:op("mul", "p" .. tag, value, up) or value
+        local dp = p:op("load", "dp" .. tag, p:at(S, at))
+        if sums then
+            local sum = p:op("load", "sum" .. tag, p:at(sums, at))
+            p:op("store", p:at(sums, at), p:op("fma", sum, dp, product))
+        end
+        if a then
+            local scale = p:op("load", "a" .. tag, p:at(a, at))
+            dp = p:op("mul", "dp_scaled" .. tag, dp, scale)
+            product = p:op("mul", "p_scaled" .. tag, product, scale)
+        end
+        panel.put(p, P, v, product)
+        if G then
+            local dg = p:op("mul", "dg" .. tag, p:op("mul", "dp_up" .. tag, dp, up), slope)
+            panel.put(p, G, v, clamp.inside(p, dg, gate, of_gate, "gate" .. tag))
+        end
+        local du = p:op("mul", "du" .. tag, dp, G and value or slope)
+        panel.put(p, U, v, clamp.inside(p, du, up, of_up, "up" .. tag))
     end, "rows of I")
     return p
 end
@@ -253,23 +234,11 @@ end
 
 -- sums += a * b, for n rows of a panel.
 function epilogue.column_sums(cfg, name)
-    local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Sums over rows, for each column of a panel."})
     local sums, a, b, n = p:pointer("sums", "float"), p:pointer("a", "const float"), p:pointer("b", "const float"), p:integer("n")
-    local acc = {}
-    for v = 0, cfg.vectors - 1 do
-        acc[v] = p:op("load", "sum_" .. v, p:at(sums, v * lanes))
-    end
-    p:loop(n, function()
-        for v = 0, cfg.vectors - 1 do
-            p:op("fma", acc[v], p:op("load", "a_" .. v, p:at(a, v * lanes)), p:op("load", "b_" .. v, p:at(b, v * lanes)))
-        end
-        p:advance(a, cfg.vectors * lanes)
-        p:advance(b, cfg.vectors * lanes)
-    end, "rows")
-    for v = 0, cfg.vectors - 1 do
-        p:op("store", p:at(sums, v * lanes), acc[v])
-    end
+    over_rows.sum(p, cfg, sums, n, {a, b}, function(tag, at)
+        return p:op("load", "a" .. tag, p:at(a, at)), p:op("load", "b" .. tag, p:at(b, at))
+    end, true)
     return p
 end
 

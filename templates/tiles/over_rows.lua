@@ -1,0 +1,44 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- over_rows.lua - loops of programs over rows of a panel's width, cfg.vectors vectors each.
+local over_rows = {}
+
+-- body(tag, at, v) for each vector v of n rows: `_v` for names, and where in a row it is. The pointers (those in a table by an amount of
+-- their own; false: none) follow the rows.
+function over_rows.each(p, cfg, n, pointers, body, title)
+    local lanes = cfg.isa.lanes
+    p:loop(n, function()
+        for v = 0, cfg.vectors - 1 do
+            body("_" .. v, v * lanes, v)
+        end
+        for _, pointer in ipairs(pointers) do
+            if pointer then
+                p:advance(pointer[1] or pointer, pointer[2] or cfg.vectors * lanes)
+            end
+        end
+    end, title or "rows")
+end
+
+-- The vectors of row i, from 0 on.
+function over_rows.load(p, cfg, name, from, i)
+    local row, lanes = {}, cfg.isa.lanes
+    for v = 0, cfg.vectors - 1 do
+        row[v] = p:op("load", name .. v, p:at(from, ((i or 0) * cfg.vectors + v) * lanes))
+    end
+    return row
+end
+
+-- A row `sums` of sums over n rows, of products whose factors term(tag, at, v) gives. add: to what it holds
+function over_rows.sum(p, cfg, sums, n, pointers, term, add)
+    local acc = add and over_rows.load(p, cfg, "sum_", sums) or {}
+    for v = 0, cfg.vectors - 1 do
+        acc[v] = acc[v] or p:op("zero", "sum_" .. v)
+    end
+    over_rows.each(p, cfg, n, pointers, function(tag, at, v)
+        p:op("fma", acc[v], term(tag, at, v))
+    end)
+    for v = 0, cfg.vectors - 1 do
+        p:op("store", p:at(sums, v * cfg.isa.lanes), acc[v])
+    end
+end
+
+return over_rows
