@@ -29,7 +29,7 @@ struct gpt_oss_backward_args {
     const uint16_t *down_proj_weight;                    // [5][24][40] bf16: of each expert
     // [N][2][24][8] bf16: gate and up as the activation saw them
     const uint16_t *gate_up_proj_act_checkpoint_T;
-    // [N][8][40] bf16: what the experts gave, before the affinity
+    // [N][8][40] bf16: what the expert gave, before the affinity
     const uint16_t *down_proj_act_checkpoint;
     // [8 * N] i32: token of each slot; padding is T
     const int32_t *token_position_to_id;

@@ -47,7 +47,7 @@ struct layer_small_args {
     int32_t *conditions;
     // [N][2][24][8] f32: gate and up as the activation saw them; 0 at padding slots
     float *gate_up_activations_T;
-    // [N][8][40] f32: what the experts gave, before the affinity; 0 at padding slots
+    // [N][8][40] f32: what the expert gave, before the affinity; 0 at padding slots
     float *down_activations;
     int64_t T;
     int64_t N;

@@ -28,7 +28,7 @@ struct norm_backward_args {
     const float *down_proj_weight;                       // [5][72][40] f32: of each expert
     // [N][1][72][8] f32: as the normalisation saw it
     const float *gate_up_proj_act_checkpoint_T;
-    // [N][8][40] f32: what the experts gave, before the affinity
+    // [N][8][40] f32: what the expert gave, before the affinity
     const float *down_proj_act_checkpoint;
     // [8 * N] i32: token of each slot; padding is T
     const int32_t *token_position_to_id;

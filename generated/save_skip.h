@@ -35,7 +35,7 @@ struct save_skip_args {
     uint16_t *output;
     // [N][2][24][8] f16: gate and up as the activation saw them; 0 at padding slots
     uint16_t *gate_up_activations_T;
-    // [N][8][40] f16: what the experts gave, before the affinity; 0 at padding slots
+    // [N][8][40] f16: what the expert gave, before the affinity; 0 at padding slots
     uint16_t *down_activations;
     int64_t T;
     int64_t N;
