@@ -5,6 +5,7 @@ local types = require("schema").types
 local dot = require "product.dot"
 local gemm = require "tiles.gemm"
 local heights = require "tiles.heights"
+local in_place = require "product.in_place"
 local limits = require "shared.limits"
 local panel_rows = require "tiles.panel_rows"
 local panel_plan = require "product.panel_plan"
@@ -26,6 +27,7 @@ grouped.plan_keys = {
     {"stage_bytes", int(1, limits.BLOCK_BYTES), optional = true, doc = "of rows of an unaligned gradient that are put together first (dW)"},
     table.unpack(panel_plan.keys),
 }
+table.move(in_place.keys, 1, #in_place.keys, #grouped.plan_keys + 1, grouped.plan_keys)
 
 function grouped.uses(isa, spec, props)
     return dot.uses(isa, spec, props, panel_plan.odd_steps(spec), true)
@@ -51,6 +53,8 @@ function choose.dX(plan, spec, info)
         limits.useful(spec.N, ("matrices have %d rows"):format(spec.N)))
     plan:choose("pass_rows", 1024, PASS)
     panel_plan.check(plan, info)
+    local width = plan.vectors * plan.isa.lanes
+    in_place.choose(plan, spec, spec.N, (spec.K + width - 1) // width)
     local deep = strips.panel_rows(plan, spec.N)
     plan.strip, plan.slab, plan.stride = gemm.strip(plan.isa, dtype[spec.dtype]), deep * plan.group, plans.odd_lines(deep)
 end
@@ -165,7 +169,7 @@ local function constants(spec, plan)
         spec.permute == "x" and (spec.op ~= "dX" or spec.reduce_topk) and {"TOP_K", spec.top_k, "rows of a token"} or nil,
     }, panels.shape(plan))
     if spec.op == "dX" then
-        return plans.append(list, strips.constants(plan, spec.N))
+        return plans.append(list, in_place.constants(plan, spec), strips.constants(plan, spec.N))
     end
     local deep = across(spec, plan)
     local apart = forward and deep // plan.group or deep
@@ -180,14 +184,15 @@ local tiles = {}
 
 function tiles.dX(spec, _, names, cfg)
     local out = dtype[spec.output_dtype]
-    return plans.append({rows.zero(cfg, "zero")}, gemm.heights(gemm.packed, cfg, names.packed_rows), plans.list(
+    return plans.append({rows.zero(cfg, "zero")}, gemm.heights(gemm.packed, cfg, names.packed_rows), in_place.tiles(names, cfg), plans.list(
         gemm.pack(cfg),
-        names.dots and rows.words(cfg, cfg.dtype, "words") or rows.move(cfg, "widen", {from = cfg.dtype}),
+        names.dots and spec.N >= 2 * cfg.isa.lanes and rows.words(cfg, cfg.dtype, "words"),
+        spec.N >= cfg.isa.lanes and rows.move(cfg, "widen", {from = cfg.dtype}),
         names.enters and panel_rows.collect_rows(cfg, {name = "collect_rows"}),
         panel_rows.collect(cfg, {name = "collect", dtype = names.reduces and dtype.f32 or out}),
         names.reduces and panel_rows.collect_rows(cfg, {name = "collect_rows_add", add = true}),
         names.reduces and panel_rows.collect(cfg, {name = "collect_add", dtype = dtype.f32, add = true}),
-        names.reduces and names.sums.is_long and rows.move(cfg, "add", {add = true}),
+        (names.compensated or names.reduces and names.sums.is_long) and rows.move(cfg, "add", {add = true}),
         names.reduces and names.sums.is_long and out.narrow and rows.move(cfg, "narrow", {to = out})))
 end
 
@@ -234,19 +239,18 @@ function grouped.names(spec, plan, job)
     local names = {
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
         out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
-        narrow_out = out.narrow ~= nil, out_size = out.size, lanes = lanes, staged = false, bursts = false, in_place = false,
+        narrow_out = out.narrow ~= nil, out_size = out.size, lanes = lanes, staged = false, bursts = false,
         clears = reduces(spec) or dw and not adds, routed_rows = "w->args->M", edges = edges, parts_add = dw, reads_past = true,
         scaled = false, long = spec.N, enters = dw or dx and (reduces(spec) or not out.narrow),
         copies_edges = spec.K % panels.depth(plan) ~= 0,
         -- a flat index names a row of the output
         once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
         product_rows = forward and heights.blocks(plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
-        packed_rows = heights.packed(plan.tile_rows, 0),
         narrow_rows = forward and heights.blocks(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
         narrow_o = convert(out, "narrow"),
         widen_factor = factor and convert(factor, "widen"),
         constants = constants(spec, plan),
-        scalars = {not dots and {io, "widen"}, (forward or dx and edges or reduces(spec)) and {out, "narrow"} or false,
+        scalars = {(dx or not dots) and {io, "widen"}, (forward or dx and edges or reduces(spec)) and {out, "narrow"} or false,
             factor and {factor, "widen"} or false},
     }
     panels.words(names, cfg, plan)
@@ -259,6 +263,8 @@ function grouped.names(spec, plan, job)
         names.staged = plan.staged
     elseif forward then
         panels.few(names, cfg, plan)
+    else
+        in_place.names(names, cfg, plan, spec, {spec.N})
     end
     work[spec.op](names)
     names.tiles = function()

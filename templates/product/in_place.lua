@@ -1,0 +1,113 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- in_place.lua - products of columns for few rows of tokens, whose weights are read where they lie: plan, constants, names and tiles of
+-- in_place.c.in. Up to 4 rows sweep, those of up to direct_rows have direct tiles, the others packed weights.
+local dtype = require "dtype"
+local gemm = require "tiles.gemm"
+local int = require("schema").types.int
+local limits = require "shared.limits"
+local plans = require "shared.plans"
+local quantise = require "tiles.quantise"
+local sweep = require "tiles.sweep"
+local tile_heights = require "tiles.heights"
+
+local in_place, heights = {}, {}
+
+in_place.keys = {
+    {"direct_rows", int(1, 64), optional = true, doc = "up to so many rows, weights are read where they lie"},
+    {"direct_strip", int(1, 4096), optional = true, doc = "panels that such a pass covers"},
+    {"run", int(1, 1024), optional = true, doc = "vectors of a row that a direct tile fetches ahead before the next row"},
+    {"direct_k", int(16, 65536), optional = true, doc = "rows of weights that direct tiles pass over at a time"},
+}
+
+-- Rows of the tiles that sweep; what rounding lost of compensated sums is kept in as many rows behind them.
+function heights.sweep(plan, compensated)
+    local list = {}
+    for _, m in ipairs{1, 2, 4} do
+        if m <= (compensated and plan.direct_rows // 2 or plan.direct_rows) then
+            list[#list + 1] = m
+        end
+    end
+    return list[1] and list or false
+end
+
+-- With products of pairs: up to so many rows sweep, in f32.
+function heights.swept(plan)
+    local list = heights.sweep(plan)
+    return list[#list]
+end
+
+-- Direct tiles. rows, pairs: heights of those that multiply in f32, and pairs: the former finish what was swept; tiles: {rows, name}
+-- of both, ascending, each for segments of up to so many rows.
+function heights.direct(plan)
+    local set = {rows = {}, pairs = {}, tiles = {}}
+    local swept = plan.group > 1 and heights.swept(plan) or plan.direct_rows
+    local before = 0
+    local function add(list, name, m, rows)
+        list[#list + 1] = m
+        set.tiles[#set.tiles + 1] = {rows = rows, name = ("%s_%d"):format(name, m)}
+    end
+    for m = 1, plan.direct_rows do
+        if m % 4 == 0 or m % 2 == 0 and m > 4 and m < 20 or m == plan.direct_rows then
+            if before < swept then
+                add(set.rows, "direct", m, math.min(m, swept))
+            end
+            if m > swept then
+                add(set.pairs, "direct_pairs", m, m)
+            end
+            before = m
+        end
+    end
+    return set
+end
+
+-- How weights are read where they lie. deep: rows of the tallest matrix; slices: panels of columns of the widest one
+function in_place.choose(plan, spec, deep, slices)
+    local isa = plan.isa
+    local across = ("matrices have %d panels of columns"):format(slices)
+    plan:choose("direct_rows", 2 * isa.tile.rows, "up to so many accumulators fit beside one vector of weights",
+        {most = isa.registers.v - math.max(2, quantise.registers(dtype[spec.dtype])),   -- of weights; weights and a row's value
+         because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)})
+    plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a strip's vectors pass",
+        limits.sum(spec, deep, ("matrices have %d rows"):format(deep)))
+    plan:choose("direct_strip", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns",
+        limits.useful(slices, across))
+    local lines = math.max(1, 256 // (isa.lanes * dtype[spec.dtype].size))
+    plan:choose("run", math.min(lines, plan.direct_k), "vectors of a row fetched before the next row: 4 cache lines",
+        {useful = slices, of = across, most = plan.direct_k,
+         because = ("a direct tile passes over %d rows of weights at a time (direct_k)"):format(plan.direct_k)})
+    plan.direct_sums = (plan.direct_rows * plan.vectors * isa.lanes // 16 | 1) * 16
+end
+
+function in_place.constants(plan, spec)
+    local run = math.max(plan.run // plan.group, 1) * plan.group
+    return plans.list(
+        {"DIRECT_ROWS", plan.direct_rows, "up to so many rows read weights in place"},
+        {"DIRECT_STRIP", plan.direct_strip, "panels of a strip whose weights are read in place"},
+        {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
+        {"COMPENSATION", plan.direct_rows // 2, "row of a panel's sums from where what rounding lost of the first rows is kept"},
+        {"RUN", run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
+        {"DIRECT_K", plan.direct_k // plan.group * plan.group, "rows of weights per pass of direct tiles"},
+        {"FETCHED", (16 << 10) // dtype[spec.dtype].size, "elements of weights fetched ahead where few rows stream them"},
+        plan.group > 1 and {"SWEPT_ROWS", heights.swept(plan), "up to so many rows are multiplied in f32: they wait for memory"})
+end
+
+-- Adds the names, and what tiles ask of cfg. depths: rows of all matrices
+function in_place.names(names, cfg, plan, spec, depths)
+    local compensated, dots = not dtype[spec.dtype].narrow, plan.group > 1
+    cfg.compensated, cfg.compensation, cfg.direct_sums = compensated, plan.direct_rows // 2, plan.direct_sums
+    names.in_place, names.direct, names.sweep_rows = true, heights.direct(plan), heights.sweep(plan, compensated)
+    names.direct_tiles, names.packed_rows = names.direct.tiles, tile_heights.packed(plan.tile_rows, plan.direct_rows)
+    names.compensated = compensated and names.sweep_rows ~= false   -- there is a tile `add`
+    names.times = dots and "group * " or ""                         -- rows of weights from steps of direct tiles
+    names.unpaired = false                                          -- is there a last row of weights without partner?
+    for _, deep in ipairs(depths) do
+        names.unpaired = names.unpaired or dots and deep % plan.group > 0
+    end
+end
+
+function in_place.tiles(names, cfg)
+    return plans.append(gemm.heights(gemm.direct, cfg, names.direct.rows), gemm.heights(gemm.direct_pairs, cfg, names.direct.pairs),
+        gemm.heights(sweep, cfg, names.sweep_rows or {}))
+end
+
+return in_place
