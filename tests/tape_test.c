@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tape_test.c - the machine code that the JIT makes of a program (gen/tape.h) is, byte for byte,
  * that of the text for readers (gen/lua/vector/assemble.lua): all tiles of every STEPth case of
- * tests/kernels, on vector targets in turn.
+ * tests/kernels, on vector targets and in dtypes in turn.
  *
  *     tape_test DIRECTORY STEP */
 #include <dirent.h>
@@ -86,23 +86,26 @@ static void compare(const char *jit, const char *file)
     tiles += found;
 }
 
-static void build(const char *path, const struct text *spec, const char *name, const char *target)
+/* dtype: NULL: the family has none */
+static void build(const char *path, const struct text *spec, const char *name, const char *target,
+                  const char *dtype)
 {
     static const char *const features[] = {
         "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"};
     const struct host_set set[] = {{.key = "target", .value = target},
-                                   {.key = "spelling", .value = "bytes"}};
+                                   {.key = "spelling", .value = "bytes"},
+                                   {.key = "dtype", .value = dtype}};
     struct host_request r = {.file = path,
                              .text = spec->at,
                              .len = spec->len,
                              .kernel = name,
                              .set = set,
-                             .set_count = 2,
+                             .set_count = dtype ? 3 : 2,
                              .feature = features,
                              .feature_count = sizeof features / sizeof *features};
     struct generated jit = {0}, file = {0};
     moegen_error *err = NULL;
-    snprintf(where, sizeof where, "%s:%s on %s", path, name, target);
+    snprintf(where, sizeof where, "%s:%s on %s, %s", path, name, target, dtype ? dtype : "");
     r.purpose = "jit";
     moegen_status status = host_build(&r, &jit, &err);
     r.purpose = "file";
@@ -115,28 +118,34 @@ static void build(const char *path, const struct text *spec, const char *name, c
     generated_free(&file);
 }
 
-static void cases(const char *path)
+static void cases(const char *path, const struct listing *dtypes)
 {
     static const char *const targets[] = {"avx2", "avx512", "avx512_bf16"};
     static char bytes[1 << 16];
     struct listing names = {0};
     FILE *f = fopen(path, "rb");
-    struct text spec = {.at = bytes, .len = f ? fread(bytes, 1, sizeof bytes, f) : 0};
+    struct text spec = {.at = bytes, .len = f ? fread(bytes, 1, sizeof bytes - 1, f) : 0};
     struct host_request r = {.file = path, .text = spec.at, .len = spec.len};
     if (f)
         fclose(f);
     snprintf(where, sizeof where, "%s", path);
+    bytes[spec.len] = '\0';
+    bool typed = strstr(bytes, "\ndtype:") != NULL;
     if (host_kernels(&r, &names, NULL) || !names.count)
         complain("no cases", path);
     for (size_t i = 0; i < names.count; i++)
         if (++seen % step == 0)
-            build(path, &spec, names.item[i].name, targets[seen / step % 3]);
+            build(path, &spec, names.item[i].name, targets[seen / step % 3],
+                  typed ? dtypes->item[(size_t)(seen / step / 3) % dtypes->count].name : NULL);
     listing_free(&names);
 }
 
 int main(int argc, char **argv)
 {
+    struct listing dtypes = {0};
     step = argc > 2 ? atoi(argv[2]) : 0;
+    if (host_list("dtypes", &dtypes, NULL) || !dtypes.count)
+        return 2;
     DIR *d = step > 0 ? opendir(argv[1]) : NULL;
     for (struct dirent *e; d && (e = readdir(d));) {
         char path[4096];
@@ -144,10 +153,11 @@ int main(int argc, char **argv)
         if (n < 5 || strcmp(e->d_name + n - 5, ".yaml") != 0)
             continue;
         snprintf(path, sizeof path, "%.3000s/%.255s", argv[1], e->d_name);
-        cases(path);
+        cases(path, &dtypes);
     }
     if (d)
         closedir(d);
+    listing_free(&dtypes);
     printf("%d tiles, %d failures\n", tiles, failures);
     return failures || tiles < 100;
 }
