@@ -56,7 +56,8 @@ function choose.dX(plan, spec, info)
     local width = plan.vectors * plan.isa.lanes
     in_place.choose(plan, spec, spec.N, (spec.K + width - 1) // width)
     local deep = strips.panel_rows(plan, spec.N)
-    plan.strip, plan.slab, plan.stride = gemm.strip(plan.isa, dtype[spec.dtype]), deep * plan.group, plans.odd_lines(deep)
+    plan.strip, plan.slab = gemm.strip(plan.isa, dtype[spec.dtype]), deep * plan.group
+    plan.stride = plans.odd_lines(plan.slab)   -- few rows are f32
 end
 
 -- Bytes from a row of a gradient to the next one where rows are put together: an odd number of cache lines.
