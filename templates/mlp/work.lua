@@ -15,7 +15,7 @@ function work.forward(names, spec, save)
     local slab = "[panels][SLAB][WIDTH]"
     phases.add(names, {
         gather(names),
-        {"HIDDEN", rows = "I", all = "GATES * I", k = "H", weights = "gate_up_weights", layout = "k", gate = spec.gated or nil,
+        {"HIDDEN", rows = "I", all = "GATES * I", k = "H", weights = "gate_up_weights", layout = "k", gate = spec.gated and "I" or nil,
             by = {floats "w->X", words "HK"}, run = "hidden_rows"},
         {"OUTPUT", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = {floats "w->P", words "IK"},
             run = "output_columns"},

@@ -35,7 +35,7 @@ function work.phases(names, spec, has)
             second = spec.gated and "I" or "LANES", by = "w->X", run = "finish_gate_up"},
         has.norm and {"NORM", chunks = "1", run = "normalise"},
         {"DOWN", columns = "H", k = "I", weights = "down_proj_weight", ld = "H", wide = "WIDTH", second = "LANES",
-            in_parts = names.by_part or nil, by = "w->P", run = "finish_down"},
+            in_parts = names.by_part and {"UP_PANELS", "UP_COLUMNS"} or nil, by = "w->P", run = "finish_down"},
     })
 end
 

@@ -95,7 +95,7 @@ end
 function in_place.names(names, cfg, plan, spec, depths)
     local compensated, dots = not dtype[spec.dtype].narrow, plan.group > 1
     cfg.compensated, cfg.compensation, cfg.direct_sums = compensated, plan.direct_rows // 2, plan.direct_sums
-    names.in_place, names.direct, names.sweep_rows = true, heights.direct(plan), heights.sweep(plan, compensated)
+    names.direct, names.sweep_rows = heights.direct(plan), heights.sweep(plan, compensated)
     names.direct_tiles, names.packed_rows = names.direct.tiles, tile_heights.packed(plan.tile_rows, plan.direct_rows)
     names.compensated = compensated and names.sweep_rows ~= false   -- there is a tile `add`
     names.times = dots and "group * " or ""                         -- rows of weights from steps of direct tiles

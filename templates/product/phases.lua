@@ -13,12 +13,12 @@
 --     k                its contraction, or how many elements rows of `by` have; layout "k": that is contiguous, "n": rows are
 --     by = {panels, rows}          what it multiplies, and the words of one of its panels
 --     all, from        the tensor's rows and the first one, if not all are multiplied
---     gate             there are as many rows of a gate I rows before, whose sums are to be in w->G
+--     gate = n         the same rows n further on are multiplied too: these are of a gate, and their sums are to be in w->G
 -- Of a product of columns
 --     weights, k       as above; ld: from a row of the tensor to the next one
 --     wide, second     columns of a panel; from its first vector of a row to its second one
 --     by               the rows that it multiplies
---     in_parts         K is cut into PARTS parts, which are chunks of their own
+--     in_parts = {n, size}         K is cut into PARTS parts, of n pieces of this size, which are chunks of their own
 -- Of a gradient, unless it has `run`
 --     of, by = {panels, rows}      one factor has a row for each row of the gradient, the other one for each column
 --     to, bias         the tensors; held: where in w->held its sums start
@@ -27,7 +27,7 @@ local phases = {}
 
 -- What the fragments around a family's segments ask, unless it answers itself.
 local usual = {
-    groups = {most = "E", count = "E", expert = "e"}, parts_add = true, in_place = false, enters = false, expects = false,
+    groups = {most = "E", count = "E", expert = "e"}, parts_add = true, enters = false,
     whole_segments = false, clears = false, sums = false, staged = false,
 }
 

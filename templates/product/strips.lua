@@ -49,7 +49,7 @@ end
 function strips.work(names, deep)
     return {
         {"sums", "int64_t", nil, "floats of the sums of a panel", starts = "(columns + 2 * TILE_ROWS) * WIDTH"},
-        {"S", "float", {"STRIP * w->sums" .. (names.in_place and " + DIRECT_STRIP * DIRECT_SUMS" or "")}, "sums", own = true,
+        {"S", "float", {"STRIP * w->sums + DIRECT_STRIP * DIRECT_SUMS"}, "sums", own = true,
             shape = "[panels of a strip]"},
         {"scratch", "float", {"SCRATCH"}, "where tiles that pack nothing store", own = true},
         {"panel", "float", {"STRIP", "PANEL"}, "packed weights: in use,", own = true},

@@ -14,7 +14,7 @@ local workspace = {}
 -- Of arrays that have parts for segments: who a batch has, who comes before a segment, and the dimensions of the comment.
 local of = {
     columns = {all = "w->columns", before = "column", shape = "[panels]%s[WIDTH]"},
-    rows = {all = "(most_rows + 1)", before = "held", shape = "[rows]%s"},
+    rows = {all = "w->columns", before = "column", shape = "[rows]%s"},
 }
 
 local function shape(row)
