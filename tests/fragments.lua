@@ -43,6 +43,7 @@ local wrong = {
     {top, 3, '@     needs = {"base", "work"}, may = {"on_rank"},', top .. ":3: error: may names 'on_rank', but nothing of it is used"},
     {more, 1, '@ return {gives = {"aim"}, needs = {"top", "base"}}', more .. ":1: error: needs names 'base', but nothing of it is used"},
     {top, 4, '@     later = {"aim", "fire"},', top .. ":4: error: says 'fire' comes later, but does not declare it"},
+    {top, 4, '@     later = {"aim"}, called = {"jump"},', top .. ":4: error: says 'jump' is called, but does not define it"},
     {top, 4, "@", top .. ":7: error: declares 'aim', which `later` does not name"},
     {more, 3, "static void fire(void)", top .. ":4: error: says 'aim' comes later, but templates/fam.c.in neither includes nor defines it"},
     {fam, 7, '$(include "tip")', fam .. ":7: error: no fragment 'tip'"},

@@ -23,7 +23,7 @@ function strips.constants(plan, deep)
         {"STRIP", plan.strip, "panels packed together"}, {"SLAB", plan.slab, "rows of weights packed at a time"},
         {"PANEL", floats, "floats of a packed panel"},
         {"K_BLOCK", plan.k_block // plan.group, (plan.group > 1 and "pairs of " or "") .. "products of a partial sum"},
-        {"SCRATCH", (plan.strip - 1) * floats + (deep // plan.k_block + 2) * width, "floats that tiles which pack nothing may store to"},
+        {"SCRATCH", (plan.strip - 1) * floats + width, "floats that tiles which pack nothing may store to"},
         {"STRIDE", plan.stride, "floats between rows of tokens: an odd number of cache lines"},
         {"PREFETCH", plan.prefetch, "rows of weights fetched ahead"},
         {"T_UNROLL", 1, "rows that segments are filled up to"},

@@ -2,10 +2,10 @@
 -- gemm.lua - register tiles of S = A B. A is f32 or pairs of that size, rows `stride` elements apart; S is a panel of f32, rows
 -- packed.
 --
--- packed(rows)   B is a packed f32 panel, `width` columns (vectors * lanes) to a row. S is added to, in parts: the tile passes
---                `folds` times over steps * inner * unroll rows of B and adds what it summed. After every inner * unroll rows it
---                packs one row of the next `strip` panels: while the multiplier works, the next weights come in at an even pace,
---                whose prefetches leave enough of the core's line buffers to the tile itself.
+-- packed(rows)   B is a packed f32 panel, `width` columns (vectors * lanes) to a row. S is added to: the tile passes over
+--                steps * inner * unroll rows of B and adds what it summed. After every inner * unroll rows it packs one row of
+--                the next `strip` panels: while the multiplier works, the next weights come in at an even pace, whose prefetches
+--                leave enough of the core's line buffers to the tile itself.
 -- direct(rows)   B is read where it lies, one vector to a row, `ld` elements apart; S is added to. For experts with few
 --                rows, whose weights are used only once.
 -- Both multiply as cfg.product says, see micro.lua.
@@ -28,11 +28,11 @@ function gemm.packed(cfg, rows)
     local isa, lanes, how = cfg.isa, cfg.isa.lanes, cfg.product
     local width, io = cfg.vectors * lanes, "const " .. cfg.dtype.c
     local p = ir.program(isa, ("%sgemm_%d"):format(cfg.prefix, rows),
-        {("S[%d rows] += A * B, folds times over steps * inner * %d rows of B; packs folds * steps rows of the next panels.")
+        {("S[%d rows] += A * B, over steps * inner * %d rows of B; packs `steps` rows of the next panels.")
             :format(rows, cfg.unroll)})
     local S, A = p:pointer("S", "float", "WIDTH LANES"), p:pointer("A", "const float", "STRIDE")
     local B = p:pointer("B", "const float", "WIDTH LANES")
-    local folds, steps, inner = p:integer("folds"), p:integer("steps"), p:integer("inner")
+    local steps, inner = p:integer("steps"), p:integer("inner")
     local dst = p:pointer("dst", "float", "PANEL WIDTH LANES")
     local src = {[0] = p:pointer("src_0", io), p:pointer("src_1", io)}
     local step, ld = p:integer("step"), p:integer("ld")
@@ -80,22 +80,19 @@ function gemm.packed(cfg, rows)
         end
         p:row(nil)
     end
-    p:loop(folds, function()
-        local acc = micro.zeros(p, rows, cfg.vectors, "acc")
-        local down = p:count_from("down", steps)
-        p:loop(down, function()
-            local left = p:count_from("left", inner)
-            p:loop(left, function()
-                for k = 0, cfg.unroll - 1 do
-                    p:block("k = " .. k, function() k_step(acc, k) end)
-                end
-                p:advance(A, cfg.unroll)
-                p:advance(B, cfg.unroll * width)
-            end, "over K")
-            p:block("a row of the next panels", pack_row)
-        end)
-        fold(acc)
+    local acc = micro.zeros(p, rows, cfg.vectors, "acc")
+    p:loop(steps, function()
+        local left = p:count_from("left", inner)
+        p:loop(left, function()
+            for k = 0, cfg.unroll - 1 do
+                p:block("k = " .. k, function() k_step(acc, k) end)
+            end
+            p:advance(A, cfg.unroll)
+            p:advance(B, cfg.unroll * width)
+        end, "over K")
+        p:block("a row of the next panels", pack_row)
     end)
+    fold(acc)
     return p
 end
 
