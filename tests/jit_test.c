@@ -214,8 +214,8 @@ static void *compile_always(void *unused)
     return unused;
 }
 
-/* fork while another thread compiles: the child can compile. Not with AddressSanitizer, whose allocator may hold a lock of its own
- * when the process forks, which nobody opens in the child. */
+/* fork while another thread compiles: the child can compile. Not with AddressSanitizer, whose
+ * allocator may hold a lock of its own when the process forks, which nobody opens in the child. */
 static void run_fork(void)
 {
 #ifdef __SANITIZE_ADDRESS__
