@@ -10,6 +10,7 @@ local panel_rows = require "tiles.panel_rows"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
+local stored = require "shared.stored"
 local tensors = require "shared.tensors"
 local work = require "mlp.work"
 
@@ -40,15 +41,8 @@ function mlp.keys(own, plan)
         {"S", types.int(1, 1 << 40), optional = true, doc = "tokens, when fixed at generation time"},
         "activation", "gated", "clamp", "up_offset"}
     plans.append(list, own)
-    local weights = {"f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2", "mxfp4", table.unpack(formats)}
     for _, row in ipairs{
-        {"weights", types.map{
-            {"dtype", types.enum(weights), default_of = "dtype", doc = "of the matrices"},
-            {"scale", types.enum{"row", "static"}, default = "row", doc = "of fp8 weights"},
-            {"shared", types.bool(), default = false, doc = "one scale for all experts"},
-            {"layout", types.enum{"plain", "contiguous", "nki", "packed"}, default = "plain", doc = "of the matrices"},
-            {"gate_up_order", types.enum{"split", "interleaved"}, default = "split", doc = "of the rows of gate and up"}},
-            later = true, doc = "how the matrices are stored"},
+        stored.later,
         {"quantize", types.enum{"none", table.unpack(formats)}, default = "none", later = true,
             doc = "of the operands of every product"},
         {"block_order", types.enum{"contiguous", "wrapx"}, default = "contiguous", later = true, doc = "which elements share a scale"},
@@ -60,25 +54,13 @@ function mlp.keys(own, plan)
     return keys.rows(list)
 end
 
--- A key that has only one value as yet; nil: what dtype is.
-local function only(path, value)
-    return {path, function(s)
-        local at = s
-        for name in path:gmatch "[^.]+" do
-            at = at and at[name]
-        end
-        local wanted = value
-        if value == nil then
-            wanted = s.dtype
-        end
-        return at == nil or at == wanted
-    end, ("{%s} is not supported yet%s"):format(path, value == nil and ": weights are of {dtype}" or "; only " .. tostring(value))}
+-- A key that has only one value as yet.
+local function only(key, value)
+    return {key, function(s) return s[key] == value end, ("{%s} is not supported yet; only %s"):format(key, value)}
 end
 
-mlp.rules = keys.rules{"gated",
-    only("weights.dtype"), only("weights.scale", "row"), only("weights.shared", false), only("weights.layout", "plain"),
-    only("weights.gate_up_order", "split"), only("quantize", "none"), only("block_order", "contiguous"), only("scale_rule", "ocp"),
-}
+mlp.rules = plans.append(keys.rules{"gated", only("quantize", "none"), only("block_order", "contiguous"), only("scale_rule", "ocp")},
+    stored.rules{})
 
 local function gates(s)
     return s.gated and 2 or 1

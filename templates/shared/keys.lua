@@ -101,11 +101,12 @@ function keys.rows(list)
     return out
 end
 
--- The rules of these names; a table is a rule of its own.
+-- The rules of these names; a table is a rule of its own, or a list of rules.
 function keys.rules(list)
     local out = {}
     for _, name in ipairs(list) do
-        plans.append(out, type(name) == "table" and {name} or assert(rule[name], name))
+        local own = type(name) == "table" and (type(name[1]) == "table" and name or {name})
+        plans.append(out, own or assert(rule[name], name))
     end
     return out
 end
