@@ -42,7 +42,7 @@ function work.backward(names)
         {"UP_GRADIENT", gradient = {"GATES * I", "H"}, of = {"w->GU", "GK"}, by = {"w->X", "HK"}, to = "gate_up_weight_grad",
             reads = {"DOWN"}},
         {"DOWN_GRADIENT", gradient = {"H", "I"}, of = {"w->dY", "HK"}, by = {"w->P", "IK"}, to = "down_proj_weight_grad",
-            held = "(GATES * I + 1) * (int64_t)HK", reads = {"DOWN"}},
+            reads = {"DOWN"}},
     })
     space.rows(names, {
         {"X", io, {"HK"}, "hidden states", of = "columns"},
@@ -53,8 +53,7 @@ function work.backward(names)
         dots and {"dY_pairs", "float", {words "HK"}, "dY, each word of two rows", of = "columns"},
         dots and {"GU_pairs", "float", {words "GK"}, "GU, each word of two rows", of = "columns"},
         dots and {"seen", "float", {"GK"}, "gate and up as the activation saw them", of = "columns"},
-        {"held", "float", {"(GATES * I + 1) * (int64_t)HK + (H + 1) * (int64_t)IK"}, "gradients of weights, over the segments",
-            when = "rows > PASS_ROWS", shape = ""},
+        {"held", "float", {names.phases.held}, "gradients of weights, over the segments", when = "rows > PASS_ROWS", shape = ""},
     }, {pairs = "SLAB / 2", row = "most(HK, IK)"})
 end
 

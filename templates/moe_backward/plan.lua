@@ -11,6 +11,7 @@ local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
+local stored = require "shared.stored"
 local tensors = require "shared.tensors"
 local work = require "moe_backward.work"
 
@@ -44,6 +45,7 @@ local function steps(spec)
         bias_up = spec.bias.gate_up, bias_down = spec.bias.down,
         bias_up_value = spec.bias.gate_up and again, bias_down_value = spec.bias.down and post and not saved_down,
         add = spec.accumulate_grads,
+        transposed = stored.of(spec).transposed, interleaved = stored.of(spec).interleaved,
     }
 end
 
@@ -83,7 +85,7 @@ local function constants(spec, plan)
         {"B", spec.block_size, "slots of a block"}, {"GATES", gates, "gate and up, or up alone"},
         {"HK", hk, "rows of a panel over H, full panels of k"}, {"GK", gk, "rows of a panel over gate and up"},
         {"XROWS", xrows, "rows of a panel of X: one more than H, of ones"},
-        {"PROWS", spec.I_TP + 1, "rows of a panel of p: one more, of affinities"},
+        {"PROWS", math.max(spec.I_TP + 1, round_up(spec.I_TP, plan.vectors * lanes)), "rows of a panel of p: one more than I, of affinities"},
         {"PARTIALS", partials, "parts of the affinity's gradient"},
     }, panels.constants(plan, widest(spec, plan), dtype[spec.output_dtype].size))
 end
@@ -92,10 +94,10 @@ local function tiles(spec, plan, names, cfg)
     local has, io, bias, dx = names.has, dtype[spec.dtype], dtype[spec.bias_dtype], dtype[spec.hidden_grad_dtype]
     local lanes, whole, f32 = cfg.isa.lanes, spec.H >= cfg.isa.lanes, dtype.f32
     local width = plan.vectors * lanes
-    local through = {scaled = has.post, affinity_sums = has.affinity_sums, apart = names.dots and has.again}
+    local through = {scaled = has.post, affinity_sums = has.affinity_sums, apart = names.dots and has.again, step = has.interleaved and 2 or 1}
     return plans.append(panels.tiles(names, cfg, plan), plans.list(
-        has.again and epilogue.bounded(cfg),
-        not has.again and spec.block_size >= lanes and rows.column(cfg, io, "column", width, names.dots),
+        has.again and epilogue.bounded(cfg, through.step),
+        not has.again and spec.block_size >= lanes and rows.column(cfg, io, "column", through.step * width, names.dots),
         names.dots and rows.words(cfg, io, "words"),
         names.dots and panel_rows.split(cfg, "split"),
         rows.squares(cfg, "transpose", {dtype = f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE", pitch = width,
@@ -129,7 +131,10 @@ function backward.names(spec, plan, job)
         sums = {apart = true, first = "from", row = "H", is_long = spec.H >= isa.lanes, rounded = dx.narrow and
             {output = "hidden_states_grad", c = dx.c, tile = "narrow_dx", narrow = convert(dx, "narrow"), rows = "tokens(w->args->T)"}},
         clears = true,
-        transposes_whole = has.again and spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes,
+        transposes_whole = spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes and (has.again or has.transposed),
+        -- gate and up as rows of a panel: that of up of column i, and its gate
+        up_of = function(i) return has.interleaved and ("2 * (%s) + 1"):format(i) or "(GATES - 1) * I + " .. i end,
+        gate_of = function(up) return up .. (has.interleaved and " - WIDTH" or " - I * WIDTH") end,
         eps = plans.number(spec.norm_eps),
         widen_bias = convert(bias, "widen"), widen_affinity = convert(affinity, "widen"),
         narrow_affinity = convert(affinity, "narrow"),
@@ -142,8 +147,10 @@ function backward.names(spec, plan, job)
             plan.group > 1 and (has.bias_up or has.bias_down) and {io, "narrow"} or false},
     }
     panels.products(names, cfg, plan, totals)
-    panels.gradients(names, cfg, plan, out, {add = has.add, columns = {gates * spec.I_TP, spec.H},
-        rows = {spec.H, spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil}})
+    local both, bias = gates * spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil
+    panels.gradients(names, cfg, plan, out, {add = has.add,
+        columns = has.transposed and {spec.H, spec.I_TP, has.bias_up and both or spec.H} or {both, spec.H},
+        rows = has.transposed and {both, spec.H, bias} or {spec.H, spec.I_TP, bias}})
     work.phases(names, has)
     work.space(names, has)
     names.tiles = function()

@@ -28,8 +28,7 @@ function work.space(names, has)
         has.norm and {"dnorm", "float", {"I", 2}, "gradients of weight and bias, over the parts of an expert"},
         {"Y", "float", {"w->columns", "H"}, "what each row adds to the gradients of hidden states", when = "apart(w)",
             shape = "[columns][H]"},
-        {"held", "float", {"(GATES * I + WIDTH - 1) / WIDTH * (H + (int64_t)1) + (H + WIDTH - 1) / WIDTH * (I + (int64_t)1)", "WIDTH"},
-            "gradients of an expert's weights, over its parts", when = "rows > PASS_ROWS", shape = ""},
+        {"held", "float", {names.phases.held}, "gradients of an expert's weights, over its parts", when = "rows > PASS_ROWS", shape = ""},
         names.narrow_dx and {"sum", "float", {"tokens(w->args->T)", "H"}, "gradients of hidden states"},
         {"at", "int64_t", {"columns"}, "row of a column, or -1", own = true},
         {"out", "float *", {"columns"}, "where the gradient of its hidden state is summed", own = true},
@@ -40,25 +39,45 @@ function work.space(names, has)
     }, {pairs = words "HK", row = "most(HK, GK)"})
 end
 
+-- Gradients of weights, and of biases: what a row of ones, or of affinities, gives. It follows the rows that are A of a product, or
+-- is one itself.
+local function gradients(has, X)
+    local GU, P, dY = {"w->GU", "GK"}, {"w->P", "PROWS"}, {"w->dY", "HK"}
+    local bias_up, bias_down = has.bias_up and "gate_and_up_proj_bias_grad", has.bias_down and "down_proj_bias_grad"
+    local reads = {has.norm and "NORM_BACK" or "DOWN"}
+    if not has.transposed then
+        return {
+            {"UP_GRADIENT", gradient = {"H", "GATES * I"}, of = X, by = GU, to = "gate_up_proj_weight_grad", bias = bias_up, reads = reads},
+            {"DOWN_GRADIENT", gradient = {"I", "H"}, of = P, by = dY, to = "down_proj_weight_grad", bias = bias_down, reads = reads},
+        }
+    end
+    local function row(panel, i)
+        return {("%s + %s * WIDTH"):format(panel[1], i), panel[2]}
+    end
+    return {
+        {"UP_GRADIENT", gradient = {"GATES * I", "H"}, of = GU, by = X, to = "gate_up_proj_weight_grad", reads = reads},
+        bias_up and {"UP_BIAS", gradient = {"1", "GATES * I"}, of = row(X, "H"), by = GU, to = bias_up, reads = reads},
+        {"DOWN_GRADIENT", gradient = {"H", "I"}, of = dY, by = P, to = "down_proj_weight_grad", reads = reads},
+        bias_down and {"DOWN_BIAS", gradient = {"1", "H"}, of = row(P, "I"), by = dY, to = bias_down, reads = reads},
+    }
+end
+
 function work.phases(names, has)
     local X = has.pre and {"w->scaled", "XROWS"} or {"w->X", "XROWS"}
+    local forth, back = has.transposed and "k" or "n", has.transposed and "n" or "k"   -- as the products of the two ways see weights
     phases.add(names, {
         {"GATHER", parts = ("HK / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"},
-        has.again and {"GATE_UP", rows = "GATES * I", k = "H", weights = "gate_up_proj_weight", layout = "n",
+        has.again and {"GATE_UP", rows = "GATES * I", k = "H", weights = "gate_up_proj_weight", layout = forth,
             by = names.dots and {"w->X_pairs", "HK / 2"} or X, run = "gate_up_again"},
         has.norm and {"NORM", panels = true, run = "normalise"},
-        {"DOWN", rows = "I", k = "H", weights = "down_proj_weight", layout = "k",
+        {"DOWN", rows = "I", k = "H", weights = "down_proj_weight", layout = back,
             by = {names.pairs_of "w->dY", names.words "HK"}, run = "through_down"},
         has.norm and {"NORM_BACK", panels = true, run = "through_norm"},
-        {"TOKENS", rows = "H", k = "GATES * I", weights = "gate_up_proj_weight", layout = "k",
+        {"TOKENS", rows = "H", k = "GATES * I", weights = "gate_up_proj_weight", layout = back,
             by = {names.pairs_of "w->GU", names.words "GK"}, run = "token_gradients"},
         (has.post or has.pre) and {"AFFINITIES", panels = true, run = "affinity_gradients",
             reads = {has.pre and "TOKENS" or has.norm and "NORM_BACK" or "DOWN"}},
-        {"UP_GRADIENT", gradient = {"H", "GATES * I"}, of = X, by = {"w->GU", "GK"}, to = "gate_up_proj_weight_grad",
-            bias = has.bias_up and "gate_and_up_proj_bias_grad", reads = {has.norm and "NORM_BACK" or "DOWN"}},
-        {"DOWN_GRADIENT", gradient = {"I", "H"}, of = {"w->P", "PROWS"}, by = {"w->dY", "HK"}, to = "down_proj_weight_grad",
-            bias = has.bias_down and "down_proj_bias_grad", held = "(GATES * I + WIDTH - 1) / WIDTH * (H + (int64_t)1) * WIDTH",
-            reads = {has.norm and "NORM_BACK" or "DOWN"}},
+        table.unpack(gradients(has, X)),
     })
 end
 

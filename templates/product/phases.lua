@@ -21,7 +21,7 @@
 --     in_parts = {n, size}         K is cut into PARTS parts, of n pieces of this size, which are chunks of their own
 -- Of a gradient, unless it has `run`
 --     of, by = {panels, rows}      one factor has a row for each row of the gradient, the other one for each column
---     to, bias         the tensors; held: where in w->held its sums start
+--     to, bias         the tensors; the bias is what a row of `of` after the last one gives. What w->held has to hold: phases.held
 -- reads: the phases that a chunk waits for; the one before, unless it is given. All these are C.
 local phases = {}
 
@@ -34,9 +34,14 @@ local usual = {
 -- What some phase of a family has: words of C fragments, and the key that says so.
 local flags = {products = "rows", columns = "columns", blocks = "gradient", gradients = "of", gates = "gate", in_parts = "in_parts"}
 
+-- Floats that a gradient's sums take over the passes of an expert, with a row for a bias: C
+local function held(gradient)
+    return ("(%s + WIDTH - 1) / WIDTH * (%s + (int64_t)1) * WIDTH"):format(gradient[2], gradient[1])
+end
+
 -- Adds the phases of a list, in order, without those that are false, and what follows of them.
 function phases.add(names, list)
-    local all, words = {transposes = false}, {}
+    local all, words, sums = {transposes = false}, {}, {}
     for flag in pairs(flags) do
         all[flag] = false
     end
@@ -49,11 +54,15 @@ function phases.add(names, list)
             for flag, key in pairs(flags) do
                 all[flag] = all[flag] or row[key] ~= nil
             end
+            if row.of then
+                row.held = #sums > 0 and table.concat(sums, " + ")
+                sums[#sums + 1] = held(row.gradient)
+            end
         end
     end
     all.kinds = {all.products and "matrix" or nil}   -- of what products multiply by
     all.kinds[#all.kinds + 1] = all.columns and "strip" or nil
-    all.names = table.concat(words, ", ")
+    all.names, all.held = table.concat(words, ", "), table.concat(sums, " + ")
     for key, value in pairs(usual) do
         if rawget(names, key) == nil then
             names[key] = value

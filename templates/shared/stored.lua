@@ -24,6 +24,13 @@ stored.key = {"weights", types.map{
 -- The same for a family that takes none of it as yet.
 stored.later = {stored.key[1], stored.key[2], later = true, doc = stored.key.doc}
 
+-- Of a spec: are matrices stored transposed, gate and up in turn, in tensors of their own?
+function stored.of(s)
+    local w = s.weights
+    return {transposed = w.layout == "transposed", interleaved = s.gated and w.gate_up_order == "interleaved",
+            separate = s.gated and w.gate_up == "separate"}
+end
+
 -- Rules of what a family takes: for each key of `weights`, a list of values (dtype: in addition to what tokens are of).
 function stored.rules(takes)
     local list = {}

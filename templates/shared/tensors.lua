@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- tensors.lua - tensors that several families take or give, as rows of `args`. s: the spec
 local plans = require "shared.plans"
+local stored = require "shared.stored"
 
 local tensors = {}
 
@@ -22,18 +23,21 @@ end
 
 -- Parameters of the experts: weights, and what else there is.
 local function weights(s)
+    local has, both = stored.of(s), gates(s) * s.I_TP
+    local gate_up = has.transposed and {both, s.H} or has.interleaved and {s.H, both} or {s.H, gates(s), s.I_TP}
+    local down = has.transposed and {s.H, s.I_TP} or {s.I_TP, s.H}
+    local order = not s.gated and "up" or has.interleaved and "2 i = gate i, 2 i + 1 = up i" or "0 = gate, 1 = up"
     return {
-        {"gate_up_proj_weight", s.dtype, "in", s.E, s.H, gates(s), s.I_TP,
-            says = "of each expert: " .. (s.gated and "0 = gate, 1 = up" or "up")},
-        {"down_proj_weight", s.dtype, "in", s.E, s.I_TP, s.H, says = "of each expert"},
+        {"gate_up_proj_weight", s.dtype, "in", s.E, says = "of each expert: " .. order, table.unpack(gate_up)},
+        {"down_proj_weight", s.dtype, "in", s.E, says = "of each expert", table.unpack(down)},
     }
 end
 
 function tensors.biases(s)
     local norm = s.norm == "layer"
     return list(
-        s.bias.gate_up and {"gate_and_up_proj_bias", s.bias_dtype, "in", s.E, gates(s), s.I_TP,
-            says = "added to what the first product gives"},
+        s.bias.gate_up and append({"gate_and_up_proj_bias", s.bias_dtype, "in", s.E, says = "added to what the first product gives"},
+            stored.of(s).interleaved and {gates(s) * s.I_TP} or {gates(s), s.I_TP}),
         s.bias.down and {"down_proj_bias", s.bias_dtype, "in", s.E, s.H, says = "added to what the second product gives"},
         norm and {"norm_weight", s.bias_dtype, "in", s.E, s.I_TP, says = "factor after the normalisation"},
         norm and {"norm_bias", s.bias_dtype, "in", s.E, s.I_TP, says = "added after the normalisation"})

@@ -154,6 +154,7 @@ end
 --     apart           gate and up are in f32, and elsewhere: at U_0 and G_0
 --     bounds          they are clamped first, and up gets an offset: bounds = lo, hi of gate, lo, hi of up, offset
 --     given           P holds act(g) already
+--     step            rows from a gate to the next one, and from an up (none: 1)
 function epilogue.through(cfg, spec, limits, has)
     local p = ir.program(cfg.isa, cfg.prefix .. (has.given and "through_given" or "through"),
         {"Gradients of gate and up, and p, for rows of I."})
@@ -180,7 +181,8 @@ function epilogue.through(cfg, spec, limits, has)
         local sides = clamp.broadcast(p, limits[name], name .. tag, bounds, first)
         return clamp.apply(p, x, sides, name .. tag), sides
     end
-    over_rows.each(p, cfg, n, {S, P, U, G, U_0, G_0}, function(tag, at, v)
+    local step = (has.step or 1) * cfg.vectors * cfg.isa.lanes
+    over_rows.each(p, cfg, n, {S, P, {U, step}, G and {G, step}, U_0 and {U_0, step}, G_0 and {G_0, step}}, function(tag, at, v)
         local up, of_up = entered(U_0 or U, "up", tag, at, 2)
         local gate, of_gate = up, of_up
         if G then
@@ -210,8 +212,8 @@ function epilogue.through(cfg, spec, limits, has)
     return p
 end
 
--- Rows of gate or up from sums: Y = max(lo, min(hi, S + bias)) + offset, each row with its own bias.
-function epilogue.bounded(cfg)
+-- Rows of gate or up from sums: Y = max(lo, min(hi, S + bias)) + offset, each row with its own bias. step: every so manieth row
+function epilogue.bounded(cfg, step)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "bounded", {"Gate or up, for rows of I: bounds = lo, hi, offset."})
     local Y, S, bias = p:pointer("Y", "float"), p:pointer("S", "const float"), p:pointer("bias", "const float")
@@ -225,9 +227,9 @@ function epilogue.bounded(cfg)
             y = p:op("max", "clamped_" .. v, lo, p:op("min", "capped_" .. v, hi, y))
             p:op("store", p:at(Y, v * lanes), p:op("add", "offset_" .. v, y, offset))
         end
-        p:advance(Y, cfg.vectors * lanes)
-        p:advance(S, cfg.vectors * lanes)
-        p:advance(bias, 1)
+        p:advance(Y, step * cfg.vectors * lanes)
+        p:advance(S, step * cfg.vectors * lanes)
+        p:advance(bias, step)
     end, "rows of I")
     return p
 end
