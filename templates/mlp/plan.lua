@@ -173,7 +173,7 @@ function mlp.forward_names(spec, plan, job)
     names.save, names.splits = save, false
     work.forward(names, spec, save)
     names.tiles = function()
-        return plans.append(tiles(), {epilogue.hidden(cfg, spec, save)})
+        return plans.append(tiles(), {epilogue.hidden(cfg, spec, {intermediates = save})})
     end
     return names
 end

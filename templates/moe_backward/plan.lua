@@ -135,7 +135,10 @@ function backward.names(spec, plan, job)
         -- gate and up as rows of a panel: that of up of column i, and its gate
         up_of = function(i) return has.interleaved and ("2 * (%s) + 1"):format(i) or "(GATES - 1) * I + " .. i end,
         gate_of = function(up) return up .. (has.interleaved and " - WIDTH" or " - I * WIDTH") end,
-        eps = plans.number(spec.norm_eps),
+        eps = plans.number(spec.norm_eps), scattered = {scaled = has.pre, adds = "!apart(w)"},
+        affinity_of = function(row)
+            return convert(affinity, "widen")(("w->args->expert_affinities_masked[w->id[%s] * (int64_t)E + w->expert]"):format(row))
+        end,
         widen_bias = convert(bias, "widen"), widen_affinity = convert(affinity, "widen"),
         narrow_affinity = convert(affinity, "narrow"),
         bound = clamp.bound, number = plans.number,

@@ -3,10 +3,12 @@
 local dtype = require "dtype"
 local schema = require "schema"
 local activation = require "math.activation"
+local by_rows = require "moe_forward.by_rows"
 local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
 local gemm = require "tiles.gemm"
 local in_place = require "product.in_place"
+local keys = require "shared.keys"
 local limits = require "shared.limits"
 local norm = require "math.norm"
 local panels = require "product.panels"
@@ -21,7 +23,7 @@ local forward = {}
 local int = schema.types.int
 local round_up, convert = plans.round_up, plans.convert
 
-forward.plan_keys = {
+local column_keys = {
     dot.key,
     {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
     {"unroll", int(1, 16), optional = true, doc = "k steps of a tile's loop body"},
@@ -33,6 +35,8 @@ forward.plan_keys = {
     {"batch_rows", int(16, 65536), optional = true, doc = "rows between two meetings of the team, for each rank"},
     table.unpack(in_place.keys),
 }
+
+forward.plan_keys = keys.of_plans(column_keys, by_rows.keys)
 
 forward.uses = dot.uses
 
@@ -48,8 +52,25 @@ local function choose_depth(plan, spec, step)
         limits.sum(spec, whole, ("sums are of %d products"):format(deep), step))
 end
 
-function forward.plan(plan, spec, _, info)
-    local isa = plan.isa
+-- Complains of keys that a plan has no use for.
+local function check_keys(plan, info, list)
+    local known = {}
+    for _, row in ipairs(list) do
+        known[row[1]] = true
+    end
+    for key in pairs(plan.spec.plan or {}) do
+        if not known[key] then
+            schema.complain(info, "plan." .. key, ("weights.layout = %s has no use for it"):format(plan.spec.weights.layout))
+        end
+    end
+end
+
+function forward.plan(plan, spec, shape, info)
+    local isa, rows_first = plan.isa, by_rows.takes(spec)
+    check_keys(plan, info, rows_first and by_rows.keys or column_keys)
+    if rows_first then
+        return by_rows.plan(plan, spec, shape, info)
+    end
     plan:choose("shard", spec.shard.on == "auto" and "hidden" or spec.shard.on,
         spec.shard.on == "auto" and "columns of both projections: no sums across ranks" or "spec")
     dot.choose(plan, spec, info)
@@ -122,11 +143,16 @@ local function constants(spec, plan)
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
         {"B", spec.block_size, "slots of a block"}, {"GATES", spec.gated and 2 or 1, "gate and up, or up alone"},
         {"STATIC_BLOCKS", type(spec.loop) == "table" and spec.loop.static_blocks or 0, "run whatever conditions say"},
+    }
+    if by_rows.takes(spec) then
+        return plans.append(list, by_rows.constants(spec, plan))
+    end
+    plans.append(list, {
         {"UP_COLUMNS", up, "columns of I that a panel holds"},
         {"UP_PANELS", (spec.I_TP + up - 1) // up, "over I"}, {"DOWN_PANELS", (spec.H + width - 1) // width, "over H"},
         {"PARTS", plan.parts, "of I, summed apart"},
         {"DEEP", deep, "rows of the taller matrix"},
-    }
+    })
     return plans.append(list, in_place.constants(plan, spec), panels.shape(plan, plan.segment_rows, plan.batch_rows),
         strips.constants(plan, deep))
 end
@@ -158,27 +184,39 @@ local function tiles(spec, names, cfg)
         rows.zero(cfg, "zero")))
 end
 
--- What the template sees.
-function forward.names(spec, plan, job)
-    local isa, io = plan.isa, dtype[spec.dtype]
-    local out = dtype[spec.output_dtype]
-    local has = steps(spec, plan.shard)
+-- Adds to the names what products of columns need.
+local function column_names(names, spec, plan, job)
+    local isa, io, has = plan.isa, dtype[spec.dtype], names.has
     local cfg = strips.cfg(spec, plan, job, math.max(spec.H, spec.I_TP))
     cfg.unaligned = spec.H * io.size % 64 ~= 0 or spec.I_TP * io.size % 64 ~= 0
-    local up = spec.gated and isa.lanes or plan.vectors * isa.lanes
+    local up, width = spec.gated and isa.lanes or plan.vectors * isa.lanes, plan.vectors * isa.lanes
+    names.reads_past, names.scaled, names.long = false, has.affinity_on_x, spec.H
+    names.by_block, names.whole_segments = plan.shard == "block", plan.shard == "block"
+    names.padding = plan.group > 1 and round_up(spec.I_TP, plan.group * plan.unroll) - spec.I_TP   -- of a row of P: pairs and steps
+    names.saves_squares = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes
+    names.edges, names.edge_down = spec.I_TP % up ~= 0 or spec.H % width ~= 0, spec.H % width ~= 0
+    names.down_vectors = spec.H >= width
+    strips.names(names, plan)
+    in_place.names(names, cfg, plan, spec, {spec.H, spec.I_TP})
+    work.phases(names, spec, has)
+    work.space(names, has)
+    names.tiles = function()
+        return tiles(spec, names, cfg)
+    end
+end
+
+-- What the template sees.
+function forward.names(spec, plan, job)
+    local isa, io, out = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype]
+    local has = steps(spec, plan.shard)
     local names = {
-        spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
+        spec = spec, plan = plan, isa = isa, has = has, p = job.name .. "_",
         io = io.c, bias_c = dtype[spec.bias_dtype].c,
         narrow_output = out.narrow ~= nil,
         eps = plans.number(spec.norm_eps),
-        reads_past = false, clears = true, parts_add = false,
-        scaled = has.affinity_on_x, long = spec.H, routed_rows = "w->args->N * B",
+        clears = true, parts_add = false, routed_rows = "w->args->N * B",
         groups = {most = "w->args->N", count = "w->groups", expert = "w->group_expert[e]"},
-        by_block = plan.shard == "block", whole_segments = plan.shard == "block", by_part = plan.shard == "intermediate",
-        padding = plan.group > 1 and round_up(spec.I_TP, plan.group * plan.unroll) - spec.I_TP,   -- of a row of P: pairs and steps
-        saves_squares = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes,
-        edges = spec.I_TP % up ~= 0 or spec.H % (plan.vectors * isa.lanes) ~= 0, edge_down = spec.H % (plan.vectors * isa.lanes) ~= 0,
-        down_vectors = spec.H >= plan.vectors * isa.lanes,
+        by_block = false, by_part = plan.shard == "intermediate",
         widen_io = convert(io, "widen"), narrow_io = convert(io, "narrow"),
         widen_bias = convert(dtype[spec.bias_dtype], "widen"), widen_affinity = convert(dtype[spec.affinity_dtype], "widen"),
         sums = {apart = has.add or plan.shard == "intermediate", otherwise = true, first = "from",
@@ -190,12 +228,10 @@ function forward.names(spec, plan, job)
             (has.bias_up or has.bias_down or has.norm) and {dtype[spec.bias_dtype], "widen"} or false,
             has.checkpoint_up and {io, "narrow"} or false, {out, "narrow"}},
     }
-    strips.names(names, plan)
-    in_place.names(names, cfg, plan, spec, {spec.H, spec.I_TP})
-    work.phases(names, spec, has)
-    work.space(names, has)
-    names.tiles = function()
-        return tiles(spec, names, cfg)
+    if by_rows.takes(spec) then
+        by_rows.names(names, spec, plan, job, work.common(names))
+    else
+        column_names(names, spec, plan, job)
     end
     return names
 end

@@ -1,31 +1,35 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- work.lua - what a call of moe_forward keeps, see workspace.lua, and what its segments go through, see phases.lua.
 local phases = require "product.phases"
+local plans = require "shared.plans"
 local strips = require "product.strips"
 local workspace = require "shared.workspace"
 
 local work = {}
 
--- names, has: see plan.lua
-function work.space(names, has)
-    workspace.fill(names, {
+-- What both ways of products keep. names: see plan.lua
+function work.common(names)
+    return plans.list(
         {"groups", "int64_t", nil, "runs of blocks of one expert, each"},
         {"group_expert", "int64_t", {"w->args->N"}, "its expert"},
         {"id", "int32_t", {"rows"}, "token of a row"},
         {"slot", "int64_t", {"rows"}, "its place in token_position_to_id"},
         {"affinity", "float", {"rows"}, "of a row"},
+        names.narrow_output and {"sum", "float", {"tokens(w->args->T)", "H"}, "output in f32"})
+end
+
+-- What products of columns keep.
+function work.space(names, has)
+    workspace.fill(names, plans.append(work.common(names), plans.list(
         {"outs", "int64_t", nil, "rows of `out`, 16 of them behind the last", starts = "rows + 16"},
         {"out", "float *", {"PARTS", "w->outs"}, "where its output row is summed, in f32"},
         {"X", "float", {"STRIDE"}, "hidden states" .. (names.dots and ", f32 or pairs" or ""), of = "rows"},
         {"P", "float", {"STRIDE"}, "act(gate) * up" .. (names.dots and ", f32 or pairs" or ""), of = "rows"},
         {"held", "int64_t", nil, "rows of a batch, at most", starts = "most_rows"},
         {"Y", "float", {"PARTS", "most_rows", "H"}, "what each row adds to the output", when = "apart(w)"},
-        names.narrow_output and {"sum", "float", {"tokens(w->args->T)", "H"}, "output in f32"},
         (has.bias_up or has.bias_down) and {"bias", "float", {"WIDTH"}, "of one panel", own = true},
         has.norm and {"norm", "float", {3, "UP_PANELS * WIDTH"}, "weight and bias of an expert's normalisation; 1 for columns of I, else 0",
-            own = true},
-        table.unpack(strips.work(names, "DEEP")),
-    })
+            own = true}), strips.work(names, "DEEP")))
 end
 
 function work.phases(names, spec, has)

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - the tensors and parts of moe_layer, and what its template's holes refer to.
 local dtype = require "dtype"
+local keys = require "shared.keys"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
 local tensors = require "shared.tensors"
@@ -19,22 +20,9 @@ local function activations(s)
     return layer.keeps(s) and s.checkpoint ~= "recompute"
 end
 
--- Keys of several planners in one map: a number may be what any of them takes. Parts check their own again.
+-- Keys of several planners in one map. Parts check their own again.
 function layer.plan_keys(...)
-    local list, known = {}, {}
-    for _, keys in ipairs{...} do
-        for _, row in ipairs(keys) do
-            local at = known[row[1]] or #list + 1
-            local before = list[at]
-            known[row[1]] = at
-            list[at] = before or row
-            if before and row[2].kind == "int" then
-                local lo, hi = math.min(before[2].lo, row[2].lo), math.max(before[2].hi, row[2].hi)
-                list[at] = {row[1], types.int(lo, hi), optional = true, doc = before.doc}
-            end
-        end
-    end
-    return types.map(list)
+    return types.map(keys.of_plans(...))
 end
 
 -- Tensors ----------------------------------------------------------------------------------------------------------

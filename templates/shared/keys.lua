@@ -111,5 +111,23 @@ function keys.rules(list)
     return out
 end
 
+-- Keys of several planners: a number may be what any of them takes.
+function keys.of_plans(...)
+    local list, known = {}, {}
+    for _, rows in ipairs{...} do
+        for _, one in ipairs(rows) do
+            local at = known[one[1]] or #list + 1
+            local before = list[at]
+            known[one[1]] = at
+            list[at] = before or one
+            if before and one[2].kind == "int" then
+                local lo, hi = math.min(before[2].lo, one[2].lo), math.max(before[2].hi, one[2].hi)
+                list[at] = {one[1], int(lo, hi), optional = true, doc = before.doc}
+            end
+        end
+    end
+    return list
+end
+
 keys.types = t
 return keys

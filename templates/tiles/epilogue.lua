@@ -7,6 +7,7 @@ local clamp = require "math.clamp"
 local dtype = require "dtype"
 local over_rows = require "tiles.over_rows"
 local panel_rows = require "tiles.panel_rows"
+local plans = require "shared.plans"
 local quantise = require "tiles.quantise"
 
 local epilogue = {}
@@ -71,30 +72,49 @@ function epilogue.intermediate(cfg, spec, has, pairs)
     return p
 end
 
--- P = act(G) * S, or act(S) without a gate, for rows of I of panels of tokens; G and S hold sums, see seen().
--- keep: G, S and A become gate and up as the activation saw them and what it gave, and of pairs P_0 is P in f32
-function epilogue.hidden(cfg, spec, keep)
+-- P = act(G) * S, or act(S) without a gate, for rows of I of panels of tokens; G and S hold sums, see seen(). has:
+--     bias            of each row, of up and of gate
+--     scaled          P carries the affinities of the columns
+--     checkpoint      G and S become gate and up as the activation saw them
+--     intermediates   so they do, A becomes what the activation gave, and of pairs P_0 is P in f32
+--     step            rows from a gate to the next one, and from an up (none: 1)
+function epilogue.hidden(cfg, spec, has)
     local p = ir.program(cfg.isa, cfg.prefix .. "hidden", {"What the second product sees, for rows of I."})
     local rows = "WIDTH LANES"
     local panel = panel_rows.column(cfg)
     local S, P, n = p:pointer("S", "float", rows), p:pointer("P", panel.dtype.c, rows), p:integer("n")
     local G = spec.gated and p:pointer("G", "float", rows)
-    local A = spec.gated and keep and p:pointer("A", "float", rows)
-    local P_0 = keep and cfg.product.group > 1 and p:pointer("P_0", "float", rows)
-    local act = activation[spec.activation].forward
-    over_rows.each(p, cfg, n, {S, P, G, A, P_0}, function(tag, at, v)
+    local A = spec.gated and has.intermediates and p:pointer("A", "float", rows)
+    local P_0 = has.intermediates and cfg.product.group > 1 and p:pointer("P_0", "float", rows)
+    local of_up = has.bias and p:pointer("up_bias", "const float")
+    local of_gate = has.bias and G and p:pointer("gate_bias", "const float")
+    local a = has.scaled and p:pointer("a", "const float")
+    local act, step = activation[spec.activation].forward, (has.step or 1) * cfg.vectors * cfg.isa.lanes
+    local keep = has.intermediates or has.checkpoint
+    local pointers = plans.list({S, step}, P, G and {G, step}, A, P_0, of_up and {of_up, 1}, of_gate and {of_gate, 1})
+    over_rows.each(p, cfg, n, pointers, function(tag, at, v)
         local function keeps(to, x)
             if to and keep then
                 p:op("store", p:at(to, at), x)
             end
         end
-        local up = seen(p, spec, p:op("load", "up_sum" .. tag, p:at(S, at)), false, "up" .. tag)
+        local function entered(from, bias, is_gate, name)
+            local sum = p:op("load", name .. "_sum" .. tag, p:at(from, at))
+            if bias then
+                sum = p:op("add", name .. "_biased" .. tag, sum, p:op("bcast", name .. "_bias" .. tag, p:at(bias, 0)))
+            end
+            return seen(p, spec, sum, is_gate, name .. tag)
+        end
+        local up = entered(S, of_up, false, "up")
         keeps(S, up)
-        local gate = G and seen(p, spec, p:op("load", "gate_sum" .. tag, p:at(G, at)), true, "gate" .. tag) or up
+        local gate = G and entered(G, of_gate, true, "gate") or up
         keeps(G, gate)
         local value = act(p, "act" .. tag, gate)
         keeps(A, value)
         value = G and p:op("mul", "p" .. tag, value, up) or value
+        if a then
+            value = p:op("mul", "p_scaled" .. tag, value, p:op("load", "a" .. tag, p:at(a, at)))
+        end
         panel.put(p, P, v, value)
         keeps(P_0, value)
     end, "rows of I")
@@ -182,7 +202,8 @@ function epilogue.through(cfg, spec, limits, has)
         return clamp.apply(p, x, sides, name .. tag), sides
     end
     local step = (has.step or 1) * cfg.vectors * cfg.isa.lanes
-    over_rows.each(p, cfg, n, {S, P, {U, step}, G and {G, step}, U_0 and {U_0, step}, G_0 and {G_0, step}}, function(tag, at, v)
+    local pointers = plans.list(S, P, {U, step}, G and {G, step}, U_0 and {U_0, step}, G_0 and {G_0, step})
+    over_rows.each(p, cfg, n, pointers, function(tag, at, v)
         local up, of_up = entered(U_0 or U, "up", tag, at, 2)
         local gate, of_gate = up, of_up
         if G then
@@ -231,6 +252,23 @@ function epilogue.bounded(cfg, step)
         p:advance(S, step * cfg.vectors * lanes)
         p:advance(bias, step)
     end, "rows of I")
+    return p
+end
+
+-- S += bias, for n rows of a panel, each with its own; scaled: times the affinities of the columns.
+function epilogue.biased(cfg, scaled)
+    local p = ir.program(cfg.isa, cfg.prefix .. "biased", {"Rows of sums with their biases."})
+    local S, bias, n = p:pointer("S", "float", "WIDTH LANES"), p:pointer("bias", "const float"), p:integer("n")
+    local a = scaled and over_rows.load(p, cfg, "a_", p:pointer("a", "const float"))
+    over_rows.each(p, cfg, n, {S, {bias, 1}}, function(tag, at, v)
+        local b, sum = p:op("bcast", "b" .. tag, p:at(bias, 0)), p:op("load", "sum" .. tag, p:at(S, at))
+        if a then
+            p:op("fma", sum, b, a[v])
+        else
+            sum = p:op("add", "biased" .. tag, sum, b)
+        end
+        p:op("store", p:at(S, at), sum)
+    end, "rows")
     return p
 end
 

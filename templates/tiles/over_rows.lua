@@ -3,7 +3,7 @@
 local over_rows = {}
 
 -- body(tag, at, v) for each vector v of n rows: `_v` for names, and where in a row it is. The pointers (those in a table by an amount of
--- their own; false: none) follow the rows.
+-- their own) follow the rows.
 function over_rows.each(p, cfg, n, pointers, body, title)
     local lanes = cfg.isa.lanes
     p:loop(n, function()
@@ -11,9 +11,7 @@ function over_rows.each(p, cfg, n, pointers, body, title)
             body("_" .. v, v * lanes, v)
         end
         for _, pointer in ipairs(pointers) do
-            if pointer then
-                p:advance(pointer[1] or pointer, pointer[2] or cfg.vectors * lanes)
-            end
+            p:advance(pointer[1] or pointer, pointer[2] or cfg.vectors * lanes)
         end
     end, title or "rows")
 end

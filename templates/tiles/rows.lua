@@ -247,4 +247,17 @@ function rows.column(cfg, dt, name, pitch, as_is)
     return p
 end
 
+-- The reverse: n rows of LANES floats, `pitch` apart, to rows of dtype dt that are `ld` apart.
+function rows.give_column(cfg, dt, name, pitch)
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {("LANES elements of each of n rows, to %s."):format(dt.name)})
+    local dst, src = p:pointer("dst", dt.c), p:pointer("src", "const float", "WIDTH")
+    local n, ld = p:integer("n"), p:integer("ld")
+    p:loop(n, function()
+        quantise.store(p, dt, p:at(dst, 0), p:op("load", "x", p:at(src, 0)))
+        p:advance(src, pitch)
+        p:advance(dst, ld)
+    end, "rows")
+    return p
+end
+
 return rows

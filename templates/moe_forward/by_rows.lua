@@ -1,0 +1,97 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- by_rows.lua - moe_forward with weights whose rows are contracted: they are broadcast as they lie, and tokens are columns of panels.
+local dtype = require "dtype"
+local dot = require "product.dot"
+local epilogue = require "tiles.epilogue"
+local panel_plan = require "product.panel_plan"
+local panels = require "product.panels"
+local phases = require "product.phases"
+local plans = require "shared.plans"
+local rows = require "tiles.rows"
+local space = require "product.space"
+local stored = require "shared.stored"
+
+local by_rows = {}
+
+by_rows.keys = panel_plan.forward_keys
+
+-- Do the weights of a spec want it?
+function by_rows.takes(spec)
+    return stored.of(spec).transposed
+end
+
+by_rows.rule = {"norm", function(s) return s.norm == "none" or not by_rows.takes(s) end, "{norm} needs weights.layout = plain, here {weights.layout}"}
+
+function by_rows.plan(plan, spec, shape, info)
+    dot.choose(plan, spec, info)
+    panel_plan.forward(plan, spec, shape, info)
+end
+
+function by_rows.constants(spec, plan)
+    local depth = panels.depth(plan)
+    return plans.append({
+        {"HK", plans.round_up(spec.H, depth), "rows of a panel over H, full panels of k"},
+        {"IK", plans.round_up(spec.I_TP, depth), "rows of a panel over I"},
+    }, panels.constants(plan, math.max(spec.H, spec.I_TP) // plan.group))
+end
+
+local function phases_of(names, spec, has)
+    local words, floats = names.words, names.as_floats
+    local interleaved = stored.of(spec).interleaved
+    phases.add(names, {
+        {"GATHER", parts = ("HK / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"},
+        {"GATE_UP", rows = interleaved and "GATES * I" or "I", all = "GATES * I", k = "H", weights = "gate_up_proj_weight", layout = "k",
+            gate = has.gate_apart and "I" or nil, by = {"w->X", words "HK"}, run = "hidden_rows"},
+        {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = {floats "w->P", words "IK"}, run = "output_rows"},
+    })
+end
+
+local function space_of(names, has, common)
+    space.rows(names, plans.append(common, plans.list(
+        {"X", "float", {names.words "HK"}, "hidden states" .. (names.dots and ", in pairs" or ""), of = "columns"},
+        {"P", names.panel_c, {"IK"}, "act(gate) * up" .. (names.dots and ", in pairs" or ""), of = "columns"},
+        has.gate_apart and {"G", "float", {"columns", "SLAB"}, "sums of the gate", own = true, shape = "[panels][SLAB][WIDTH]"},
+        {"Y", "float", {"w->columns", "H"}, "what each row adds to the output", when = "apart(w)", shape = "[columns][H]"},
+        {"at", "int64_t", {"columns"}, "row of a column, or -1", own = true},
+        {"out", "float *", {"columns"}, "where its output is summed", own = true},
+        {"a", "float", {"columns"}, "affinity", own = true},
+        {"nowhere", "float", {"H"}, "where columns without a token are added", own = true})), {})
+end
+
+local function tiles(spec, plan, names, cfg)
+    local has, io, out, lanes = names.has, dtype[spec.dtype], dtype[spec.output_dtype], cfg.isa.lanes
+    local width, whole = plan.vectors * lanes, spec.H >= lanes
+    local keeps = has.checkpoint_up and spec.block_size >= lanes
+    return plans.append(panels.tiles(names, cfg, plan), plans.list(
+        rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(math.max(spec.H, spec.I_TP) // plan.group),
+            s_units = "STAGE", pitch = width, along = lanes, step = lanes * width}),
+        names.dots and rows.words(cfg, io, "words"),
+        has.affinity_on_x and rows.scale(cfg, "scale"),
+        epilogue.hidden(cfg, spec, {checkpoint = has.checkpoint_up, bias = has.bias_up, scaled = has.affinity_on_p, step = has.step}),
+        has.bias_down and epilogue.biased(cfg, has.bias_scaled),
+        keeps and rows.give_column(cfg, io, "give_column", has.step * width),
+        has.checkpoint_down and whole and rows.transpose(cfg, io, "transpose_down", lanes, "LANES"),
+        whole and rows.scatter(cfg, "scatter", {scaled = has.affinity_in_finish}),
+        whole and has.add and rows.scatter(cfg, "scatter_add", {scaled = has.affinity_in_finish, add = true}),
+        whole and has.add and rows.move(cfg, "combine", {add = true}),
+        whole and out.narrow and rows.move(cfg, "narrow_output", {to = out})))
+end
+
+-- Adds to the names what products of rows need. common: of the workspace, what both ways keep
+function by_rows.names(names, spec, plan, job, common)
+    local has, cfg = names.has, panels.cfg(spec, plan, job)
+    has.gate_apart = spec.gated and not stored.of(spec).interleaved
+    has.step = stored.of(spec).interleaved and 2 or 1
+    names.affinity_of = function(row) return ("w->affinity[%s]"):format(row) end
+    names.scattered = {scaled = has.affinity_in_finish, adds = has.add and "!apart(w)" or "0"}
+    names.enters, names.transposes_whole, names.saves_runs = true, false, has.checkpoint_up and spec.block_size >= plan.isa.lanes
+    panels.products(names, cfg, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
+    names.splits = false
+    phases_of(names, spec, has)
+    space_of(names, has, common)
+    names.tiles = function()
+        return tiles(spec, plan, names, cfg)
+    end
+end
+
+return by_rows
