@@ -14,6 +14,7 @@ local norm = require "math.norm"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
+local stored = require "shared.stored"
 local strips = require "product.strips"
 local tensors = require "shared.tensors"
 local work = require "moe_forward.work"
@@ -159,7 +160,8 @@ end
 
 local function tiles(spec, names, cfg)
     local has, io, out, lanes = names.has, dtype[spec.dtype], dtype[spec.output_dtype], cfg.isa.lanes
-    local between = {bias = has.bias_up, affinity = has.affinity_on_p and not has.norm, checkpoint = has.checkpoint_up, raw = has.norm}
+    local between = {bias = has.bias_up, affinity = has.affinity_on_p and not has.norm, checkpoint = has.checkpoint_up, raw = has.norm,
+        interleaved = stored.of(spec).interleaved}
     local function finish(add)
         return epilogue.output(cfg, {bias = has.bias_down, bias_scaled = has.bias_scaled, affinity = has.affinity_in_finish,
             checkpoint = has.checkpoint_down and not names.by_part, add = add})

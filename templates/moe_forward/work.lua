@@ -2,6 +2,7 @@
 -- work.lua - what a call of moe_forward keeps, see workspace.lua, and what its segments go through, see phases.lua.
 local phases = require "product.phases"
 local plans = require "shared.plans"
+local stored = require "shared.stored"
 local strips = require "product.strips"
 local workspace = require "shared.workspace"
 
@@ -33,10 +34,11 @@ function work.space(names, has)
 end
 
 function work.phases(names, spec, has)
+    local apart = spec.gated and not stored.of(spec).interleaved   -- a panel's vectors: gate and up, or what follows each other
     phases.add(names, {
         {"GATHER", parts = "w->rows", run = "gather_part"},
-        {"GATE_UP", columns = "I", k = "H", weights = "gate_up_proj_weight", ld = "GATES * I", wide = "UP_COLUMNS",
-            second = spec.gated and "I" or "LANES", by = "w->X", run = "finish_gate_up"},
+        {"GATE_UP", columns = apart and "I" or "GATES * I", k = "H", weights = "gate_up_proj_weight", ld = "GATES * I",
+            wide = apart and "UP_COLUMNS" or "WIDTH", second = apart and "I" or "LANES", by = "w->X", run = "finish_gate_up"},
         has.norm and {"NORM", chunks = "1", run = "normalise"},
         {"DOWN", columns = "H", k = "I", weights = "down_proj_weight", ld = "H", wide = "WIDTH", second = "LANES",
             in_parts = names.by_part and {"UP_PANELS", "UP_COLUMNS"} or nil, by = "w->P", run = "finish_down"},

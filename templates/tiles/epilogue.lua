@@ -22,8 +22,15 @@ local function seen(p, spec, x, is_gate, name)
     return x
 end
 
+-- Every other lane of two vectors: the even ones, and the odd ones.
+local function unzip(p, x, y)
+    local even, odd = p:op("groups_even", "even", x, y), p:op("groups_odd", "odd", x, y)   -- groups of 4 lanes
+    local low, high = p:op("unpack_low", "low", even, odd), p:op("unpack_high", "high", even, odd)
+    return p:op("unpack_low", "gate_of_both", low, high), p:op("unpack_high", "up_of_both", low, high)
+end
+
 -- P = act(g) * u, with bias, clamps and offset before and the affinity after as the spec says.
--- With a checkpoint, S is overwritten by g and u as the activation saw them. raw: P = u, for another tile to finish.
+-- has.interleaved: sums are of gate and up in turn. With a checkpoint, S is overwritten by g and u as the activation saw them. raw: P = u, for another tile to finish.
 -- cfg: isa, prefix, vectors, stride (of P, floats); spec: activation, gated, clamp, up_offset; has: bias, affinity, checkpoint
 -- pairs: P is rounded to this row of dtype.lua (nil: it is f32)
 function epilogue.intermediate(cfg, spec, has, pairs)
@@ -36,18 +43,25 @@ function epilogue.intermediate(cfg, spec, has, pairs)
     local act = activation[spec.activation].forward
     p:loop(n, function()
         local x = {}
+        local function name_of(v)
+            return spec.gated and (has.interleaved and "both_" .. v or v == 0 and "gate" or "up") or "up_" .. v
+        end
+        for v = 0, cfg.vectors - 1 do
+            local name = name_of(v)
+            x[v] = p:op("load", name .. "_sum", p:at(S, v * lanes))
+            if has.bias then
+                x[v] = p:op("add", name .. "_biased", x[v], p:op("load", name .. "_bias", p:at(bias, v * lanes)))
+            end
+        end
+        if has.interleaved then
+            x[0], x[1] = unzip(p, x[0], x[1])
+        end
         for v = 0, cfg.vectors - 1 do
             local gate = spec.gated and v == 0
-            local name = spec.gated and (gate and "gate" or "up") or "up_" .. v
-            local sum = p:op("load", name .. "_sum", p:at(S, v * lanes))
-            if has.bias then
-                sum = p:op("add", name .. "_biased", sum, p:op("load", name .. "_bias", p:at(bias, v * lanes)))
-            end
-            sum = seen(p, spec, sum, gate, name)
+            x[v] = seen(p, spec, x[v], gate, spec.gated and (gate and "gate" or "up") or "up_" .. v)
             if has.checkpoint then
-                p:op("store", p:at(S, v * lanes), sum)
+                p:op("store", p:at(S, v * lanes), x[v])
             end
-            x[v] = sum
         end
         local a = has.affinity and p:op("bcast", "a", p:at(affinity, 0))
         local function put(v, value, name)
