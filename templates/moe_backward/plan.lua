@@ -27,7 +27,8 @@ end
 
 function backward.plan(plan, spec, shape, info)
     dot.choose(plan, spec, info, panel_plan.no_pairs(spec))
-    panel_plan.both(plan, spec, shape, info)
+    local products = spec.weight_grads == "all" and panel_plan.both or panel_plan.forward
+    products(plan, spec, shape, info)
 end
 
 backward.params = dot.params
@@ -38,11 +39,12 @@ local function steps(spec)
     local again = spec.checkpoint == "recompute"
     local post = scale == "post"
     local saved_down = post and on == "hidden" and not again
+    local grads = spec.weight_grads == "all"
     return {
         again = again, post = post, pre = scale == "pre", saved_down = saved_down,
         affinity_sums = post and not saved_down,
         norm = spec.norm == "layer",
-        bias_up = spec.bias.gate_up, bias_down = spec.bias.down,
+        gradients = grads, bias_up = grads and spec.bias.gate_up, bias_down = grads and spec.bias.down,
         bias_up_value = spec.bias.gate_up and again, bias_down_value = spec.bias.down and post and not saved_down,
         add = spec.accumulate_grads,
         transposed = stored.of(spec).transposed, interleaved = stored.of(spec).interleaved,
@@ -62,7 +64,7 @@ function backward.args(s)
             says = "gradient of hidden_states, summed over the experts of each token"},
         {"expert_affinities_masked_grad", s.affinity_dtype, "out", tensors.flat(s), 1,
             says = "gradient of expert_affinities_masked; 0 where no block holds the pair"},
-    }, tensors.gradients(s, tensors.parameters(s)))
+    }, has.gradients and tensors.gradients(s, tensors.parameters(s)) or {})
 end
 
 -- Rows of panels over H, and over gate and up: full panels of k.
@@ -87,7 +89,7 @@ local function constants(spec, plan)
         {"XROWS", xrows, "rows of a panel of X: one more than H, of ones"},
         {"PROWS", math.max(spec.I_TP + 1, round_up(spec.I_TP, plan.vectors * lanes)), "rows of a panel of p: one more than I, of affinities"},
         {"PARTIALS", partials, "parts of the affinity's gradient"},
-    }, panels.constants(plan, widest(spec, plan), dtype[spec.output_dtype].size))
+    }, panels.constants(plan, widest(spec, plan), spec.weight_grads == "all" and dtype[spec.output_dtype].size))
 end
 
 local function tiles(spec, plan, names, cfg)
@@ -146,14 +148,16 @@ function backward.names(spec, plan, job)
         constants = constants(spec, plan),
         scalars = {{io, "widen"}, {dx, "narrow"}, {affinity, "widen"}, {affinity, "narrow"},
             (has.bias_up_value or has.bias_down_value or has.norm) and {bias, "widen"} or false,
-            has.norm and {out, "narrow"} or false, has.norm and has.add and {out, "widen"} or false,
+            has.norm and has.gradients and {out, "narrow"} or false, has.norm and has.add and {out, "widen"} or false,
             plan.group > 1 and (has.bias_up or has.bias_down) and {io, "narrow"} or false},
     }
     panels.products(names, cfg, plan, totals)
-    local both, bias = gates * spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil
-    panels.gradients(names, cfg, plan, out, {add = has.add,
-        columns = has.transposed and {spec.H, spec.I_TP, has.bias_up and both or spec.H} or {both, spec.H},
-        rows = has.transposed and {both, spec.H, bias} or {spec.H, spec.I_TP, bias}})
+    if has.gradients then
+        local both, bias = gates * spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil
+        panels.gradients(names, cfg, plan, out, {add = has.add,
+            columns = has.transposed and {spec.H, spec.I_TP, has.bias_up and both or spec.H} or {both, spec.H},
+            rows = has.transposed and {both, spec.H, bias} or {spec.H, spec.I_TP, bias}})
+    end
     work.phases(names, has)
     work.space(names, has)
     names.tiles = function()

@@ -25,10 +25,10 @@ function work.space(names, has)
         has.norm and {"factor", "float", {1}, "1 / deviation of gate and up", of = "columns", shape = "[columns]"},
         has.norm and {"dN", "float", {"I"}, "gradients of normalised rows, times weight plus bias", of = "columns"},
         has.norm and {"back", "float", {"PARTIALS", 2}, "sums of them", of = "columns", shape = "[vectors of I][panels][2][WIDTH]"},
-        has.norm and {"dnorm", "float", {"I", 2}, "gradients of weight and bias, over the parts of an expert"},
+        has.norm and has.gradients and {"dnorm", "float", {"I", 2}, "gradients of weight and bias, over the parts of an expert"},
         {"Y", "float", {"w->columns", "H"}, "what each row adds to the gradients of hidden states", when = "apart(w)",
             shape = "[columns][H]"},
-        {"held", "float", {names.phases.held}, "gradients of an expert's weights, over its parts", when = "rows > PASS_ROWS", shape = ""},
+        has.gradients and {"held", "float", {names.phases.held}, "gradients of an expert's weights, over its parts", when = "rows > PASS_ROWS", shape = ""},
         names.narrow_dx and {"sum", "float", {"tokens(w->args->T)", "H"}, "gradients of hidden states"},
         {"at", "int64_t", {"columns"}, "row of a column, or -1", own = true},
         {"out", "float *", {"columns"}, "where the gradient of its hidden state is summed", own = true},
@@ -45,7 +45,9 @@ local function gradients(has, X)
     local GU, P, dY = {"w->GU", "GK"}, {"w->P", "PROWS"}, {"w->dY", "HK"}
     local bias_up, bias_down = has.bias_up and "gate_and_up_proj_bias_grad", has.bias_down and "down_proj_bias_grad"
     local reads = {has.norm and "NORM_BACK" or "DOWN"}
-    if not has.transposed then
+    if not has.gradients then
+        return {}
+    elseif not has.transposed then
         return {
             {"UP_GRADIENT", gradient = {"H", "GATES * I"}, of = X, by = GU, to = "gate_up_proj_weight_grad", bias = bias_up, reads = reads},
             {"DOWN_GRADIENT", gradient = {"I", "H"}, of = P, by = dY, to = "down_proj_weight_grad", bias = bias_down, reads = reads},

@@ -53,25 +53,11 @@ local function choose_depth(plan, spec, step)
         limits.sum(spec, whole, ("sums are of %d products"):format(deep), step))
 end
 
--- Complains of keys that a plan has no use for.
-local function check_keys(plan, info, list)
-    local known = {}
-    for _, row in ipairs(list) do
-        known[row[1]] = true
-    end
-    for key in pairs(plan.spec.plan or {}) do
-        if not known[key] then
-            schema.complain(info, "plan." .. key, ("weights.layout = %s has no use for it"):format(plan.spec.weights.layout))
-        end
-    end
-end
-
 function forward.plan(plan, spec, shape, info)
-    local isa, rows_first = plan.isa, by_rows.takes(spec)
-    check_keys(plan, info, rows_first and by_rows.keys or column_keys)
-    if rows_first then
+    if by_rows.takes(spec) then
         return by_rows.plan(plan, spec, shape, info)
     end
+    local isa = plan.isa
     plan:choose("shard", spec.shard.on == "auto" and "hidden" or spec.shard.on,
         spec.shard.on == "auto" and "columns of both projections: no sums across ranks" or "spec")
     dot.choose(plan, spec, info)
