@@ -31,6 +31,8 @@ return {
         bit_xor      = {"_mm256_xor_ps($a, $b)",                                          "vxorps",      "VEX.256.NP.0F.WIG 57 /r",        "RVM"},
         shl          = {"_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256($a), $i))", "vpslld", "VEX.256.66.0F.WIG 72 /6 ib",     "VMI"},
         shr          = {"_mm256_castsi256_ps(_mm256_srli_epi32(_mm256_castps_si256($a), $i))", "vpsrld", "VEX.256.66.0F.WIG 72 /2 ib",     "VMI"},
+        shr_by       = {"_mm256_castsi256_ps(_mm256_srlv_epi32(_mm256_castps_si256($a), _mm256_castps_si256($b)))",
+                                                                                          "vpsrlvd",     "VEX.256.66.0F38.W0 45 /r",       "RVM"},
 
         is_nan       = {"_mm256_cmp_ps($a, $b, _CMP_UNORD_Q)",                            "vcmpps",      "VEX.256.NP.0F.WIG C2 /r ib",     "RVM",   32, fixed = 3},
         is_less      = {"_mm256_cmp_ps($a, $b, _CMP_LT_OS)",                              "vcmpps",      "VEX.256.NP.0F.WIG C2 /r ib",     "RVM",   32, fixed = 1},

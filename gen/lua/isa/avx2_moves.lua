@@ -18,6 +18,8 @@ return {
                                                                                           "vpmovzxwd",   "VEX.256.66.0F38.WIG 33 /r",      "RM",    16},
         load_u8      = {"_mm256_castsi256_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)($m))))",
                                                                                           "vpmovzxbd",   "VEX.256.66.0F38.WIG 31 /r",      "RM",    8},
+        bcast_u8     = {"_mm256_castsi256_ps(_mm256_set1_epi8(*(const char *)($m)))",             "vpbroadcastb", "VEX.256.66.0F38.W0 78 /r",      "RM",    1},
+        bcast_u16    = {"_mm256_castsi256_ps(_mm256_set1_epi16(*(const short *)($m)))",           "vpbroadcastw", "VEX.256.66.0F38.W0 79 /r",      "RM",    2},
         load_f16     = {"_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)($m)))",        "vcvtph2ps",   "VEX.256.66.0F38.W0 13 /r",       "RM",    16},
         store_f16    = {"_mm_storeu_si128((__m128i *)($m), _mm256_cvtps_ph($a, 0))",      "vcvtps2ph",   "VEX.256.66.0F3A.W0 1D /r ib",    "MR",    16, fixed = 0},
 
@@ -27,6 +29,7 @@ return {
         halves_high  = {"_mm256_shuffle_ps($a, $b, 0xee)",                                "vshufps",     "VEX.256.NP.0F.WIG C6 /r ib",     "RVM",   32, fixed = 0xee},
         groups_even  = {"_mm256_permute2f128_ps($a, $b, 0x20)",                           "vperm2f128",  "VEX.256.66.0F3A.W0 06 /r ib",    "RVM",   32, fixed = 0x20},
         groups_odd   = {"_mm256_permute2f128_ps($a, $b, 0x31)",                           "vperm2f128",  "VEX.256.66.0F3A.W0 06 /r ib",    "RVM",   32, fixed = 0x31},
+        lookup       = {"_mm256_permutevar8x32_ps($b, _mm256_castps_si256($a))",          "vpermps",     "VEX.256.66.0F38.W0 16 /r",       "RVM"},
 
         pack_u16     = {"_mm256_castsi256_ps(_mm256_packus_epi32(_mm256_castps_si256($a), _mm256_castps_si256($b)))",
                                                                                           "vpackusdw",   "VEX.256.66.0F38.WIG 2B /r",      "RVM"},

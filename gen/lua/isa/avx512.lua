@@ -39,6 +39,8 @@ return {
         bit_xor      = {"_mm512_xor_ps($a, $b)",                                          "vpxord",      "EVEX.512.66.0F.W0 EF /r",        "RVM"},
         shl          = {"_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512($a), $i))", "vpslld", "EVEX.512.66.0F.W0 72 /6 ib",     "VMI"},
         shr          = {"_mm512_castsi512_ps(_mm512_srli_epi32(_mm512_castps_si512($a), $i))", "vpsrld", "EVEX.512.66.0F.W0 72 /2 ib",     "VMI"},
+        shr_by       = {"_mm512_castsi512_ps(_mm512_srlv_epi32(_mm512_castps_si512($a), _mm512_castps_si512($b)))",
+                                                                                          "vpsrlvd",     "EVEX.512.66.0F38.W0 45 /r",      "RVM"},
 
         is_nan       = {"_mm512_cmp_ps_mask($a, $b, _CMP_UNORD_Q)",                       "vcmpps",      "EVEX.512.NP.0F.W0 C2 /r ib",     "RVM",   64, fixed = 3},
         is_less      = {"_mm512_cmp_ps_mask($a, $b, _CMP_LT_OS)",                         "vcmpps",      "EVEX.512.NP.0F.W0 C2 /r ib",     "RVM",   64, fixed = 1},

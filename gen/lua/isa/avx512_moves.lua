@@ -20,6 +20,8 @@ return {
                                                                                           "vpmovdw",     "EVEX.512.F3.0F38.W0 33 /r",      "MR",    32},
         load_u8      = {"_mm512_castsi512_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)($m))))",
                                                                                           "vpmovzxbd",   "EVEX.512.66.0F38.W0 31 /r",      "RM",    16},
+        bcast_u8     = {"_mm512_castsi512_ps(_mm512_set1_epi8(*(const char *)($m)))",             "vpbroadcastb", "EVEX.512.66.0F38.W0 78 /r",     "RM",    1},
+        bcast_u16    = {"_mm512_castsi512_ps(_mm512_set1_epi16(*(const short *)($m)))",           "vpbroadcastw", "EVEX.512.66.0F38.W0 79 /r",     "RM",    2},
         store_u8     = {"_mm_storeu_si128((__m128i *)($m), _mm512_cvtepi32_epi8(_mm512_castps_si512($a)))",
                                                                                           "vpmovdb",     "EVEX.512.F3.0F38.W0 31 /r",      "MR",    16},
         load_f16     = {"_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)($m)))",     "vcvtph2ps",   "EVEX.512.66.0F38.W0 13 /r",      "RM",    32},
@@ -31,6 +33,7 @@ return {
         halves_high  = {"_mm512_shuffle_ps($a, $b, 0xee)",                                "vshufps",     "EVEX.512.NP.0F.W0 C6 /r ib",     "RVM",   64, fixed = 0xee},
         groups_even  = {"_mm512_shuffle_f32x4($a, $b, 0x88)",                             "vshuff32x4",  "EVEX.512.66.0F3A.W0 23 /r ib",   "RVM",   64, fixed = 0x88},
         groups_odd   = {"_mm512_shuffle_f32x4($a, $b, 0xdd)",                             "vshuff32x4",  "EVEX.512.66.0F3A.W0 23 /r ib",   "RVM",   64, fixed = 0xdd},
+        lookup       = {"_mm512_permutexvar_ps(_mm512_castps_si512($a), $b)",             "vpermps",     "EVEX.512.66.0F38.W0 16 /r",      "RVM"},
 
         pack_u16     = {"_mm512_castsi512_ps(_mm512_packus_epi32(_mm512_castps_si512($a), _mm512_castps_si512($b)))",
                                                                                           "vpackusdw",   "EVEX.512.66.0F38.W0 2B /r",      "RVM"},

@@ -30,6 +30,8 @@ local ops = {
     load_u16     = {operands = "d m",       meaning = "d->u[l] = ((const uint16_t *)m)[l]", says = "$d = $m"},
     store_u16    = {operands = "m a",       meaning = "((uint16_t *)m)[l] = (uint16_t)a->u[l]", says = "$m = $a", writes = true},
     load_u8      = {operands = "d m",       meaning = "d->u[l] = ((const uint8_t *)m)[l]", says = "$d = $m"},
+    bcast_u8     = {operands = "d m",       meaning = "d->u[l] = *(const uint8_t *)m * 0x1010101u", says = "$d = $m, each byte"},
+    bcast_u16    = {operands = "d m",       meaning = "d->u[l] = *(const uint16_t *)m * 0x10001u", says = "$d = $m, each half"},
     store_u8     = {operands = "m a",       meaning = "((uint8_t *)m)[l] = (uint8_t)a->u[l]", says = "$m = $a", writes = true},
     bcast_pair   = {operands = "d m",       whole = "for (int h = 0; h < 2 * LANES; h++) d->h[h] = ((const uint16_t *)m)[h & 1];",
                                             says = "$d = pair at $m"},
@@ -61,6 +63,8 @@ local ops = {
     shl          = {operands = "d a i",     meaning = "d->u[l] = a->u[l] << i", says = "$d = $a << $i"},
     shr          = {operands = "d a i",     meaning = "d->u[l] = a->u[l] >> i", says = "$d = $a >> $i"},
 
+    shr_by       = {operands = "d a b",     meaning = "d->u[l] = b->u[l] < 32 ? a->u[l] >> b->u[l] : 0", says = "$d = $a >> $b"},
+
     is_nan       = {operands = "d a b",     meaning = "d->u[l] = a->f[l] != a->f[l] || b->f[l] != b->f[l] ? 0xffffffffu : 0", says = "$d = isnan($a)", class = "k"},
     is_less      = {operands = "d a b",     meaning = "d->u[l] = a->f[l] < b->f[l] ? 0xffffffffu : 0", says = "$d = $a < $b", class = "k"},
     blend        = {operands = "d k a b",   meaning = "d->u[l] = k->u[l] ? b->u[l] : a->u[l]", says = "$d = $k ? $b : $a"},
@@ -74,6 +78,9 @@ local ops = {
                                             says = "$d = even groups of $a, $b"},
     groups_odd   = {operands = "d a b",     meaning = "d->u[l] = (l < LANES / 2 ? a : b)->u[2 * (l % (LANES / 2) & ~3) + 4 + (l & 3)]",
                                             says = "$d = odd groups of $a, $b"},
+
+    -- any lane: each one's number is its last bits
+    lookup       = {operands = "d a b",     meaning = "d->u[l] = b->u[a->u[l] % LANES]", says = "$d = $b[$a]"},
 
     -- lanes narrowed to 16 bits, and these to 8, in groups of 128 bits: half of the 256-bit pack of avx2
     pack_u16     = {operands = "d a b",     whole = "for (int l = 0; l < LANES; l += 4) for (int j = 0; j < 4; j++) "
