@@ -16,11 +16,13 @@ moegen_rt_status rt_moe_backward_read(const moegen_rt_problem *p, struct rt_moe 
     *recompute = strcmp(moegen_rt_problem_text(p, "checkpoint", "saved"), "recompute") == 0;
     if (status != MOEGEN_RT_OK)
         return status;
-    const char *scale = moegen_rt_problem_text(p, "weights.scale", "none");
-    const char *quantize = moegen_rt_problem_text(p, "quantize", "none");
-    if (strcmp(scale, "none") != 0 || strcmp(quantize, "none") != 0)
+    const char *weights = moegen_rt_problem_text(p, "weights.dtype", "");
+    if (rt_format_find(weights) && !m->frozen)
         return rt_fail(err, MOEGEN_RT_UNSUPPORTED,
-                       "moe_backward has no float64 reference with quantised weights");
+                       "weights in %s have no gradients: weight_grads must be none", weights);
+    if (strcmp(moegen_rt_problem_text(p, "quantize", "none"), "none") != 0)
+        return rt_fail(err, MOEGEN_RT_UNSUPPORTED,
+                       "moe_backward has no float64 reference with quantised operands");
     return MOEGEN_RT_OK;
 }
 
@@ -118,20 +120,30 @@ moegen_rt_status rt_moe_checkpoints(moegen_rt_problem *p, const struct rt_moe *m
                             : random_checkpoints(p, m, io, seed, err);
 }
 
-static moegen_rt_status fill_gradients(moegen_rt_problem *p, const struct rt_moe *m, uint64_t seed,
+static moegen_rt_status fill_kind(moegen_rt_problem *p, const struct rt_moe *m, enum rt_kind kind,
+                                  uint64_t seed, moegen_rt_error *err)
+{
+    struct rt_weights w;
+    moegen_rt_status status = rt_weights_lay(p, m, kind, &w, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_weights_fill_gradient(p, &w, seed, err);
+    rt_weights_free(&w);
+    return status;
+}
+
+moegen_rt_status rt_moe_fill_gradients(moegen_rt_problem *p, const struct rt_moe *m, uint64_t seed,
                                        moegen_rt_error *err)
 {
-    int64_t gate_up[] = {m->E, m->H, m->parts, m->I}, down[] = {m->E, m->I, m->H};
-    int64_t gate_up_b[] = {m->E, m->parts, m->I}, down_b[] = {m->E, m->H};
-    moegen_rt_status status =
-        rt_fill_gradient(p, "gate_up_proj_weight_grad", 4, gate_up, seed, err);
+    int64_t down_b[] = {m->E, m->H}, norm[] = {m->E, m->I};
+    if (m->frozen)
+        return MOEGEN_RT_OK;
+    moegen_rt_status status = fill_kind(p, m, RT_GATE_UP, seed, err);
     if (status == MOEGEN_RT_OK)
-        status = rt_fill_gradient(p, "down_proj_weight_grad", 3, down, seed, err);
+        status = fill_kind(p, m, RT_DOWN, seed, err);
     if (status == MOEGEN_RT_OK && m->bias_gate_up)
-        status = rt_fill_gradient(p, "gate_and_up_proj_bias_grad", 3, gate_up_b, seed, err);
+        status = fill_kind(p, m, RT_GATE_UP_BIAS, seed, err);
     if (status == MOEGEN_RT_OK && m->bias_down)
         status = rt_fill_gradient(p, "down_proj_bias_grad", 2, down_b, seed, err);
-    int64_t norm[] = {m->E, m->I};
     if (status == MOEGEN_RT_OK && m->norm)
         status = rt_fill_gradient(p, "norm_weight_grad", 2, norm, seed, err);
     if (status == MOEGEN_RT_OK && m->norm)
@@ -157,6 +169,6 @@ moegen_rt_status rt_fill_moe_backward(moegen_rt_problem *p, const moegen_rt_fill
     if (status == MOEGEN_RT_OK && !recompute)
         status = rt_moe_checkpoints(p, &m, io, how->seed, err);
     if (status == MOEGEN_RT_OK)
-        status = fill_gradients(p, &m, how->seed, err);
+        status = rt_moe_fill_gradients(p, &m, how->seed, err);
     return status;
 }

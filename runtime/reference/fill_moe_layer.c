@@ -156,25 +156,12 @@ static moegen_rt_status fill_backward(moegen_rt_problem *p, const struct rt_laye
 {
     const struct rt_moe *m = &l->m;
     int64_t dy[] = {r->T, m->H}, router[] = {m->H, m->E};
-    int64_t gate_up[] = {m->E, m->H, m->parts, m->I}, down[] = {m->E, m->I, m->H};
-    int64_t gate_up_b[] = {m->E, m->parts, m->I}, down_b[] = {m->E, m->H};
     TRY(fill_state(p, l, r, io, seed, err));
     TRY(rt_add_normal(p, "output_hidden_states_grad", io, 2, dy, seed, 1, err));
     TRY(rt_fill_gradient(p, "router_weight_grad", 2, router, seed, err));
-    TRY(rt_fill_gradient(p, "gate_up_proj_weight_grad", 4, gate_up, seed, err));
-    TRY(rt_fill_gradient(p, "down_proj_weight_grad", 3, down, seed, err));
     if (l->r.bias)
         TRY(rt_fill_gradient(p, "router_bias_grad", 1, &m->E, seed, err));
-    if (m->bias_gate_up)
-        TRY(rt_fill_gradient(p, "gate_and_up_proj_bias_grad", 3, gate_up_b, seed, err));
-    if (m->bias_down)
-        TRY(rt_fill_gradient(p, "down_proj_bias_grad", 2, down_b, seed, err));
-    int64_t norm[] = {m->E, m->I};
-    if (m->norm) {
-        TRY(rt_fill_gradient(p, "norm_weight_grad", 2, norm, seed, err));
-        TRY(rt_fill_gradient(p, "norm_bias_grad", 2, norm, seed, err));
-    }
-    return MOEGEN_RT_OK;
+    return rt_moe_fill_gradients(p, m, seed, err);
 }
 
 /* The inputs that a user gives: tokens and parameters. */

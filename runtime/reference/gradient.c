@@ -124,15 +124,20 @@ moegen_rt_status rt_gradient(const moegen_rt_problem *p, moegen_rt_problem *out,
     return status;
 }
 
+moegen_rt_status rt_gradient_dtype(const moegen_rt_problem *p, moegen_rt_dtype *dtype,
+                                   moegen_rt_error *err)
+{
+    moegen_rt_status status = rt_dtype(p, "dtype", MOEGEN_RT_F32, dtype, err);
+    return status == MOEGEN_RT_OK ? rt_dtype(p, "output_dtype", *dtype, dtype, err) : status;
+}
+
 moegen_rt_status rt_fill_gradient(moegen_rt_problem *p, const char *name, int rank,
                                   const int64_t *shape, uint64_t seed, moegen_rt_error *err)
 {
     moegen_rt_dtype dtype;
     if (!rt_accumulates(p))
         return MOEGEN_RT_OK;
-    moegen_rt_status status = rt_dtype(p, "dtype", MOEGEN_RT_F32, &dtype, err);
-    if (status == MOEGEN_RT_OK)
-        status = rt_dtype(p, "output_dtype", dtype, &dtype, err);
+    moegen_rt_status status = rt_gradient_dtype(p, &dtype, err);
     if (status == MOEGEN_RT_OK)
         status = rt_add_normal(p, name, dtype, rank, shape, seed, 1, err);
     return status;

@@ -45,6 +45,7 @@ moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moege
     int bias = moegen_rt_problem_bool(p, "bias", 0);
     m->bias_gate_up = moegen_rt_problem_bool(p, "bias.gate_up", bias);
     m->bias_down = moegen_rt_problem_bool(p, "bias.down", bias);
+    m->frozen = is(p, "weight_grads", "none", "all");
     bool post = is(p, "affinity.scale", "post", "post");
     m->pre = is(p, "affinity.scale", "pre", "post");
     m->post_hidden = post && is(p, "affinity.on", "hidden", "hidden");
@@ -64,57 +65,34 @@ moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moege
 
 /* ---- filling ---- */
 
-struct scales {
-    bool any, row;
-    int64_t experts; /* 1 when shared */
-};
-
-static struct scales read_scales(const moegen_rt_problem *p, const struct rt_moe *m)
+/* One kind of matrices, of order `size`. */
+static moegen_rt_status fill_kind(moegen_rt_problem *p, const struct rt_moe *m, enum rt_kind kind,
+                                  moegen_rt_dtype dtype, uint64_t seed, double size,
+                                  moegen_rt_error *err)
 {
-    const char *kind = moegen_rt_problem_text(p, "weights.scale", "none");
-    return (struct scales){strcmp(kind, "none") != 0, strcmp(kind, "row") == 0,
-                           moegen_rt_problem_bool(p, "weights.shared", 0) ? 1 : m->E};
-}
-
-/* Scales around `size` for weights that are filled with deviation 1. */
-static moegen_rt_status fill_scale(moegen_rt_problem *p, const char *name, int rank,
-                                   const int64_t *shape, uint64_t seed, double size,
-                                   moegen_rt_error *err)
-{
-    moegen_rt_tensor *t;
-    TRY(moegen_rt_problem_add(p, name, MOEGEN_RT_F32, rank, shape, &t, err));
-    seed = rt_seed(seed, name);
-    for (int64_t i = 0, n = moegen_rt_tensor_count(t); i < n; i++)
-        ((float *)t->data)[i] =
-            (float)(size * (0.5 + (double)(rt_hash(seed, (uint64_t)i) >> 40) * 0x1p-24));
-    return MOEGEN_RT_OK;
+    struct rt_weights w;
+    moegen_rt_status status = rt_weights_lay(p, m, kind, &w, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_weights_fill(p, &w, dtype, seed, size, err);
+    rt_weights_free(&w);
+    return status;
 }
 
 static moegen_rt_status fill_weights(moegen_rt_problem *p, const struct rt_moe *m,
                                      moegen_rt_dtype io, uint64_t seed, moegen_rt_error *err)
 {
-    moegen_rt_dtype weights, bias;
-    TRY(rt_dtype(p, "weights.dtype", io, &weights, err));
+    moegen_rt_dtype weights = io, bias;
+    const char *dtype = moegen_rt_problem_text(p, "weights.dtype", NULL);
+    if (dtype && !rt_format_find(dtype))
+        TRY(rt_dtype(p, "weights.dtype", io, &weights, err));
     TRY(rt_dtype(p, "bias_dtype", io, &bias, err));
-    struct scales s = read_scales(p, m);
-    double gate_up = 1 / sqrt((double)m->H), down = 1 / sqrt((double)m->I);
-    int64_t gate_up_shape[] = {m->E, m->H, m->parts, m->I}, down_shape[] = {m->E, m->I, m->H};
-    TRY(rt_add_normal(p, "gate_up_proj_weight", weights, 4, gate_up_shape, seed,
-                      s.any ? 1 : gate_up, err));
-    TRY(rt_add_normal(p, "down_proj_weight", weights, 3, down_shape, seed, s.any ? 1 : down, err));
-    if (s.any) {
-        int64_t rows[] = {s.experts, 1, m->parts * m->I}, down_rows[] = {s.experts, 1, m->H};
-        int64_t whole[] = {s.experts, m->parts, 1}, down_whole[] = {s.experts, 1};
-        TRY(fill_scale(p, "gate_up_proj_scale", 3, s.row ? rows : whole, seed, gate_up, err));
-        TRY(fill_scale(p, "down_proj_scale", s.row ? 3 : 2, s.row ? down_rows : down_whole, seed,
-                       down, err));
-    }
-    int64_t bias_shape[] = {m->E, m->parts, m->I}, down_bias_shape[] = {m->E, m->H};
+    TRY(fill_kind(p, m, RT_GATE_UP, weights, seed, 1 / sqrt((double)m->H), err));
+    TRY(fill_kind(p, m, RT_DOWN, weights, seed, 1 / sqrt((double)m->I), err));
     if (m->bias_gate_up)
-        TRY(rt_add_normal(p, "gate_and_up_proj_bias", bias, 3, bias_shape, seed, 0.5, err));
+        TRY(fill_kind(p, m, RT_GATE_UP_BIAS, bias, seed, 0.5, err));
+    int64_t down_bias_shape[] = {m->E, m->H}, norm_shape[] = {m->E, m->I};
     if (m->bias_down)
         TRY(rt_add_normal(p, "down_proj_bias", bias, 2, down_bias_shape, seed, 0.5, err));
-    int64_t norm_shape[] = {m->E, m->I};
     if (m->norm) {
         TRY(rt_add_normal(p, "norm_weight", bias, 2, norm_shape, seed, 1, err));
         TRY(rt_add_normal(p, "norm_bias", bias, 2, norm_shape, seed, 0.5, err));
@@ -215,32 +193,35 @@ static int64_t blocks_to_run(const struct rt_moe *m, const struct rt_moe_inputs 
     return run;
 }
 
+static moegen_rt_status find_kind(const moegen_rt_problem *p, const struct rt_moe *m,
+                                  enum rt_kind kind, struct rt_weights *w, moegen_rt_error *err)
+{
+    TRY(rt_weights_lay(p, m, kind, w, err));
+    return rt_weights_find(p, w, err);
+}
+
 static moegen_rt_status find_weights(const moegen_rt_problem *p, const struct rt_moe *m,
                                      struct rt_moe_inputs *in, moegen_rt_error *err)
 {
-    struct scales s = read_scales(p, m);
-    int64_t gate_up[] = {m->E, m->H, m->parts, m->I}, down[] = {m->E, m->I, m->H};
-    int64_t bias[] = {m->E, m->parts, m->I}, down_bias[] = {m->E, m->H};
-    int64_t rows[] = {s.experts, 1, m->parts * m->I}, down_rows[] = {s.experts, 1, m->H};
-    int64_t whole[] = {s.experts, m->parts, 1}, down_whole[] = {s.experts, 1};
-    TRY(rt_input(p, "gate_up_proj_weight", true, 4, gate_up, &in->gate_up, err));
-    TRY(rt_input(p, "down_proj_weight", true, 3, down, &in->down, err));
+    int64_t down_bias[] = {m->E, m->H}, norm[] = {m->E, m->I};
+    TRY(find_kind(p, m, RT_GATE_UP, &in->gate_up, err));
+    TRY(find_kind(p, m, RT_DOWN, &in->down, err));
     if (m->bias_gate_up)
-        TRY(rt_input(p, "gate_and_up_proj_bias", true, 3, bias, &in->gate_up_bias, err));
+        TRY(find_kind(p, m, RT_GATE_UP_BIAS, &in->gate_up_bias, err));
     if (m->bias_down)
         TRY(rt_input(p, "down_proj_bias", true, 2, down_bias, &in->down_bias, err));
-    int64_t norm[] = {m->E, m->I};
     if (m->norm) {
         TRY(rt_input(p, "norm_weight", true, 2, norm, &in->norm_weight, err));
         TRY(rt_input(p, "norm_bias", true, 2, norm, &in->norm_bias, err));
     }
-    if (s.any) {
-        TRY(rt_input(p, "gate_up_proj_scale", true, 3, s.row ? rows : whole, &in->gate_up_scale,
-                     err));
-        TRY(rt_input(p, "down_proj_scale", true, s.row ? 3 : 2, s.row ? down_rows : down_whole,
-                     &in->down_scale, err));
-    }
     return MOEGEN_RT_OK;
+}
+
+void rt_moe_inputs_free(struct rt_moe_inputs *in)
+{
+    rt_weights_free(&in->gate_up);
+    rt_weights_free(&in->down);
+    rt_weights_free(&in->gate_up_bias);
 }
 
 moegen_rt_status rt_moe_inputs(const moegen_rt_problem *p, const struct rt_moe *m,
@@ -314,28 +295,6 @@ double rt_moe_norm(const struct rt_moe *m, const double *x, int64_t n, double *h
     for (int64_t i = 0; i < n; i++)
         hat[i] = (x[i] - mean) * factor;
     return factor;
-}
-
-void rt_moe_scales(const struct rt_moe *m, const struct rt_moe_inputs *in, bool down,
-                   int64_t expert, double *to)
-{
-    const moegen_rt_tensor *t = down ? in->down_scale : in->gate_up_scale;
-    int64_t n = down ? m->H : m->parts * m->I;
-    if (!t) {
-        for (int64_t i = 0; i < n; i++)
-            to[i] = 1;
-        return;
-    }
-    int64_t sets = t->shape[0], per_set = moegen_rt_tensor_count(t) / sets;
-    int64_t first = sets == 1 ? 0 : expert * per_set;
-    if (per_set == n) {
-        rt_elements(t, first, n, to);
-        return;
-    }
-    double whole[2];
-    rt_elements(t, first, per_set, whole);
-    for (int64_t i = 0; i < n; i++)
-        to[i] = whole[down ? 0 : i / m->I];
 }
 
 /* ---- products ---- */

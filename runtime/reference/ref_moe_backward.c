@@ -17,19 +17,19 @@ static void choose_matrices(struct rt_backward *s, int64_t e)
         rt_elements(s->in.norm_weight, e * I, I, s->norm);
         rt_elements(s->in.norm_bias, e * I, I, s->norm + I);
     }
-    s->gate_up.t = s->in.gate_up;
-    s->gate_up.first = e * H * all;
-    s->down.t = s->in.down;
-    s->down.first = e * I * H;
+    if (s->tokens_too || s->recompute)
+        rt_weights_of(&s->in.gate_up, e, &s->gate_up.t, &s->gate_up.first);
+    rt_weights_of(&s->in.down, e, &s->down.t, &s->down.first);
     if (!s->at)
         return;
     for (int64_t h = 0; s->recompute && h < H; h++) {
-        rt_elements(s->in.gate_up, (e * H + h) * all, all, s->work);
+        rt_elements(s->gate_up.t, s->gate_up.first + h * all, all, s->work);
         for (int64_t i = 0; i < columns; i++)
             ((double *)s->gate_up.part.data)[h * columns + i] = s->work[s->at_pairs[i]];
     }
     for (int64_t i = 0; i < s->C; i++)
-        rt_elements(s->in.down, (e * I + s->at[i]) * H, H, (double *)s->down.part.data + i * H);
+        rt_elements(s->down.t, s->down.first + s->at[i] * H, H,
+                    (double *)s->down.part.data + i * H);
     s->gate_up.t = &s->gate_up.part;
     s->down.t = &s->down.part;
     s->gate_up.first = s->down.first = 0;
@@ -74,6 +74,8 @@ static moegen_rt_status read_inputs(struct rt_backward *s, const moegen_rt_probl
     m->bias_gate_up = s->gate_up_bias && s->recompute;
     m->bias_down = s->down_bias && (m->post_intermediate || (m->post_hidden && s->recompute));
     status = rt_moe_inputs(p, m, &s->in, err);
+    if (status == MOEGEN_RT_OK && s->gate_up_bias && !m->bias_gate_up) /* for its gradient */
+        status = rt_weights_lay(p, m, RT_GATE_UP_BIAS, &s->in.gate_up_bias, err);
     if (status != MOEGEN_RT_OK)
         return status;
     int64_t rows = s->in.T + !m->skip_token, dy[] = {rows, m->H};
@@ -93,31 +95,40 @@ static moegen_rt_status read_inputs(struct rt_backward *s, const moegen_rt_probl
     return status;
 }
 
+static moegen_rt_status make_weight_gradients(struct rt_backward *s, const moegen_rt_problem *p,
+                                              moegen_rt_problem *out, moegen_rt_error *err)
+{
+    const struct rt_moe *m = &s->m;
+    int64_t down_b[] = {m->E, m->H}, norm[] = {m->E, m->I};
+    moegen_rt_status status = rt_weights_gradient(p, out, &s->in.gate_up, &s->dgate_up, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_weights_gradient(p, out, &s->in.down, &s->ddown, err);
+    if (status == MOEGEN_RT_OK && s->gate_up_bias)
+        status = rt_weights_gradient(p, out, &s->in.gate_up_bias, &s->dgate_up_b, err);
+    if (status == MOEGEN_RT_OK && s->down_bias)
+        status = rt_gradient(p, out, "down_proj_bias_grad", 2, down_b, &s->ddown_b, err);
+    if (status == MOEGEN_RT_OK && m->norm)
+        status = rt_gradient(p, out, "norm_weight_grad", 2, norm, &s->dnorm, err);
+    if (status == MOEGEN_RT_OK && m->norm)
+        status = rt_gradient(p, out, "norm_bias_grad", 2, norm, &s->dnorm_b, err);
+    if (status != MOEGEN_RT_OK)
+        return status;
+    rt_blank_rest(&s->part, s->dgate_up, m->E * m->H * m->parts, 1);
+    rt_blank_rest(&s->part, s->ddown, m->E, m->H);
+    if (s->dgate_up_b)
+        rt_blank_rest(&s->part, s->dgate_up_b, m->E * m->parts, 1);
+    return MOEGEN_RT_OK;
+}
+
 static moegen_rt_status make_outputs(struct rt_backward *s, const moegen_rt_problem *p,
                                      moegen_rt_problem *out, moegen_rt_error *err)
 {
     const struct rt_moe *m = &s->m;
     int64_t rows = s->in.T + !m->skip_token;
     int64_t dx[] = {rows, m->H}, da[] = {rows * m->E, 1};
-    int64_t gate_up[] = {m->E, m->H, m->parts, m->I}, down[] = {m->E, m->I, m->H};
-    int64_t gate_up_b[] = {m->E, m->parts, m->I}, down_b[] = {m->E, m->H};
     moegen_rt_status status = rt_output(out, "hidden_states_grad", 2, dx, 0, &s->dx, err);
     if (status == MOEGEN_RT_OK)
         status = rt_output(out, "expert_affinities_masked_grad", 2, da, 0, &s->da, err);
-    if (status == MOEGEN_RT_OK)
-        status = rt_gradient(p, out, "gate_up_proj_weight_grad", 4, gate_up, &s->dgate_up, err);
-    if (status == MOEGEN_RT_OK)
-        status = rt_gradient(p, out, "down_proj_weight_grad", 3, down, &s->ddown, err);
-    if (status == MOEGEN_RT_OK && s->gate_up_bias)
-        status =
-            rt_gradient(p, out, "gate_and_up_proj_bias_grad", 3, gate_up_b, &s->dgate_up_b, err);
-    if (status == MOEGEN_RT_OK && s->down_bias)
-        status = rt_gradient(p, out, "down_proj_bias_grad", 2, down_b, &s->ddown_b, err);
-    int64_t norm[] = {m->E, m->I};
-    if (status == MOEGEN_RT_OK && m->norm)
-        status = rt_gradient(p, out, "norm_weight_grad", 2, norm, &s->dnorm, err);
-    if (status == MOEGEN_RT_OK && m->norm)
-        status = rt_gradient(p, out, "norm_bias_grad", 2, norm, &s->dnorm_b, err);
     if (status != MOEGEN_RT_OK)
         return status;
     for (int64_t t = 0; s->wanted && t < s->in.T; t++) {
@@ -126,11 +137,7 @@ static moegen_rt_status make_outputs(struct rt_backward *s, const moegen_rt_prob
         for (int64_t e = 0; !s->wanted[t] && e < m->E; e++)
             s->da[t * m->E + e] = (double)NAN;
     }
-    rt_blank_rest(&s->part, s->dgate_up, m->E * m->H * m->parts, 1);
-    rt_blank_rest(&s->part, s->ddown, m->E, m->H);
-    if (s->dgate_up_b)
-        rt_blank_rest(&s->part, s->dgate_up_b, m->E * m->parts, 1);
-    return MOEGEN_RT_OK;
+    return s->m.frozen ? MOEGEN_RT_OK : make_weight_gradients(s, p, out, err);
 }
 
 /* [rows][columns] of f64 for the part of a matrix. */
@@ -184,9 +191,12 @@ moegen_rt_status rt_compute_moe_backward(const moegen_rt_problem *p, const moege
     if (status == MOEGEN_RT_OK)
         status = allocate(&s, err);
     if (status == MOEGEN_RT_OK)
-        status = sweep(&s, true, !s.wanted, err);
-    if (status == MOEGEN_RT_OK && s.wanted)
+        status = sweep(&s, true, !s.wanted && !s.m.frozen, err);
+    if (status == MOEGEN_RT_OK && s.wanted && !s.m.frozen)
         status = sweep(&s, false, true, err);
+    rt_weights_give(&s.in.gate_up);
+    rt_weights_give(&s.in.down);
+    rt_weights_give(&s.in.gate_up_bias);
     double *owned[] = {s.a,
                        s.x,
                        s.y,
@@ -203,6 +213,7 @@ moegen_rt_status rt_compute_moe_backward(const moegen_rt_problem *p, const moege
                        s.down.part.data};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
+    rt_moe_inputs_free(&s.in);
     free(s.slots);
     free(s.tokens);
     free(s.pairs);

@@ -34,14 +34,17 @@ static bool is_up(const struct rt_backward *s, int64_t column)
 static void gate_up_again(struct rt_backward *s, int64_t e, int64_t rows)
 {
     const struct rt_moe *m = &s->m;
-    int64_t columns = m->parts * s->C;
+    int64_t columns = m->parts * s->C, first_bias = 0;
+    const moegen_rt_tensor *biases = NULL;
+    if (m->bias_gate_up)
+        rt_weights_of(&s->in.gate_up_bias, e, &biases, &first_bias);
     memset(s->gu, 0, (size_t)(rows * columns) * sizeof *s->gu);
     rt_product(seen(s, rows), rows, m->H, s->gate_up.t, s->gate_up.first, columns, s->gu, s->work);
     for (int64_t i = 0; i < columns; i++) {
         double b = 0;
         int64_t at = s->at_pairs ? s->at_pairs[i] : i;
-        if (s->in.gate_up_bias)
-            rt_elements(s->in.gate_up_bias, e * m->parts * m->I + at, 1, &b);
+        if (biases)
+            rt_elements(biases, first_bias + at, 1, &b);
         struct rt_limits to = is_up(s, i) ? m->up : m->gate;
         double offset = is_up(s, i) ? m->up_offset : 0;
         for (int64_t r = 0; r < rows; r++) {

@@ -16,14 +16,13 @@ struct pass {
     double *down;    /* [N, B, H], or NULL */
     uint8_t *wanted; /* by token; NULL: all */
     int64_t *slots, *tokens;
-    double *x;     /* [ROWS, H] */
-    double *gu;    /* [ROWS, parts * I] */
-    double *p;     /* [ROWS, I] */
-    double *d;     /* [ROWS, H] */
-    double *scale; /* of one output row */
-    double *bias;  /* of one output row */
-    double *norm;  /* [3, I] weight, bias, one row; NULL: no normalisation */
-    double *work;  /* for rt_product */
+    double *x;    /* [ROWS, H] */
+    double *gu;   /* [ROWS, parts * I] */
+    double *p;    /* [ROWS, I] */
+    double *d;    /* [ROWS, H] */
+    double *bias; /* of one output row */
+    double *norm; /* [3, I] weight, bias, one row; NULL: no normalisation */
+    double *work; /* for rt_product */
 };
 
 moegen_rt_status rt_fill_moe_forward(moegen_rt_problem *p, const moegen_rt_fill *how,
@@ -49,11 +48,11 @@ static double affinity(const struct pass *s, int64_t token, int64_t e)
     return a;
 }
 
-/* Bias of expert e, or zeros. */
-static const double *bias(const struct pass *s, const moegen_rt_tensor *t, int64_t e, int64_t n)
+/* n elements of a bias, or zeros. */
+static const double *bias(const struct pass *s, const moegen_rt_tensor *t, int64_t first, int64_t n)
 {
     if (t)
-        rt_elements(t, e * n, n, s->bias);
+        rt_elements(t, first, n, s->bias);
     else
         memset(s->bias, 0, (size_t)n * sizeof *s->bias);
     return s->bias;
@@ -63,7 +62,11 @@ static const double *bias(const struct pass *s, const moegen_rt_tensor *t, int64
 static void first_product(struct pass *s, int64_t e, const int64_t *tokens, int64_t rows)
 {
     const struct rt_moe *m = &s->m;
-    int64_t columns = m->parts * m->I;
+    int64_t columns = m->parts * m->I, first, first_bias = 0;
+    const moegen_rt_tensor *weights, *biases = NULL;
+    rt_weights_of(&s->in.gate_up, e, &weights, &first);
+    if (m->bias_gate_up)
+        rt_weights_of(&s->in.gate_up_bias, e, &biases, &first_bias);
     for (int64_t r = 0; r < rows; r++) {
         rt_elements(s->in.hidden, tokens[r] * m->H, m->H, s->x + r * m->H);
         double a = m->pre ? affinity(s, tokens[r], e) : 1;
@@ -71,14 +74,13 @@ static void first_product(struct pass *s, int64_t e, const int64_t *tokens, int6
             s->x[r * m->H + h] *= a;
     }
     memset(s->gu, 0, (size_t)(rows * columns) * sizeof *s->gu);
-    rt_product(s->x, rows, m->H, s->in.gate_up, e * m->H * columns, columns, s->gu, s->work);
-    rt_moe_scales(m, &s->in, false, e, s->scale);
-    const double *b = bias(s, s->in.gate_up_bias, e, columns);
+    rt_product(s->x, rows, m->H, weights, first, columns, s->gu, s->work);
+    const double *b = bias(s, biases, first_bias, columns);
     for (int64_t r = 0; r < rows; r++) {
         double *v = s->gu + r * columns;
         for (int64_t i = 0; i < columns; i++) {
             bool up = !m->gated || i >= m->I;
-            v[i] = clamped(v[i] * s->scale[i] + b[i], up ? m->up : m->gate);
+            v[i] = clamped(v[i] + b[i], up ? m->up : m->gate);
             v[i] += up ? m->up_offset : 0;
         }
     }
@@ -101,6 +103,9 @@ static const double *normalised(struct pass *s, const double *g)
 static void second_product(struct pass *s, int64_t e, const int64_t *tokens, int64_t rows)
 {
     const struct rt_moe *m = &s->m;
+    const moegen_rt_tensor *weights;
+    int64_t first;
+    rt_weights_of(&s->in.down, e, &weights, &first);
     if (m->norm) {
         rt_elements(s->in.norm_weight, e * m->I, m->I, s->norm);
         rt_elements(s->in.norm_bias, e * m->I, m->I, s->norm + m->I);
@@ -113,13 +118,12 @@ static void second_product(struct pass *s, int64_t e, const int64_t *tokens, int
             s->p[r * m->I + i] = a * (m->gated ? m->act->value(g[i]) * u[i] : m->act->value(g[i]));
     }
     memset(s->d, 0, (size_t)(rows * m->H) * sizeof *s->d);
-    rt_product(s->p, rows, m->I, s->in.down, e * m->I * m->H, m->H, s->d, s->work);
-    rt_moe_scales(m, &s->in, true, e, s->scale);
-    const double *b = bias(s, s->in.down_bias, e, m->H);
+    rt_product(s->p, rows, m->I, weights, first, m->H, s->d, s->work);
+    const double *b = bias(s, s->in.down_bias, e * m->H, m->H);
     for (int64_t r = 0; r < rows; r++) {
         double a = m->post_intermediate ? affinity(s, tokens[r], e) : 1;
         for (int64_t h = 0; h < m->H; h++)
-            s->d[r * m->H + h] = s->d[r * m->H + h] * s->scale[h] + a * b[h];
+            s->d[r * m->H + h] += a * b[h];
     }
 }
 
@@ -200,12 +204,11 @@ static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
     s->gu = doubles(ROWS * columns);
     s->p = doubles(ROWS * I);
     s->d = doubles(ROWS * H);
-    s->scale = doubles(wide);
     s->bias = doubles(wide);
     s->work = doubles(4 * wide);
     s->norm = doubles(3 * I);
-    bool ok = s->slots && s->tokens && s->x && s->gu && s->p && s->d && s->scale && s->bias &&
-              s->work && s->norm;
+    bool ok =
+        s->slots && s->tokens && s->x && s->gu && s->p && s->d && s->bias && s->work && s->norm;
     return ok ? MOEGEN_RT_OK : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
 }
 
@@ -224,9 +227,10 @@ moegen_rt_status rt_compute_moe_forward(const moegen_rt_problem *p, const moegen
         status = allocate(&s, err);
     for (int64_t b = 0; status == MOEGEN_RT_OK && b < s.in.run; b++) /* step 1 */
         status = block(&s, b, err);
-    double *owned[] = {s.x, s.gu, s.p, s.d, s.scale, s.bias, s.work, s.norm};
+    double *owned[] = {s.x, s.gu, s.p, s.d, s.bias, s.work, s.norm};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
+    rt_moe_inputs_free(&s.in);
     free(s.slots);
     free(s.tokens);
     free(s.wanted);

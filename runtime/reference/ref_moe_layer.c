@@ -68,25 +68,20 @@ moegen_rt_problem *rt_layer_router(const moegen_rt_problem *p, moegen_rt_error *
 
 moegen_rt_problem *rt_layer_experts(const moegen_rt_problem *p, moegen_rt_error *err)
 {
-    static const char *const names[] = {"hidden_states",
-                                        "expert_affinities_masked",
-                                        "gate_up_proj_weight",
-                                        "down_proj_weight",
-                                        "gate_and_up_proj_bias",
-                                        "down_proj_bias",
-                                        "norm_weight",
-                                        "norm_bias",
-                                        "token_position_to_id",
-                                        "block_to_expert",
-                                        "conditions",
-                                        "output_hidden_states_grad",
-                                        "gate_up_proj_weight_grad",
-                                        "down_proj_weight_grad",
-                                        "gate_and_up_proj_bias_grad",
-                                        "down_proj_bias_grad",
-                                        "norm_weight_grad",
-                                        "norm_bias_grad",
-                                        NULL};
+    /* clang-format off */
+    static const char *const names[] = {
+        "hidden_states", "expert_affinities_masked",
+        "gate_up_proj_weight", "gate_up_proj_scale", "gate_up_proj_scale_2",
+        "gate_proj_weight", "gate_proj_scale", "gate_proj_scale_2",
+        "up_proj_weight", "up_proj_scale", "up_proj_scale_2",
+        "down_proj_weight", "down_proj_scale", "down_proj_scale_2",
+        "gate_and_up_proj_bias", "down_proj_bias", "norm_weight", "norm_bias",
+        "token_position_to_id", "block_to_expert", "conditions",
+        "output_hidden_states_grad",
+        "gate_up_proj_weight_grad", "gate_proj_weight_grad", "up_proj_weight_grad",
+        "down_proj_weight_grad", "gate_and_up_proj_bias_grad", "down_proj_bias_grad",
+        "norm_weight_grad", "norm_bias_grad", NULL};
+    /* clang-format on */
     return part_of(p, names, set_experts, err);
 }
 

@@ -4,7 +4,10 @@
 #ifndef MOEGEN_REFERENCE_H
 #define MOEGEN_REFERENCE_H
 
+#include "format.h"
 #include "runtime_private.h"
+
+struct rt_moe;
 
 /* ---- fill.c: helpers of the families' fillers and references ---- */
 
@@ -33,6 +36,78 @@ moegen_rt_status rt_add_normal(moegen_rt_problem *p, const char *name, moegen_rt
 moegen_rt_status rt_route(const char *routing, uint64_t seed, int64_t T, int64_t E, int64_t k,
                           int32_t *chosen, moegen_rt_error *err);
 
+/* ---- weights.c: the experts' matrices, however they are stored ---- */
+
+/* The matrices of one kind as the mathematics has them, canonical: [E][K][C]. */
+enum rt_kind {
+    RT_GATE_UP,      /* K = H, C = parts * I: all of gate, then all of up */
+    RT_DOWN,         /* K = I, C = H */
+    RT_GATE_UP_BIAS, /* K = 1, C = parts * I */
+    RT_KINDS
+};
+/* Where what belongs to element (k, c) of expert e is in a tensor: at e * each + row[k] +
+ * column[c]. */
+struct rt_place {
+    int rank;
+    int64_t shape[8];
+    int64_t count;         /* elements of the tensor an expert */
+    int64_t each;          /* 0: all experts have the same */
+    int64_t *row, *column; /* [K], [C] */
+};
+/* One tensor of matrices: all columns of the kind, or those of gate or up alone. */
+struct rt_stored {
+    const char *name, *scale_name, *second_name;
+    int64_t first, C; /* its columns of the kind's */
+    int lanes;        /* codes of an element of the tensor, the first in its low bits */
+    struct rt_place code, scale, second; /* code: in codes; the others may be empty */
+    const moegen_rt_tensor *codes, *scales, *seconds;
+};
+struct rt_weights {
+    enum rt_kind kind;
+    const char *whole; /* name of the tensor in `plain` */
+    int64_t E, K, C;
+    int count; /* of tensors */
+    struct rt_stored of[2];
+    const struct rt_format *format; /* NULL: numbers of a dtype */
+    enum rt_share share;
+    double value[256];       /* of each code */
+    double *scales;          /* of one expert, in the order of the tensor */
+    bool canonical;          /* one tensor of numbers, which is [E][K][C] as it lies in memory */
+    moegen_rt_tensor matrix; /* [K][C]: that of one expert, unless canonical */
+    int64_t expert;          /* which one; -1: none yet */
+    double *sum[2];          /* outputs: gradients */
+    double *gradient;        /* [E][K][C], unless canonical */
+};
+/* How the spec stores the kind's matrices: names, shapes and places. To be freed with
+ * rt_weights_free, also after a failure. */
+moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe *m,
+                                enum rt_kind kind, struct rt_weights *w, moegen_rt_error *err);
+/* Finds the tensors, which must be inputs, and checks their shapes. After rt_weights_lay. */
+moegen_rt_status rt_weights_find(const moegen_rt_problem *p, struct rt_weights *w,
+                                 moegen_rt_error *err);
+/* The canonical matrix of an expert: element (k, c) is element first + k * C + c of *t. It stays
+ * until that of another expert is asked for. */
+void rt_weights_of(struct rt_weights *w, int64_t expert, const moegen_rt_tensor **t,
+                   int64_t *first);
+/* Copies the columns of all experts' matrices [E][K][C] that a tensor holds, into it or from it. */
+void rt_weights_copy(const struct rt_weights *w, const struct rt_stored *s, moegen_rt_dtype dtype,
+                     void *tensor, void *matrices, bool into_tensor);
+/* Adds the inputs, with normal values times scale: the same matrices, however they are stored. In a
+ * format: any codes but those of NaN and infinity, with scales that make the values about as large
+ * as that; the same for all layouts where these leave together what shares a scale. */
+moegen_rt_status rt_weights_fill(moegen_rt_problem *p, const struct rt_weights *w,
+                                 moegen_rt_dtype dtype, uint64_t seed, double scale,
+                                 moegen_rt_error *err);
+/* Adds the gradients' outputs; *data is where they are summed up, [E][K][C]: zeros, or what the
+ * inputs of those names hold. rt_weights_give then brings them into the outputs. */
+moegen_rt_status rt_weights_gradient(const moegen_rt_problem *p, moegen_rt_problem *out,
+                                     struct rt_weights *w, double **data, moegen_rt_error *err);
+void rt_weights_give(struct rt_weights *w);
+/* Adds those inputs with random values, if there are to be some. */
+moegen_rt_status rt_weights_fill_gradient(moegen_rt_problem *p, const struct rt_weights *w,
+                                          uint64_t seed, moegen_rt_error *err);
+void rt_weights_free(struct rt_weights *w);
+
 /* ---- moe.c: what the moe_ families share ---- */
 
 struct rt_limits {
@@ -44,6 +119,7 @@ struct rt_moe {
     int64_t parts; /* matrices in gate_up: 2, or 1 when not gated (then: up) */
     bool gated, skip_token, dropping, accumulate, save;
     bool bias_gate_up, bias_down;
+    bool frozen; /* backward gives no gradients of the experts' parameters */
     bool pre, post_hidden, post_intermediate; /* where the affinity enters; none of them: nowhere */
     struct rt_limits gate, up;
     double up_offset;
@@ -57,16 +133,18 @@ moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moege
  * weights and their scales, biases, token_position_to_id, block_to_expert, conditions. */
 moegen_rt_status rt_moe_fill(moegen_rt_problem *p, const moegen_rt_fill *how, moegen_rt_error *err);
 
-/* The inputs of a moe_ kernel with agreeing shapes; absent optional ones are NULL. */
+/* The inputs of a moe_ kernel with agreeing shapes; absent optional ones are NULL, or empty. */
 struct rt_moe_inputs {
-    const moegen_rt_tensor *hidden, *affinity, *gate_up, *down, *ids, *experts, *conditions;
-    const moegen_rt_tensor *gate_up_bias, *down_bias, *gate_up_scale, *down_scale;
-    const moegen_rt_tensor *norm_weight, *norm_bias;
+    const moegen_rt_tensor *hidden, *affinity, *ids, *experts, *conditions;
+    const moegen_rt_tensor *down_bias, *norm_weight, *norm_bias;
+    struct rt_weights gate_up, down, gate_up_bias;
     int64_t T, N;
     int64_t run; /* blocks that run: the first ones */
 };
+/* To be freed with rt_moe_inputs_free, also after a failure. */
 moegen_rt_status rt_moe_inputs(const moegen_rt_problem *p, const struct rt_moe *m,
                                struct rt_moe_inputs *in, moegen_rt_error *err);
+void rt_moe_inputs_free(struct rt_moe_inputs *in);
 /* The tokens of block b: slots[i] and tokens[i] of its i-th real slot (room for B each), *count of
  * them, those of `wanted` only (one byte per token) if that is not NULL; *expert its expert. */
 moegen_rt_status rt_moe_block(const struct rt_moe *m, const struct rt_moe_inputs *in, int64_t b,
@@ -74,10 +152,6 @@ moegen_rt_status rt_moe_block(const struct rt_moe *m, const struct rt_moe_inputs
                               int64_t *tokens, int64_t *count, moegen_rt_error *err);
 /* x[n], normalised: hat = (x - mean) / sqrt(mean square deviation + eps); gives 1 / that root. */
 double rt_moe_norm(const struct rt_moe *m, const double *x, int64_t n, double *hat);
-/* Dequantisation factors of the output columns of one expert's gate_up (parts*I of them) or down
- * (H) matrix; 1 without scales. */
-void rt_moe_scales(const struct rt_moe *m, const struct rt_moe_inputs *in, bool down,
-                   int64_t expert, double *to);
 /* n elements from element `first` on, as double. */
 void rt_elements(const moegen_rt_tensor *t, int64_t first, int64_t n, double *to);
 /* acc[rows][n] += x[rows][k] W, where W [k][n] starts at element `first` of t. work: 4*n. */
@@ -121,6 +195,9 @@ bool rt_accumulates(const moegen_rt_problem *p);
 /* Adds the output of a parameter's gradient: zero, or the input of that name. */
 moegen_rt_status rt_gradient(const moegen_rt_problem *p, moegen_rt_problem *out, const char *name,
                              int rank, const int64_t *shape, double **data, moegen_rt_error *err);
+/* The dtype of parameters' gradients. */
+moegen_rt_status rt_gradient_dtype(const moegen_rt_problem *p, moegen_rt_dtype *dtype,
+                                   moegen_rt_error *err);
 /* Adds that input with random values, if there is to be one. */
 moegen_rt_status rt_fill_gradient(moegen_rt_problem *p, const char *name, int rank,
                                   const int64_t *shape, uint64_t seed, moegen_rt_error *err);
@@ -135,6 +212,9 @@ bool rt_inside(double v, struct rt_limits limits);
 /* rt_moe_read, for moe_backward: *recompute says that there are no checkpoints. */
 moegen_rt_status rt_moe_backward_read(const moegen_rt_problem *p, struct rt_moe *m, bool *recompute,
                                       moegen_rt_error *err);
+/* Adds the gradients of the experts' parameters that a kernel adds to, if there are to be some. */
+moegen_rt_status rt_moe_fill_gradients(moegen_rt_problem *p, const struct rt_moe *m, uint64_t seed,
+                                       moegen_rt_error *err);
 /* Adds the checkpoints that the forward pass leaves behind to a problem that has its inputs; random
  * ones where that pass would take long. */
 moegen_rt_status rt_moe_checkpoints(moegen_rt_problem *p, const struct rt_moe *m,
