@@ -144,6 +144,8 @@ typedef struct moegen_rt_tensor {
                      computes before it can cause, where that is much (sums that cancel); else 0 */
     int once;     /* of a reference's output: 1 if a kernel rounds nothing to fewer digits than f32
                      has on the way to it, and it once */
+    int across;   /* of a reference's output: 1 if what belongs together for comparing is a run of
+                     the extent before the last one: of a matrix that is stored transposed */
 } moegen_rt_tensor;
 
 /* Number of elements. */

@@ -24,14 +24,14 @@ struct row {
     int64_t count, stride;
 };
 
-/* A row is what one token got: a run of the last extent that is not 1; in tensors whose name ends
- * in _T (transposed), of the one before it. */
+/* A row is what one token got: a run of the last extent that is not 1; in tensors that are stored
+ * transposed, and those whose name ends in _T, of the one before it. */
 static struct row row_of(const moegen_rt_tensor *t)
 {
     int rank = t->rank;
     size_t name = t->name ? strlen(t->name) : 0;
-    bool transposed = rank > 1 && name > 2 && strcmp(t->name + name - 2, "_T") == 0;
-    if (transposed)
+    bool transposed = t->across || (name > 2 && strcmp(t->name + name - 2, "_T") == 0);
+    if (transposed && rank > 1)
         return (struct row){t->shape[rank - 2], t->shape[rank - 1]};
     while (rank > 0 && t->shape[rank - 1] == 1)
         rank--;

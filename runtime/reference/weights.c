@@ -203,10 +203,13 @@ moegen_rt_status rt_weights_gradient(const moegen_rt_problem *p, moegen_rt_probl
 {
     char name[64];
     double *sums[2];
+    bool transposed =
+        w->K > 1 && strcmp(moegen_rt_problem_text(p, "weights.layout", "plain"), "transposed") == 0;
     for (int i = 0; i < w->count; i++) {
         const struct rt_place *to = &w->of[i].code;
         gradient_name(&w->of[i], name);
         TRY(rt_gradient(p, out, name, to->rank, to->shape, &sums[i], err));
+        moegen_rt_problem_tensor(out, name)->across = transposed;
     }
     *data = sums[0];
     if (w->canonical)
