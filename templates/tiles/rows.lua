@@ -133,7 +133,7 @@ end
 -- how: dtype (of S), stride (between rows of S, elements; nil: the parameter ld, and `back` leads from a square's last row to the
 -- next square), pitch, along (from a square of S to the next), step (of T); apart: a square takes every other group of 4 rows
 -- of S; pairs: a square has as many columns as fit into the lanes, see quantise.per_lane; words: lanes stay what they are, pairs of
--- dtype; joined: so they are, of two rows each; s_units, t_units: see coordinate.lua
+-- dtype; joined: so they are, of two rows each; fetch: the parameter `ahead` leads from a row of S to one that comes later; s_units, t_units: see coordinate.lua
 function rows.squares(cfg, name, how)
     local lanes, per_lane = cfg.isa.lanes, how.pairs and quantise.per_lane(how.dtype) or 1
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose n squares of %d x %d."):format(lanes, per_lane * lanes)})
@@ -143,11 +143,18 @@ function rows.squares(cfg, name, how)
     local n = p:integer("n")
     local ld = not how.stride and p:integer("ld")
     local back = ld and p:integer("back")
+    local ahead = how.fetch and p:integer("ahead")
     local split = how.pairs and quantise.split(p, how.dtype) or function(_, x) return x end
     local function load(i, at)
+        if ahead then
+            p:op("prefetch_1", p:at(S, 0, ahead))
+        end
         if how.joined then
             local low = p:op("load_u16", "low_" .. i, at)
             p:advance(S, ld)
+            if ahead then
+                p:op("prefetch_1", p:at(S, 0, ahead))
+            end
             local high = p:op("load_u16", "high_" .. i, p:at(S, 0))
             return p:op("bit_or", "row_" .. i, low, p:op("shl", "up_" .. i, high, 16))
         elseif how.words then
