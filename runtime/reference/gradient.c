@@ -160,6 +160,11 @@ struct rt_limits rt_stored_limits(struct rt_limits of, double offset, moegen_rt_
     return (struct rt_limits){stored(of.lo + offset, dtype), stored(of.hi + offset, dtype)};
 }
 
+double rt_clamped(double v, struct rt_limits to)
+{
+    return v < to.lo ? to.lo : v > to.hi ? to.hi : v;
+}
+
 bool rt_inside(double v, struct rt_limits limits)
 {
     return limits.lo < v && v < limits.hi;

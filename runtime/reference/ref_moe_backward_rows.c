@@ -49,7 +49,7 @@ static void gate_up_again(struct rt_backward *s, int64_t e, int64_t rows)
         double offset = is_up(s, i) ? m->up_offset : 0;
         for (int64_t r = 0; r < rows; r++) {
             double *v = &s->gu[r * columns + i];
-            *v = fmax(to.lo, fmin(to.hi, *v + b)) + offset;
+            *v = rt_clamped(*v + b, to) + offset;
         }
     }
 }

@@ -11,6 +11,7 @@ enum { ROWS = 16 }; /* tokens at a time: their sums stay in cache while weights 
 struct pass {
     struct rt_moe m;
     struct rt_moe_inputs in;
+    struct rt_online quantise_x, quantise_p;
     double *output;  /* [T(+1), H] */
     double *gate_up; /* [N, parts, I, B], or NULL */
     double *down;    /* [N, B, H], or NULL */
@@ -29,11 +30,6 @@ moegen_rt_status rt_fill_moe_forward(moegen_rt_problem *p, const moegen_rt_fill 
                                      moegen_rt_error *err)
 {
     return rt_moe_fill(p, how, err);
-}
-
-static double clamped(double v, struct rt_limits to)
-{
-    return fmax(to.lo, fmin(to.hi, v));
 }
 
 static double *doubles(int64_t n)
@@ -72,6 +68,7 @@ static void first_product(struct pass *s, int64_t e, const int64_t *tokens, int6
         double a = m->pre ? affinity(s, tokens[r], e) : 1;
         for (int64_t h = 0; h < m->H; h++)
             s->x[r * m->H + h] *= a;
+        rt_online_row(&s->quantise_x, s->x + r * m->H);
     }
     memset(s->gu, 0, (size_t)(rows * columns) * sizeof *s->gu);
     rt_product(s->x, rows, m->H, weights, first, columns, s->gu, s->work);
@@ -80,7 +77,7 @@ static void first_product(struct pass *s, int64_t e, const int64_t *tokens, int6
         double *v = s->gu + r * columns;
         for (int64_t i = 0; i < columns; i++) {
             bool up = !m->gated || i >= m->I;
-            v[i] = clamped(v[i] + b[i], up ? m->up : m->gate);
+            v[i] = rt_clamped(v[i] + b[i], up ? m->up : m->gate);
             v[i] += up ? m->up_offset : 0;
         }
     }
@@ -116,6 +113,7 @@ static void second_product(struct pass *s, int64_t e, const int64_t *tokens, int
         double a = m->post_intermediate ? affinity(s, tokens[r], e) : 1;
         for (int64_t i = 0; i < m->I; i++)
             s->p[r * m->I + i] = a * (m->gated ? m->act->value(g[i]) * u[i] : m->act->value(g[i]));
+        rt_online_row(&s->quantise_p, s->p + r * m->I);
     }
     memset(s->d, 0, (size_t)(rows * m->H) * sizeof *s->d);
     rt_product(s->p, rows, m->I, weights, first, m->H, s->d, s->work);
@@ -195,6 +193,14 @@ static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_want *want,
     return status;
 }
 
+/* A value between two codes may come out as either: about what a few of a million do to the sums
+ * behind them. */
+static void add_noise(moegen_rt_problem *out)
+{
+    for (size_t i = 0; moegen_rt_problem_at(out, i); i++)
+        moegen_rt_problem_at(out, i)->noise = 1e-3;
+}
+
 static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
 {
     int64_t H = s->m.H, I = s->m.I, columns = s->m.parts * I, wide = columns > H ? columns : H;
@@ -220,16 +226,24 @@ moegen_rt_status rt_compute_moe_forward(const moegen_rt_problem *p, const moegen
     if (status == MOEGEN_RT_OK)
         status = rt_moe_inputs(p, &s.m, &s.in, err);
     if (status == MOEGEN_RT_OK)
+        status = rt_online_read(p, &s.in.gate_up, &s.quantise_x, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_online_read(p, &s.in.down, &s.quantise_p, err);
+    if (status == MOEGEN_RT_OK)
         status = rt_wanted(want, s.in.T, &s.wanted, err);
     if (status == MOEGEN_RT_OK)
         status = make_outputs(&s, want, out, err);
     if (status == MOEGEN_RT_OK)
         status = allocate(&s, err);
+    if (status == MOEGEN_RT_OK && s.quantise_x.K)
+        add_noise(out);
     for (int64_t b = 0; status == MOEGEN_RT_OK && b < s.in.run; b++) /* step 1 */
         status = block(&s, b, err);
     double *owned[] = {s.x, s.gu, s.p, s.d, s.bias, s.work, s.norm};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
+    rt_online_free(&s.quantise_x);
+    rt_online_free(&s.quantise_p);
     rt_moe_inputs_free(&s.in);
     free(s.slots);
     free(s.tokens);

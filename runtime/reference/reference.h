@@ -108,6 +108,25 @@ moegen_rt_status rt_weights_fill_gradient(moegen_rt_problem *p, const struct rt_
                                           uint64_t seed, moegen_rt_error *err);
 void rt_weights_free(struct rt_weights *w);
 
+/* ---- online.c: operands that a kernel quantises on the way ---- */
+
+struct rt_online_column;
+struct rt_online {
+    const struct rt_format *format;
+    enum rt_rule rule;
+    int64_t K;                       /* of a row; 0: it stays as it is */
+    struct rt_online_column *column; /* by the block that it is in */
+    double *room;
+    uint8_t *codes;
+};
+/* How the spec has the operand of such weights quantised. To be freed with rt_online_free, also
+ * after a failure. */
+moegen_rt_status rt_online_read(const moegen_rt_problem *p, const struct rt_weights *w,
+                                struct rt_online *q, moegen_rt_error *err);
+/* x[K], as it is after quantisation. */
+void rt_online_row(const struct rt_online *q, double *x);
+void rt_online_free(struct rt_online *q);
+
 /* ---- moe.c: what the moe_ families share ---- */
 
 struct rt_limits {
@@ -204,6 +223,8 @@ moegen_rt_status rt_fill_gradient(moegen_rt_problem *p, const char *name, int ra
 
 /* Limits plus offset as a tensor of that dtype holds them: a value is clamped if it equals one. */
 struct rt_limits rt_stored_limits(struct rt_limits of, double offset, moegen_rt_dtype dtype);
+/* v, or the limit that it is beyond; NaN stays. */
+double rt_clamped(double v, struct rt_limits limits);
 /* Strictly inside. */
 bool rt_inside(double v, struct rt_limits limits);
 
