@@ -8,12 +8,26 @@ local stored = {}
 local enum, bool = types.enum, types.bool
 
 -- Element types of weights beside those of tokens: 8 and 4 bits, with scales.
-local formats = {"f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4", "int8", "int4"}
+local names = {"f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4", "int8", "int4"}
+
+-- bits of a code; codes: dtype of tensors of them; scale: what shares one, if the spec does not say; scales: dtype of these; group:
+-- elements along the contraction that share one; blocked: their codes are an extent of their own; second: one more scale, f32, a matrix
+stored.formats = {
+    fp8_e4m3   = {bits = 8, codes = "fp8_e4m3", scales = "f32",      scale = "row"},
+    fp8_e5m2   = {bits = 8, codes = "fp8_e5m2", scales = "f32",      scale = "row"},
+    int8       = {bits = 8, codes = "u8",       scales = "f32",      scale = "row"},
+    mxfp8_e4m3 = {bits = 8, codes = "u8",       scales = "u8",       scale = "group", group = 32, blocked = true},
+    mxfp8_e5m2 = {bits = 8, codes = "u8",       scales = "u8",       scale = "group", group = 32, blocked = true},
+    mxfp4      = {bits = 4, codes = "u8",       scales = "u8",       scale = "group", group = 32, blocked = true},
+    nvfp4      = {bits = 4, codes = "u8",       scales = "fp8_e4m3", scale = "group", group = 16, second = true},
+    int4       = {bits = 4, codes = "u8",       scales = "bf16",     scale = "group", group = 32},
+}
 
 stored.key = {"weights", types.map{
-    {"dtype", enum(formats), default_of = "dtype", doc = "of the matrices"},
+    {"dtype", enum(names), default_of = "dtype", doc = "of the matrices"},
     {"scale", enum{"row", "static", "block", "group"}, optional = true,
         doc = "what shares a scale: an output channel, a matrix, 128 x 128 elements, a run along the contraction"},
+    {"group", types.int(1, 65536), optional = true, doc = "elements along the contraction that share a scale: int4 has 32 or 128"},
     {"shared", bool(), default = false, doc = "one set of scales for all experts"},
     {"layout", enum{"plain", "transposed", "contiguous", "nki", "packed"}, default = "plain",
         doc = "plain: [in][out]; transposed: [out][in]; contiguous: blocks along in; nki: permuted, packed by 4; packed: see moegen pack"},
@@ -53,8 +67,126 @@ function stored.rules(takes)
     only("layout", "plain")
     only("gate_up_order", "split")
     only("gate_up", "joined")
+    list[#list + 1] = {"weights.group", function(s) return takes.group or not s.weights.group end,
+        "{weights.group} is not supported yet"}
     list[#list + 1] = {"weights.shared", function(s) return takes.shared or not s.weights.shared end, "{weights.shared} is not supported yet"}
     return list
+end
+
+-- ---- tensors ----
+
+local TILE <const>, LANES <const>, DEEP <const>, RUN <const> = 512, 4, 128, 8   -- of nki
+local BLOCK <const> = 128   -- rows and columns that share a scale
+
+local function ceil_div(n, by)
+    return (n + by - 1) // by
+end
+
+-- What is stored instead of numbers of tokens' dtype, or nil.
+function stored.format(s)
+    return stored.formats[s.weights.dtype]
+end
+
+function stored.group(s)
+    return s.weights.group or stored.format(s).group
+end
+
+-- The matrices [K][parts * width]. tensor: names without suffix. axis: the parts are an extent of a tensor's shape.
+local function matrices(s)
+    local H, I, gates = s.H, s.I_TP, s.gated and 2 or 1
+    local down = {tensor = "down_proj", down = true, K = I, parts = 1, width = H, C = H}
+    if s.weights.gate_up == "joined" then
+        return {{tensor = "gate_up_proj", K = H, parts = gates, width = I, C = gates * I, axis = true}, down}
+    end
+    local list = {{tensor = "up_proj", K = H, parts = 1, width = I, C = I}, down}
+    if s.gated then
+        table.insert(list, 1, {tensor = "gate_proj", K = H, parts = 1, width = I, C = I})
+    end
+    return list
+end
+
+local function interleaved(s, m)
+    return m.parts > 1 and s.weights.gate_up_order == "interleaved"
+end
+
+-- Extents, with one for the parts if the tensor has it.
+local function with_parts(m, before, ...)
+    return m.axis and {before, m.parts, ...} or {before, ...}
+end
+
+-- nki: tiles of the contraction, and rows of 4 elements in each.
+local function nki(m, run)
+    local rows = m.down and m.K < TILE and m.K // LANES or DEEP
+    return with_parts(m, ceil_div(rows, run), ceil_div(m.K, TILE), m.width)
+end
+
+-- Extents of a tensor of codes or numbers after the experts', by layout.
+local shapes = {
+    plain = function(s, m)
+        return not interleaved(s, m) and m.axis and {m.K, m.parts, m.width} or {m.K, m.C}
+    end,
+    transposed = function(_, m) return {m.C, m.K} end,
+    contiguous = function(s, m)
+        local f, group = stored.format(s), stored.group(s)
+        return f.blocked and {m.C, ceil_div(m.K, group), group * f.bits // 8} or {m.C, ceil_div(m.K * f.bits, 8)}
+    end,
+    nki = function(_, m) return nki(m, 1) end,
+}
+
+-- Likewise of scales, by what shares one.
+local scales = {
+    row = function(_, m) return {1, m.C} end,
+    static = function(_, m) return m.axis and {m.parts, 1} or {1} end,
+    block = function(_, m) return {ceil_div(m.C, BLOCK), ceil_div(m.K, BLOCK)} end,
+    group = function(s, m) return s.weights.layout == "nki" and nki(m, RUN) or {m.C, ceil_div(m.K, stored.group(s))} end,
+}
+
+local function codes_dtype(s)
+    local f = stored.format(s)
+    return not f and s.weights.dtype or s.weights.layout == "nki" and (f.bits == 8 and "u32" or "u16") or f.codes
+end
+
+local function says_codes(s, m)
+    local format, layout = stored.format(s), s.weights.layout
+    local order = m.parts > 1 and (interleaved(s, m) and "gate and up in turn"
+        or (layout == "plain" or layout == "nki") and "0 = gate, 1 = up" or "gate, then up")
+    local text = "of each expert" .. (order and ": " .. order or m.axis and ": up" or "")
+    if layout == "nki" then
+        return text .. "; 4 codes an element"
+    end
+    return text .. (format and format.bits == 4 and "; 2 codes a byte" or "")
+end
+
+-- The rows of `args`: all matrices, then their scales, then what else scales a whole matrix. A scale's row has scale = true.
+function stored.tensors(s)
+    local format, list = stored.format(s), {}
+    local function add(m, suffix, dtype, experts, extents, says, scale)
+        list[#list + 1] = {m.tensor .. suffix, dtype, "in", experts, says = says, scale = scale}
+        table.move(extents, 1, #extents, 5, list[#list])
+    end
+    for _, m in ipairs(matrices(s)) do
+        add(m, "_weight", codes_dtype(s), s.E, shapes[s.weights.layout](s, m), says_codes(s, m))
+    end
+    local experts = s.weights.shared and 1 or s.E
+    for _, m in ipairs(format and matrices(s) or {}) do
+        add(m, "_scale", format.scales, experts, scales[s.weights.scale or format.scale](s, m),
+            "factors of " .. m.tensor .. "_weight", true)
+    end
+    for _, m in ipairs(format and format.second and matrices(s) or {}) do
+        add(m, "_scale_2", "f32", experts, m.axis and {m.parts} or {}, "factor of " .. m.tensor .. "_scale", true)
+    end
+    return list
+end
+
+-- Extents of the bias of gate and up after the experts'.
+function stored.bias(s)
+    local gates = s.gated and 2 or 1
+    if s.weights.layout == "nki" then
+        return s.I_TP < TILE and s.I_TP // LANES or DEEP, gates, ceil_div(s.I_TP, TILE), LANES
+    elseif gates > 1 and s.weights.gate_up_order == "interleaved" then
+        return gates * s.I_TP
+    end
+    return gates, s.I_TP
 end
 
 return stored

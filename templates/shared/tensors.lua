@@ -21,30 +21,19 @@ function tensors.flat(s)
     return s.skip_token and ("%d*T"):format(s.E) or ("%d*T+%d"):format(s.E, s.E)
 end
 
--- Parameters of the experts: weights, and what else there is.
-local function weights(s)
-    local has, both = stored.of(s), gates(s) * s.I_TP
-    local gate_up = has.transposed and {both, s.H} or has.interleaved and {s.H, both} or {s.H, gates(s), s.I_TP}
-    local down = has.transposed and {s.H, s.I_TP} or {s.I_TP, s.H}
-    local order = not s.gated and "up" or has.interleaved and "2 i = gate i, 2 i + 1 = up i" or "0 = gate, 1 = up"
-    return {
-        {"gate_up_proj_weight", s.dtype, "in", s.E, says = "of each expert: " .. order, table.unpack(gate_up)},
-        {"down_proj_weight", s.dtype, "in", s.E, says = "of each expert", table.unpack(down)},
-    }
-end
-
 function tensors.biases(s)
     local norm = s.norm == "layer"
     return list(
         s.bias.gate_up and append({"gate_and_up_proj_bias", s.bias_dtype, "in", s.E, says = "added to what the first product gives"},
-            stored.of(s).interleaved and {gates(s) * s.I_TP} or {gates(s), s.I_TP}),
+            {stored.bias(s)}),
         s.bias.down and {"down_proj_bias", s.bias_dtype, "in", s.E, s.H, says = "added to what the second product gives"},
         norm and {"norm_weight", s.bias_dtype, "in", s.E, s.I_TP, says = "factor after the normalisation"},
         norm and {"norm_bias", s.bias_dtype, "in", s.E, s.I_TP, says = "added after the normalisation"})
 end
 
+-- Parameters of the experts: weights, and what else there is.
 function tensors.parameters(s)
-    return append(weights(s), tensors.biases(s))
+    return append(stored.tensors(s), tensors.biases(s))
 end
 
 -- Does the way back read a parameter? Not biases, but where they enter a gradient.
@@ -62,7 +51,7 @@ function tensors.inputs(s)
     return append({
         {"hidden_states", s.dtype, "in", tensors.tokens(s), s.H, says = "rows of tokens" .. (s.skip_token and "" or "; row T is padding")},
         {"expert_affinities_masked", s.affinity_dtype, "in", tensors.flat(s), 1, says = "of token id and expert e at id * E + e"},
-    }, weights(s))
+    }, stored.tensors(s))
 end
 
 function tensors.blocks(s)
@@ -97,10 +86,11 @@ function tensors.gradient(s, of, name)
     return row
 end
 
+-- Those of a list, but of scales. Frozen weights: none.
 function tensors.gradients(s, parameters)
     local out = {}
-    for i, row in ipairs(parameters) do
-        out[i] = tensors.gradient(s, row)
+    for _, row in ipairs(s.weight_grads ~= "none" and parameters or {}) do
+        out[#out + 1] = not row.scale and tensors.gradient(s, row) or nil
     end
     return out
 end

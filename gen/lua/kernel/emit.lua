@@ -10,7 +10,8 @@ local symbols = require "c.symbols"
 
 local emit = {}
 
-local c_of = {i32 = "int32_t", i64 = "int64_t", u8 = "uint8_t", u16 = "uint16_t"}
+local c_of = {i32 = "int32_t", i64 = "int64_t", u8 = "uint8_t", u16 = "uint16_t", u32 = "uint32_t",
+    fp8_e4m3 = "uint8_t", fp8_e5m2 = "uint8_t"}
 for name, row in pairs(dtype) do
     c_of[name] = row.c
 end
