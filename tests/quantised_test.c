@@ -130,23 +130,27 @@ static double nearest(double x)
     return x < 0 ? -best : best;
 }
 
-/* Elements x[i * step], i < 32, that share a scale. */
-static void quantise(double *x, int64_t step, bool wide)
+/* A row of up to 512 elements in blocks of 32: consecutive ones, or 8 of each of 4 parts. */
+static void quantise(double *x, int64_t n, bool parts, bool wide)
 {
-    double amax = 0;
-    for (int i = 0; i < 32; i++)
-        amax = fmax(amax, fabs(x[i * step]));
-    double scale = amax ? ldexp(1, ilogb(amax) - (wide ? 7 : 8)) : 1;
-    for (int i = 0; i < 32; i++)
-        x[i * step] = nearest(x[i * step] / scale) * scale;
+    for (int64_t block = 0; block < n / 32; block++) {
+        int64_t at[32];
+        double amax = 0;
+        for (int64_t i = 0; i < 32; i++) {
+            at[i] = parts ? i / 8 * (n / 4) + block * 8 + i % 8 : block * 32 + i;
+            amax = fmax(amax, fabs(x[at[i]]));
+        }
+        double scale = amax > 0 ? ldexp(1, ilogb(amax) - (wide ? 7 : 8)) : 1;
+        for (int i = 0; i < 32; i++)
+            x[at[i]] = nearest(x[at[i]] / scale) * scale;
+    }
 }
 
-/* One expert, one token: by hand. */
-static void on_the_way(bool wide)
+/* One expert, no gate: by hand. */
+static void on_the_way(enum layout layout, const struct format *f, bool wide)
 {
-    enum { H = 96, I = 64 };
-    struct how w = {
-        .H = H, .I = I, .E = 1, .layout = CONTIGUOUS, .share = GROUP, .format = &formats[3]};
+    enum { H = 512, I = 64 };
+    struct how w = {.H = H, .I = I, .E = 1, .layout = layout, .share = GROUP, .format = f};
     char more[128];
     snprintf(more, sizeof more,
              "dtype f64 top_k 1 affinity.scale none activation relu quantize_activations mxfp8 "
@@ -160,22 +164,20 @@ static void on_the_way(bool wide)
     for (int t = 0; t < 9; t++) {
         double x[H], g[I] = {0}, worst = 0;
         memcpy(x, hidden + t * H, sizeof x);
-        for (int k = 0; k < H; k += 32)
-            quantise(x + k, 1, wide);
-        for (int i = 0; i < I; i++)
+        quantise(x, H, layout == NKI, wide);
+        for (int i = 0; i < I; i++) {
             for (int k = 0; k < H; k++)
                 g[i] += x[k] * W[k * I + i];
-        for (int i = 0; i < I; i++)
             g[i] = fmax(g[i], 0);
-        for (int i = 0; i < I; i += 32)
-            quantise(g + i, 1, wide);
+        }
+        quantise(g, I, layout == NKI, wide);
         for (int h = 0; h < H; h++) {
             double d = 0;
             for (int i = 0; i < I; i++)
                 d += g[i] * D[i * H + h];
             worst = fmax(worst, fabs(d - y[t * H + h]));
         }
-        CHECK(worst < 1e-12, "token %d is off by %g", t, worst);
+        CHECK(worst < 1e-12, "%s, token %d: off by %g", layouts[layout], t, worst);
     }
     CHECK(moegen_rt_problem_tensor(out, "output")->noise > 0, "no noise is told");
     moegen_rt_problem_destroy(p);
@@ -244,8 +246,11 @@ int main(void)
         filled(&formats[f]);
         nan_codes(&formats[f]);
     }
-    on_the_way(false);
-    on_the_way(true);
+    for (int wide = 0; wide < 2; wide++) {
+        on_the_way(CONTIGUOUS, &formats[3], wide);
+        on_the_way(NKI, &formats[3], wide);
+        on_the_way(TRANSPOSED, NULL, wide);
+    }
     refused();
     other_dtypes();
     printf("%d complaints\n", failures);
