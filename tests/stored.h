@@ -84,6 +84,18 @@ struct how {
     enum share share;
 };
 
+/* Is there such a way? Numbers have one share, which says nothing. */
+static bool is_sound(const struct how *w)
+{
+    const struct format *f = w->format;
+    if (!f)
+        return w->layout <= TRANSPOSED && w->share == ROW && !w->shared;
+    if (f->group)
+        return w->share == GROUP &&
+               (w->layout == CONTIGUOUS || (w->layout == NKI && f->scale == e8m0));
+    return w->layout <= TRANSPOSED && (f->fp8 ? w->share != GROUP : w->share == ROW);
+}
+
 /* One tensor of matrices [K][C], parts of `width` columns that start at column `first`. */
 struct piece {
     const char *weight, *scale, *second;
@@ -211,14 +223,13 @@ static double element(const struct how *w, const moegen_rt_tensor *t, int64_t n)
     return w->format ? w->format->value(code_at(t, w->format->bits, n)) : number(t, n);
 }
 
-static double scale_of(const struct how *w, const moegen_rt_problem *p, const struct piece *x,
-                       int64_t e, const struct spot *s)
+/* What scales a spot of expert e; t and second: the tensors of scales. */
+static double scale_of(const struct how *w, const moegen_rt_tensor *t,
+                       const moegen_rt_tensor *second, const struct piece *x, int64_t e,
+                       const struct spot *s)
 {
-    if (!w->format)
+    if (!t)
         return 1;
-    const moegen_rt_tensor *t = moegen_rt_problem_tensor(p, x->scale),
-                           *second = moegen_rt_problem_tensor(p, x->second);
-    CHECK(t && !second == !w->format->second, "scales of %s", x->weight);
     int64_t sets = w->shared ? 1 : w->E, each = moegen_rt_tensor_count(t) / sets;
     int64_t at = (w->shared ? 0 : e * each) + s->scale;
     double scale = w->format->scale ? w->format->scale(((uint8_t *)t->data)[at]) : number(t, at);
@@ -245,8 +256,11 @@ static void add_plain(const struct how *w, const moegen_rt_problem *p, moegen_rt
     int64_t left = moegen_rt_tensor_count(to[0]) + moegen_rt_tensor_count(to[1]);
     for (int i = 0, count = pieces(w, all); i < count; i++) {
         const struct piece *x = &all[i];
-        const moegen_rt_tensor *t = moegen_rt_problem_tensor(p, x->weight);
-        CHECK(t, "no %s", x->weight);
+        const moegen_rt_tensor *t = moegen_rt_problem_tensor(p, x->weight),
+                               *scale = moegen_rt_problem_tensor(p, x->scale),
+                               *second = moegen_rt_problem_tensor(p, x->second);
+        CHECK(t && !scale == !w->format && !second == !(w->format && w->format->second),
+              "tensors of %s", x->weight);
         double *data = to[x->down]->data;
         int64_t columns = x->down ? w->H : C;
         if (!t)
@@ -256,7 +270,7 @@ static void add_plain(const struct how *w, const moegen_rt_problem *p, moegen_rt
             if (s.k < 0)
                 continue;
             data[(e * x->K + s.k) * columns + x->first + s.c] =
-                element(w, t, e * all_ + n) * scale_of(w, p, x, e, &s);
+                element(w, t, e * all_ + n) * scale_of(w, scale, second, x, e, &s);
             left--;
         }
     }

@@ -148,7 +148,6 @@ static void all_formats(void)
 {
     for (int f = 0; f < FORMATS; f++)
         for (int i = 0; i < 2 * 2 * 2 * 2 * 4 * LAYOUTS; i++) {
-            const struct format *format = &formats[f];
             struct how w = {.H = 150,
                             .I = 70,
                             .E = 2,
@@ -158,11 +157,8 @@ static void all_formats(void)
                             .shared = i & 8,
                             .share = (enum share)(i >> 4 & 3),
                             .layout = (enum layout)(i >> 6),
-                            .format = format};
-            bool along = w.layout == CONTIGUOUS || (w.layout == NKI && format->scale == e8m0);
-            if (format->group
-                    ? !along || w.share != GROUP
-                    : w.layout > TRANSPOSED || (format->fp8 ? w.share == GROUP : w.share != ROW))
+                            .format = &formats[f]};
+            if (!is_sound(&w))
                 continue;
             if (w.layout == NKI) {
                 if (w.interleaved && (w.shared || !w.gated || w.separate))
