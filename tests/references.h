@@ -37,7 +37,7 @@ static moegen_rt_problem *outputs(const moegen_rt_problem *p, const char *family
     return out;
 }
 
-static double *data(const moegen_rt_problem *p, const char *name, int64_t *count)
+static inline double *data(const moegen_rt_problem *p, const char *name, int64_t *count)
 {
     static double nothing;
     moegen_rt_tensor *t = moegen_rt_problem_tensor(p, name);

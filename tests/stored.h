@@ -85,7 +85,7 @@ struct how {
 };
 
 /* Is there such a way? Numbers have one share, which says nothing. */
-static bool is_sound(const struct how *w)
+static inline bool is_sound(const struct how *w)
 {
     const struct format *f = w->format;
     if (!f)
@@ -245,7 +245,7 @@ static double scale_of(const struct how *w, const moegen_rt_tensor *t,
 
 /* Adds the matrices as f64 in `plain`: gate_up_proj_weight, down_proj_weight, and the bias of gate
  * and up, if p has one. Every element must be in one place. */
-static void add_plain(const struct how *w, const moegen_rt_problem *p, moegen_rt_problem *q)
+static inline void add_plain(const struct how *w, const moegen_rt_problem *p, moegen_rt_problem *q)
 {
     int64_t gates = w->gated ? 2 : 1, C = gates * w->I;
     int64_t shapes[2][4] = {{w->E, w->H, gates, w->I}, {w->E, w->I, w->H}};
@@ -290,7 +290,7 @@ static int64_t bias_column(const struct how *w, int64_t n)
 }
 
 /* [E][gates * I] of a bias, or its gradient. */
-static void plain_bias(const struct how *w, const moegen_rt_tensor *t, double *to)
+static inline void plain_bias(const struct how *w, const moegen_rt_tensor *t, double *to)
 {
     int64_t C = (w->gated ? 2 : 1) * w->I, each = moegen_rt_tensor_count(t) / w->E;
     for (int64_t e = 0; e < w->E; e++)
@@ -336,8 +336,8 @@ static moegen_rt_problem *stored_problem(const struct how *w, const char *family
 }
 
 /* The same problem with the matrices of the mathematics. */
-static moegen_rt_problem *plain_problem(const struct how *w, const moegen_rt_problem *p,
-                                        const char *more)
+static inline moegen_rt_problem *plain_problem(const struct how *w, const moegen_rt_problem *p,
+                                               const char *more)
 {
     char text[256];
     moegen_rt_problem *q = moegen_rt_problem_create();

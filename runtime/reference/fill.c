@@ -57,21 +57,28 @@ static inline float normal(uint32_t random)
     return quantile[cell] + part * (quantile[cell + 1] - quantile[cell]);
 }
 
-void moegen_rt_normal(moegen_rt_dtype dtype, void *data, size_t n, uint64_t seed, double scale)
+void rt_normal_from(size_t first, moegen_rt_dtype dtype, void *data, size_t n, uint64_t seed,
+                    double scale)
 {
     enum { CHUNK = 1024 };
     float chunk[CHUNK], factor = (float)scale;
-    size_t width = moegen_rt_dtype_of(dtype)->bytes;
+    size_t width = moegen_rt_dtype_of(dtype)->bytes, end = first + n;
     pthread_once(&quantile_once, make_quantiles);
-    for (size_t i = 0; i < n; i += CHUNK) {
-        size_t m = n - i < CHUNK ? n - i : CHUNK;
+    for (size_t i = first & ~(size_t)1; i < end; i += CHUNK) {
+        size_t m = end - i < CHUNK ? end - i : CHUNK, skip = i < first; /* half a pair */
         for (size_t j = 0; j < m; j += 2) { /* one more than m when m is odd */
             uint64_t random = rt_hash(seed, (i + j) / 2);
             chunk[j] = normal((uint32_t)random) * factor;
             chunk[j + 1] = normal((uint32_t)(random >> 32)) * factor;
         }
-        moegen_rt_convert(MOEGEN_RT_F32, chunk, dtype, (char *)data + i * width, m);
+        moegen_rt_convert(MOEGEN_RT_F32, chunk + skip, dtype,
+                          (char *)data + (i + skip - first) * width, m - skip);
     }
+}
+
+void moegen_rt_normal(moegen_rt_dtype dtype, void *data, size_t n, uint64_t seed, double scale)
+{
+    rt_normal_from(0, dtype, data, n, seed, scale);
 }
 
 moegen_rt_status rt_add_normal(moegen_rt_problem *p, const char *name, moegen_rt_dtype dtype,

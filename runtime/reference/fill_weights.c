@@ -22,25 +22,29 @@ static moegen_rt_status fill_numbers(moegen_rt_problem *p, const struct rt_weigh
                                      double scale, moegen_rt_error *err)
 {
     char name[64];
-    moegen_rt_tensor *t;
-    size_t n = (size_t)(w->E * w->K * w->C);
+    size_t n = (size_t)(w->K * w->C);
     snprintf(name, sizeof name, "%s%s", w->whole, after);
     seed = rt_seed(seed, name);
-    char *values = w->canonical ? NULL : malloc(n * moegen_rt_dtype_of(dtype)->bytes);
-    if (!w->canonical && !values)
+    char *values = malloc(n * moegen_rt_dtype_of(dtype)->bytes); /* of an expert */
+    if (!values)
         return rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
-    if (values)
-        moegen_rt_normal(dtype, values, n, seed, scale);
     moegen_rt_status status = MOEGEN_RT_OK;
     for (int i = 0; i < w->count && status == MOEGEN_RT_OK; i++) {
         const struct rt_stored *s = &w->of[i];
+        moegen_rt_tensor *t;
         snprintf(name, sizeof name, "%s%s", s->name, after);
         status = moegen_rt_problem_add(p, name, dtype, s->code.rank, s->code.shape, &t, err);
-        if (status == MOEGEN_RT_OK && values) {
-            memset(t->data, 0, t->bytes); /* what is no element */
-            rt_weights_copy(w, s, dtype, t->data, values, true);
-        } else if (status == MOEGEN_RT_OK)
-            moegen_rt_normal(dtype, t->data, n, seed, scale);
+        if (status != MOEGEN_RT_OK)
+            break;
+        if (w->canonical) {
+            moegen_rt_normal(dtype, t->data, n * (size_t)w->E, seed, scale);
+            break;
+        }
+        memset(t->data, 0, t->bytes); /* what is no element */
+        for (int64_t e = 0; e < w->E; e++) {
+            rt_normal_from((size_t)e * n, dtype, values, n, seed, scale);
+            rt_weights_copy(w, s, e, dtype, t->data, values, true);
+        }
     }
     free(values);
     return status;

@@ -197,8 +197,12 @@ static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_want *want,
  * behind them. */
 static void add_noise(moegen_rt_problem *out)
 {
-    for (size_t i = 0; moegen_rt_problem_at(out, i); i++)
-        moegen_rt_problem_at(out, i)->noise = 1e-3;
+    static const char *const names[] = {"output", "gate_up_activations_T", "down_activations"};
+    for (int i = 0; i < 3; i++) {
+        moegen_rt_tensor *t = moegen_rt_problem_tensor(out, names[i]);
+        if (t)
+            t->noise = 1e-3;
+    }
 }
 
 static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)

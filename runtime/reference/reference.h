@@ -28,6 +28,9 @@ moegen_rt_status rt_input(const moegen_rt_problem *p, const char *name, bool req
                           moegen_rt_error *err);
 /* Element i of an i32 or i64 tensor. */
 int64_t rt_index_at(const moegen_rt_tensor *t, int64_t i);
+/* Elements first .. first+n-1 of what moegen_rt_normal gives. */
+void rt_normal_from(size_t first, moegen_rt_dtype dtype, void *data, size_t n, uint64_t seed,
+                    double scale);
 /* Adds a tensor filled with normal values times scale. */
 moegen_rt_status rt_add_normal(moegen_rt_problem *p, const char *name, moegen_rt_dtype dtype,
                                int rank, const int64_t *shape, uint64_t seed, double scale,
@@ -89,9 +92,9 @@ moegen_rt_status rt_weights_find(const moegen_rt_problem *p, struct rt_weights *
  * until that of another expert is asked for. */
 void rt_weights_of(struct rt_weights *w, int64_t expert, const moegen_rt_tensor **t,
                    int64_t *first);
-/* Copies the columns of all experts' matrices [E][K][C] that a tensor holds, into it or from it. */
-void rt_weights_copy(const struct rt_weights *w, const struct rt_stored *s, moegen_rt_dtype dtype,
-                     void *tensor, void *matrices, bool into_tensor);
+/* Copies the columns of an expert's matrix [K][C] that a tensor holds, into it or from it. */
+void rt_weights_copy(const struct rt_weights *w, const struct rt_stored *s, int64_t expert,
+                     moegen_rt_dtype dtype, void *tensor, void *matrix, bool into_tensor);
 /* Adds the inputs, with normal values times scale: the same matrices, however they are stored. In a
  * format: any codes but those of NaN and infinity, with scales that make the values about as large
  * as that; the same for all layouts where these leave together what shares a scale. */

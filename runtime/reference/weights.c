@@ -39,8 +39,8 @@ COPY(uint16_t)
 COPY(uint32_t)
 COPY(uint64_t)
 
-static void copy(const struct rt_weights *w, const struct rt_stored *s, int64_t e,
-                 moegen_rt_dtype dtype, void *tensor, void *matrix, bool into_tensor)
+void rt_weights_copy(const struct rt_weights *w, const struct rt_stored *s, int64_t e,
+                     moegen_rt_dtype dtype, void *tensor, void *matrix, bool into_tensor)
 {
     switch (moegen_rt_dtype_of(dtype)->bytes) {
     case 1:
@@ -56,14 +56,6 @@ static void copy(const struct rt_weights *w, const struct rt_stored *s, int64_t 
         copy_uint64_t(w, s, e, tensor, matrix, into_tensor);
         break;
     }
-}
-
-void rt_weights_copy(const struct rt_weights *w, const struct rt_stored *s, moegen_rt_dtype dtype,
-                     void *tensor, void *matrices, bool into_tensor)
-{
-    size_t bytes = (size_t)(w->K * w->C) * moegen_rt_dtype_of(dtype)->bytes;
-    for (int64_t e = 0; e < w->E; e++)
-        copy(w, s, e, dtype, tensor, (char *)matrices + (size_t)e * bytes, into_tensor);
 }
 
 /* ---- reading ---- */
@@ -172,8 +164,8 @@ void rt_weights_of(struct rt_weights *w, int64_t expert, const moegen_rt_tensor 
         if (w->format)
             decode(w, &w->of[i], expert);
         else
-            copy(w, &w->of[i], expert, w->matrix.dtype, w->of[i].codes->data, w->matrix.data,
-                 false);
+            rt_weights_copy(w, &w->of[i], expert, w->matrix.dtype, w->of[i].codes->data,
+                            w->matrix.data, false);
     }
     w->expert = expert;
 }
@@ -193,6 +185,15 @@ void rt_weights_free(struct rt_weights *w)
 
 /* ---- gradients ---- */
 
+/* The gradients of all experts, into the outputs or from them. */
+static void copy_gradients(struct rt_weights *w, bool into_outputs)
+{
+    for (int i = 0; i < w->count; i++)
+        for (int64_t e = 0; e < w->E; e++)
+            rt_weights_copy(w, &w->of[i], e, MOEGEN_RT_F64, w->sum[i],
+                            w->gradient + e * w->K * w->C, into_outputs);
+}
+
 static void gradient_name(const struct rt_stored *s, char name[64])
 {
     snprintf(name, 64, "%s_grad", s->name);
@@ -202,30 +203,26 @@ moegen_rt_status rt_weights_gradient(const moegen_rt_problem *p, moegen_rt_probl
                                      struct rt_weights *w, double **data, moegen_rt_error *err)
 {
     char name[64];
-    double *sums[2];
     bool transposed =
         w->K > 1 && strcmp(moegen_rt_problem_text(p, "weights.layout", "plain"), "transposed") == 0;
     for (int i = 0; i < w->count; i++) {
         const struct rt_place *to = &w->of[i].code;
         gradient_name(&w->of[i], name);
-        TRY(rt_gradient(p, out, name, to->rank, to->shape, &sums[i], err));
+        TRY(rt_gradient(p, out, name, to->rank, to->shape, &w->sum[i], err));
         moegen_rt_problem_tensor(out, name)->across = transposed;
     }
-    *data = sums[0];
+    *data = w->sum[0];
     if (w->canonical)
         return MOEGEN_RT_OK;
     *data = w->gradient = malloc((size_t)(w->E * w->K * w->C) * sizeof **data);
     if (!*data)
         return rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
-    for (int i = 0; i < w->count; i++) {
-        w->sum[i] = sums[i];
-        rt_weights_copy(w, &w->of[i], MOEGEN_RT_F64, sums[i], *data, false);
-    }
+    copy_gradients(w, false);
     return MOEGEN_RT_OK;
 }
 
 void rt_weights_give(struct rt_weights *w)
 {
-    for (int i = 0; i < w->count && w->gradient; i++)
-        rt_weights_copy(w, &w->of[i], MOEGEN_RT_F64, w->sum[i], w->gradient, true);
+    if (w->gradient)
+        copy_gradients(w, true);
 }
