@@ -165,7 +165,7 @@ static void all_formats(void)
                 if (w.interleaved && (w.shared || !w.gated || w.separate))
                     continue; /* gate and up have an extent: there is no order */
                 w.H = w.shared ? 1024 : 512;
-                w.I = w.gated && !w.shared && !w.interleaved ? 600 : 36;
+                w.I = w.gated && !w.shared && !w.interleaved && !w.separate ? 600 : 36;
             }
             format_case(&w);
         }

@@ -6,7 +6,7 @@
  * names, random, in the spec's dtypes) and rt_compute_NAME (adds every output as f64, from
  * SEMANTICS.md and never from the templates); add RT_FAMILY(NAME) to reference.h and
  * ROW(NAME) below. CMake picks the file up by itself. Helpers: fill.c for any family, moe.c for the
- * moe_ ones.
+ * moe_ ones, weights.c for experts' matrices in any layout and format.
  */
 #include <string.h>
 

@@ -238,15 +238,17 @@ static const struct layout {
     bool (*holds)(const struct rt_format *f);
     places *codes, *scales, *bias; /* scales NULL: by what shares one */
 } layouts[] = {
-    /* name          H  I  lanes  holds    codes       scales      bias */
-    {"plain", 1, 1, 1, single, plain, NULL, plain},
-    {"transposed", 1, 1, 1, single, transposed, NULL, plain},
-    {"contiguous", 1, 1, 0, grouped, contiguous, NULL, plain},
-    {"nki", TILE, LANES, LANES, powers, nki, nki_scales, nki_bias},
+    /* clang-format off */
+    /* name        of_H  of_I   lanes  holds    codes       scales      bias */
+    {"plain",      1,    1,     1,     single,  plain,      NULL,       plain},
+    {"transposed", 1,    1,     1,     single,  transposed, NULL,       plain},
+    {"contiguous", 1,    1,     0,     grouped, contiguous, NULL,       plain},
+    {"nki",        TILE, LANES, LANES, powers,  nki,        nki_scales, nki_bias},
+    /* clang-format on */
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
-/* Tensors of a kind: joined, and of gate and up apart; what its gate_up_order leaves in turn. */
+/* Names of a kind's tensors, and of those of gate and up apart. */
 struct names {
     const char *weight, *scale, *second;
 };
