@@ -236,10 +236,11 @@ typedef struct moegen_rt_want {
 /* One family. Both functions read the problem's parameters (H, I_TP, E, top_k, ...).
  * fill: adds all input tensors of the family's kernel in the spec's dtypes (tensors of the same
  *   names are replaced).
- * compute: reads the problem's inputs (any float dtype, decoded exactly) and adds the outputs to
- *   `out` as f64 tensors, under the kernel's output names and shapes, pure float64 arithmetic; NaN
- *   marks what is not to be compared. Bad shapes, indices out of range: a sentence, and `out` may
- *   hold some outputs. Thread-safe over one problem. */
+ * compute: reads the problem's inputs (any float dtype, weights also in the formats and layouts
+ * that the parameters weights.dtype, weights.layout, ... name; decoded exactly) and adds the
+ * outputs to `out` as f64 tensors, under the kernel's output names and shapes, pure float64
+ * arithmetic; NaN marks what is not to be compared. Bad shapes, indices out of range: a sentence,
+ * and `out` may hold some outputs. Thread-safe over one problem. */
 typedef struct moegen_rt_reference {
     const char *family;
     moegen_rt_status (*fill)(moegen_rt_problem *problem, const moegen_rt_fill *how,

@@ -170,6 +170,9 @@ int main(void)
     empty_experts();
     parts_and_sums("moe_backward", "checkpoint saved");
     parts_and_sums("moe_backward", "checkpoint recompute affinity.on intermediate");
+    parts_and_sums("moe_backward", "checkpoint recompute weights.layout transposed "
+                                   "weights.gate_up_order interleaved");
+    parts_and_sums("moe_backward", "weights.layout transposed weights.gate_up separate");
     parts_and_sums("mlp_backward", "activation gelu");
     parts_and_sums("grouped_gemm", "op dW permute y");
     parts_and_sums("grouped_gemm", "op dX permute x");

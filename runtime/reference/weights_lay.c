@@ -93,11 +93,6 @@ static void contiguous(const struct matrix *x, struct rt_place *p)
  * TILE; with S columns in it, r = i - n * TILE is (r mod S/4, r div S/4) = (p, q) of down's. */
 enum { TILE = 512, LANES = 4, DEEP = 128, RUN = 8 /* p that share a scale, with all q */ };
 
-static int64_t tiles(int64_t n)
-{
-    return ceil_div(n, TILE);
-}
-
 static int64_t tile_rows(int64_t n)
 {
     return n < TILE ? n / LANES : DEEP;
@@ -123,7 +118,7 @@ static struct coordinates of_intermediate(int64_t i, int64_t I)
 static void nki_places(const struct matrix *x, struct rt_place *p, int64_t run, int64_t lanes)
 {
     bool down = x->kind == RT_DOWN;
-    int64_t deep = tiles(x->K), across = x->parts * deep * x->width;
+    int64_t deep = ceil_div(x->K, TILE), across = x->parts * deep * x->width;
     extent(p, ceil_div(down ? tile_rows(x->K) : DEEP, run));
     parts_of(x, p);
     extent(p, deep);
@@ -149,7 +144,7 @@ static void nki_scales(const struct matrix *x, struct rt_place *p)
 /* [rows of p][parts][tiles][4] */
 static void nki_bias(const struct matrix *x, struct rt_place *p)
 {
-    int64_t wide = tiles(x->width), rows = tile_rows(x->width);
+    int64_t wide = ceil_div(x->width, TILE), rows = tile_rows(x->width);
     extent(p, rows);
     extent(p, x->parts);
     extent(p, wide);
