@@ -81,13 +81,14 @@ end
 local function constants(spec, plan)
     local lanes, gates = plan.isa.lanes, spec.gated and 2 or 1
     local hk, gk = deep(spec, plan)
+    local prows = math.max(spec.I_TP + 1, round_up(spec.I_TP, plan.vectors * lanes))
     local xrows, partials = math.max(hk, round_up(spec.H + 1, lanes)), (math.max(spec.I_TP, spec.H) + lanes - 1) // lanes
     return plans.append({
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
         {"B", spec.block_size, "slots of a block"}, {"GATES", gates, "gate and up, or up alone"},
         {"HK", hk, "rows of a panel over H, full panels of k"}, {"GK", gk, "rows of a panel over gate and up"},
         {"XROWS", xrows, "rows of a panel of X: one more than H, of ones"},
-        {"PROWS", math.max(spec.I_TP + 1, round_up(spec.I_TP, plan.vectors * lanes)), "rows of a panel of p: one more than I, of affinities"},
+        {"PROWS", prows, "rows of a panel of p: one more than I, of affinities"},
         {"PARTIALS", partials, "parts of the affinity's gradient"},
     }, panels.constants(plan, widest(spec, plan), spec.weight_grads == "all" and dtype[spec.output_dtype].size))
 end
@@ -96,7 +97,8 @@ local function tiles(spec, plan, names, cfg)
     local has, io, bias, dx = names.has, dtype[spec.dtype], dtype[spec.bias_dtype], dtype[spec.hidden_grad_dtype]
     local lanes, whole, f32 = cfg.isa.lanes, spec.H >= cfg.isa.lanes, dtype.f32
     local width = plan.vectors * lanes
-    local through = {scaled = has.post, affinity_sums = has.affinity_sums, apart = names.dots and has.again, step = has.interleaved and 2 or 1}
+    local through = {scaled = has.post, affinity_sums = has.affinity_sums, apart = names.dots and has.again,
+        step = has.interleaved and 2 or 1}
     return plans.append(panels.tiles(names, cfg, plan), plans.list(
         has.again and epilogue.bounded(cfg, through.step),
         not has.again and spec.block_size >= lanes and rows.column(cfg, io, "column", through.step * width, names.dots),
@@ -153,10 +155,10 @@ function backward.names(spec, plan, job)
     }
     panels.products(names, cfg, plan, totals)
     if has.gradients then
-        local both, bias = gates * spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil
+        local both, one = gates * spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil
         panels.gradients(names, cfg, plan, out, {add = has.add,
             columns = has.transposed and {spec.H, spec.I_TP, has.bias_up and both or spec.H} or {both, spec.H},
-            rows = has.transposed and {both, spec.H, bias} or {spec.H, spec.I_TP, bias}})
+            rows = has.transposed and {both, spec.H, one} or {spec.H, spec.I_TP, one}})
     end
     work.phases(names, has)
     work.space(names, has)

@@ -20,7 +20,8 @@ function by_rows.takes(spec)
     return stored.of(spec).transposed
 end
 
-by_rows.rule = {"norm", function(s) return s.norm == "none" or not by_rows.takes(s) end, "{norm} needs weights.layout = plain, here {weights.layout}"}
+by_rows.rule = {"norm", function(s) return s.norm == "none" or not by_rows.takes(s) end,
+    "{norm} needs weights.layout = plain, here {weights.layout}"}
 
 function by_rows.plan(plan, spec, shape, info)
     dot.choose(plan, spec, info)

@@ -30,7 +30,8 @@ local function unzip(p, x, y)
 end
 
 -- P = act(g) * u, with bias, clamps and offset before and the affinity after as the spec says.
--- has.interleaved: sums are of gate and up in turn. With a checkpoint, S is overwritten by g and u as the activation saw them. raw: P = u, for another tile to finish.
+-- has.interleaved: sums are of gate and up in turn. With a checkpoint, S is overwritten by g and u as the activation saw them.
+-- raw: P = u, for another tile to finish.
 -- cfg: isa, prefix, vectors, stride (of P, floats); spec: activation, gated, clamp, up_offset; has: bias, affinity, checkpoint
 -- pairs: P is rounded to this row of dtype.lua (nil: it is f32)
 function epilogue.intermediate(cfg, spec, has, pairs)

@@ -133,7 +133,8 @@ end
 -- how: dtype (of S), stride (between rows of S, elements; nil: the parameter ld, and `back` leads from a square's last row to the
 -- next square), pitch, along (from a square of S to the next), step (of T); apart: a square takes every other group of 4 rows
 -- of S; pairs: a square has as many columns as fit into the lanes, see quantise.per_lane; words: lanes stay what they are, pairs of
--- dtype; joined: so they are, of two rows each; fetch: the parameter `ahead` leads from a row of S to one that comes later; s_units, t_units: see coordinate.lua
+-- dtype; joined: so they are, of two rows each; fetch: the parameter `ahead` leads from a row of S to one that comes later;
+-- s_units, t_units: see coordinate.lua
 function rows.squares(cfg, name, how)
     local lanes, per_lane = cfg.isa.lanes, how.pairs and quantise.per_lane(how.dtype) or 1
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose n squares of %d x %d."):format(lanes, per_lane * lanes)})
