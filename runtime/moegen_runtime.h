@@ -205,11 +205,24 @@ MOEGEN_RT_API int moegen_rt_problem_bool(const moegen_rt_problem *problem, const
 MOEGEN_RT_API moegen_rt_status moegen_rt_safetensors_read(const char *path,
                                                           moegen_rt_problem *problem,
                                                           moegen_rt_error *err);
+/* The same, and the texts of __metadata__ become parameters of `metadata`, at most 16384; a value
+ * over 256 bytes reads as "", and a text whose name is over 256 bytes is left out. After a failure
+ * some may be set. */
+MOEGEN_RT_API moegen_rt_status moegen_rt_safetensors_read_with(const char *path,
+                                                               moegen_rt_problem *problem,
+                                                               moegen_rt_problem *metadata,
+                                                               moegen_rt_error *err);
 /* Writes tensors in the order given. The file appears whole under its name or not at all: it is
  * written beside it and renamed. Names must be unique, UTF-8, without control characters. */
 MOEGEN_RT_API moegen_rt_status moegen_rt_safetensors_write(const char *path,
                                                            const moegen_rt_tensor *tensors,
                                                            size_t count, moegen_rt_error *err);
+/* The same with the parameters of `metadata` (NULL: none), which are UTF-8, as __metadata__. */
+MOEGEN_RT_API moegen_rt_status moegen_rt_safetensors_write_with(const char *path,
+                                                                const moegen_rt_tensor *tensors,
+                                                                size_t count,
+                                                                const moegen_rt_problem *metadata,
+                                                                moegen_rt_error *err);
 
 /* ---- reference.c: inputs to try a family on, and its mathematics in float64 ---------------- */
 

@@ -301,6 +301,15 @@ int moegen_rt_problem_bool(const moegen_rt_problem *p, const char *key, int othe
     return strcmp(text, "true") == 0 ? 1 : strcmp(text, "false") == 0 ? 0 : otherwise;
 }
 
+bool rt_problem_param(const moegen_rt_problem *p, size_t i, const char **key, const char **value)
+{
+    if (i >= p->params)
+        return false;
+    *key = p->param[i].key;
+    *value = p->param[i].value;
+    return true;
+}
+
 moegen_rt_status rt_problem_params(moegen_rt_problem *to, const moegen_rt_problem *from,
                                    moegen_rt_error *err)
 {

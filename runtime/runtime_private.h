@@ -27,6 +27,8 @@ moegen_rt_status rt_problem_move(moegen_rt_problem *to, moegen_rt_problem *from,
 /* Sets all parameters of `from` in `to`. */
 moegen_rt_status rt_problem_params(moegen_rt_problem *to, const moegen_rt_problem *from,
                                    moegen_rt_error *err);
+/* The i-th parameter; false past the end. */
+bool rt_problem_param(const moegen_rt_problem *p, size_t i, const char **key, const char **value);
 
 /* ---- tensor.c ---- */
 
@@ -47,11 +49,12 @@ struct rt_entry {
     uint64_t begin, end; /* bytes of the data section */
 };
 /* Reads the JSON text of a header (text[len] is readable) and checks every entry against the
- * others and against data_bytes, the length of the data section. `path` is for messages. The caller
- * frees *entries with rt_entries_free, also after a failure. */
+ * others and against data_bytes, the length of the data section. `path` is for messages. Texts of
+ * __metadata__ become parameters of `metadata`, unless NULL. The caller frees *entries with
+ * rt_entries_free, also after a failure. */
 moegen_rt_status rt_header_parse(const char *path, const char *text, size_t len,
                                  uint64_t data_bytes, struct rt_entry **entries, size_t *count,
-                                 moegen_rt_error *err);
+                                 moegen_rt_problem *metadata, moegen_rt_error *err);
 void rt_entries_free(struct rt_entry *entries, size_t count);
 
 /* ---- json.c ---- */

@@ -72,6 +72,12 @@ static moegen_rt_status read_header(int fd, const char *path, char **text, uint6
 moegen_rt_status moegen_rt_safetensors_read(const char *path, moegen_rt_problem *problem,
                                             moegen_rt_error *err)
 {
+    return moegen_rt_safetensors_read_with(path, problem, NULL, err);
+}
+
+moegen_rt_status moegen_rt_safetensors_read_with(const char *path, moegen_rt_problem *problem,
+                                                 moegen_rt_problem *metadata, moegen_rt_error *err)
+{
     char *text = NULL;
     struct rt_entry *entries = NULL;
     size_t count = 0;
@@ -84,7 +90,8 @@ moegen_rt_status moegen_rt_safetensors_read(const char *path, moegen_rt_problem 
     status = read_header(fd, path, &text, &len, &total, err);
     if (status != MOEGEN_RT_OK)
         goto out;
-    status = rt_header_parse(path, text, (size_t)len, total - 8 - len, &entries, &count, err);
+    status =
+        rt_header_parse(path, text, (size_t)len, total - 8 - len, &entries, &count, metadata, err);
     if (status != MOEGEN_RT_OK)
         goto out;
     fresh = moegen_rt_problem_create();
@@ -134,12 +141,34 @@ static moegen_rt_status check_name(const char *path, const moegen_rt_tensor *ten
     return MOEGEN_RT_OK;
 }
 
-static void print_entry(FILE *f, const moegen_rt_tensor *t, uint64_t begin)
+static void print_string(FILE *f, const char *text)
 {
     fputc('"', f);
-    for (const char *c = t->name; *c; c++)
-        fprintf(f, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
-    fprintf(f, "\":{\"dtype\":\"%s\",\"shape\":[", moegen_rt_dtype_of(t->dtype)->safetensors);
+    for (const char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20)
+            fprintf(f, "\\u%04x", *c);
+        else
+            fprintf(f, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
+    fputc('"', f);
+}
+
+static void print_metadata(FILE *f, const moegen_rt_problem *metadata)
+{
+    const char *key, *value;
+    fputs("\"__metadata__\":{", f);
+    for (size_t i = 0; rt_problem_param(metadata, i, &key, &value); i++) {
+        fputs(i ? "," : "", f);
+        print_string(f, key);
+        fputc(':', f);
+        print_string(f, value);
+    }
+    fputc('}', f);
+}
+
+static void print_entry(FILE *f, const moegen_rt_tensor *t, uint64_t begin)
+{
+    print_string(f, t->name);
+    fprintf(f, ":{\"dtype\":\"%s\",\"shape\":[", moegen_rt_dtype_of(t->dtype)->safetensors);
     for (int d = 0; d < t->rank; d++)
         fprintf(f, "%s%lld", d ? "," : "", (long long)t->shape[d]);
     fprintf(f, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)begin,
@@ -164,8 +193,8 @@ static void begins(const moegen_rt_tensor *tensors, size_t count, uint64_t *begi
 }
 
 /* The file's first bytes: length, header, padding to 8. NULL when there is no memory. */
-static char *make_header(const moegen_rt_tensor *tensors, size_t count, const uint64_t *begin,
-                         size_t *bytes)
+static char *make_header(const moegen_rt_tensor *tensors, size_t count,
+                         const moegen_rt_problem *metadata, const uint64_t *begin, size_t *bytes)
 {
     char *at = NULL;
     uint64_t len = 0;
@@ -174,8 +203,10 @@ static char *make_header(const moegen_rt_tensor *tensors, size_t count, const ui
         return NULL;
     fwrite(&len, sizeof len, 1, f);
     fputc('{', f);
+    if (metadata)
+        print_metadata(f, metadata);
     for (size_t i = 0; i < count; i++) {
-        if (i)
+        if (i || metadata)
             fputc(',', f);
         print_entry(f, &tensors[i], begin[i]);
     }
@@ -228,6 +259,13 @@ static bool write_parts(int fd, const char *header, size_t header_bytes,
 moegen_rt_status moegen_rt_safetensors_write(const char *path, const moegen_rt_tensor *tensors,
                                              size_t count, moegen_rt_error *err)
 {
+    return moegen_rt_safetensors_write_with(path, tensors, count, NULL, err);
+}
+
+moegen_rt_status moegen_rt_safetensors_write_with(const char *path, const moegen_rt_tensor *tensors,
+                                                  size_t count, const moegen_rt_problem *metadata,
+                                                  moegen_rt_error *err)
+{
     for (size_t i = 0; i < count; i++) {
         moegen_rt_status status = check_name(path, tensors, i, err);
         if (status != MOEGEN_RT_OK)
@@ -242,7 +280,7 @@ moegen_rt_status moegen_rt_safetensors_write(const char *path, const moegen_rt_t
     size_t *order = malloc((count + 1) * sizeof *order);
     if (begin && order) {
         begins(tensors, count, begin, order);
-        header = make_header(tensors, count, begin, &header_bytes);
+        header = make_header(tensors, count, metadata, begin, &header_bytes);
     }
     if (!header) {
         rt_fail(err, status, "%s: out of memory", path);

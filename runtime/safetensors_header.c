@@ -12,7 +12,7 @@
 
 #include "runtime_private.h"
 
-enum { MAX_TENSORS = 16384 };
+enum { MAX_TENSORS = 16384, MAX_TEXTS = 16384 };
 
 static bool no_memory(struct rt_scan *s)
 {
@@ -20,17 +20,25 @@ static bool no_memory(struct rt_scan *s)
     return false;
 }
 
-static bool metadata(struct rt_scan *s)
+static bool metadata(struct rt_scan *s, moegen_rt_problem *to)
 {
+    char key[sizeof s->string];
+    int texts = 0;
     if (!rt_scan_expect(s, '{', "after \"__metadata__\""))
         return false;
     if (rt_scan_take(s, '}'))
         return true;
     do {
-        if (!rt_scan_string(s, true, "in __metadata__") ||
-            !rt_scan_expect(s, ':', "in __metadata__") ||
+        if (!rt_scan_string(s, true, "in __metadata__"))
+            return false;
+        memcpy(key, s->string, sizeof key);
+        if (!rt_scan_expect(s, ':', "in __metadata__") ||
             !rt_scan_string(s, true, "in __metadata__"))
             return false;
+        if (to && ++texts > MAX_TEXTS)
+            return rt_scan_bad(s, "more than %d texts in __metadata__", MAX_TEXTS);
+        if (to && *key && moegen_rt_problem_set(to, key, s->string))
+            return no_memory(s);
     } while (rt_scan_take(s, ','));
     return rt_scan_expect(s, '}', "after __metadata__");
 }
@@ -170,7 +178,7 @@ static bool layout(struct rt_scan *s, struct rt_entry *entries, size_t count, ui
 
 moegen_rt_status rt_header_parse(const char *path, const char *text, size_t len,
                                  uint64_t data_bytes, struct rt_entry **entries, size_t *count,
-                                 moegen_rt_error *err)
+                                 moegen_rt_problem *texts, moegen_rt_error *err)
 {
     struct rt_scan scan = {.path = path, .start = text, .at = text, .end = text + len, .err = err};
     struct rt_scan *s = &scan;
@@ -189,7 +197,8 @@ moegen_rt_status rt_header_parse(const char *path, const char *text, size_t len,
             if (is_metadata && has_metadata)
                 return rt_scan_bad(s, "__metadata__ twice"), s->status;
             has_metadata |= is_metadata;
-            if (is_metadata ? !metadata(s) : !next_entry(s, entries, count, &room, data_bytes))
+            if (is_metadata ? !metadata(s, texts)
+                            : !next_entry(s, entries, count, &room, data_bytes))
                 return s->status;
         } while (rt_scan_take(s, ','));
         if (!rt_scan_expect(s, '}', "at the end"))

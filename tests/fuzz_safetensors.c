@@ -47,13 +47,15 @@ static void try_header(const char *text, size_t len)
         struct rt_entry *entries = NULL;
         size_t count = 0;
         moegen_rt_error err = {""};
+        moegen_rt_problem *texts = i % 2 ? moegen_rt_problem_create() : NULL;
         moegen_rt_status status =
-            rt_header_parse("fuzz", copy, len, sizes[i], &entries, &count, &err);
+            rt_header_parse("fuzz", copy, len, sizes[i], &entries, &count, texts, &err);
         if (status == MOEGEN_RT_OK)
             check_entries(entries, count, sizes[i]);
         else
             require(strncmp(err.text, "fuzz: ", 6) == 0 && err.text[6], "a refusal says why");
         rt_entries_free(entries, count);
+        moegen_rt_problem_destroy(texts);
     }
     free(copy);
 }

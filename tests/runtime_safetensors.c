@@ -185,6 +185,38 @@ static void round_trip(void)
     moegen_rt_problem_destroy(q);
 }
 
+/* Texts of __metadata__ come back; what is too long reads as empty. */
+static void metadata(void)
+{
+    static const char *const texts[][2] = {
+        {"format", "pt"}, {"a \"quoted\\ name", "line\n\xc3\xa9\t"}, {"empty", ""}};
+    moegen_rt_problem *p = moegen_rt_problem_create(), *q = moegen_rt_problem_create();
+    moegen_rt_error err = {""};
+    int64_t shape[1] = {3};
+    moegen_rt_tensor *t;
+    char longer[400];
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    CHECK(!moegen_rt_problem_add(p, "t", MOEGEN_RT_U8, 1, shape, &t, &err), "%s", err.text);
+    memset(t->data, 7, 3);
+    for (int i = 0; i < 3; i++)
+        moegen_rt_problem_set(p, texts[i][0], texts[i][1]);
+    moegen_rt_problem_set(p, "long", longer);
+    moegen_rt_problem_set(p, longer, "of a name too long");
+    for (size_t count = 0; count < 2; count++) {
+        CHECK(!moegen_rt_safetensors_write_with(path, t, count, p, &err), "%s", err.text);
+        CHECK(!moegen_rt_safetensors_read_with(path, q, q, &err), "%s", err.text);
+        CHECK((moegen_rt_problem_tensor(q, "t") != NULL) == (count == 1), "tensors");
+        for (int i = 0; i < 3; i++)
+            CHECK(strcmp(moegen_rt_problem_text(q, texts[i][0], "-"), texts[i][1]) == 0, "%s",
+                  texts[i][0]);
+        CHECK(strcmp(moegen_rt_problem_text(q, "long", "-"), "") == 0, "a long text");
+        CHECK(!moegen_rt_problem_text(q, longer, NULL), "a long name");
+    }
+    moegen_rt_problem_destroy(p);
+    moegen_rt_problem_destroy(q);
+}
+
 /* Random damage to a good header must give an answer, whatever it is. */
 static void fuzz(int rounds)
 {
@@ -239,6 +271,7 @@ int main(void)
     refusals();
     accepted();
     round_trip();
+    metadata();
     fuzz(5000);
     nothing_left_behind();
     unlink(path);
