@@ -111,8 +111,43 @@ uint32_t rt_format_scale_code(const struct rt_format *f, enum rt_rule rule, doub
 /* Puts the code of a scale at number i of a run of scales. */
 void rt_format_put_scale(const struct rt_format *f, void *scales, int64_t i, uint32_t code);
 /* Codes of n values: element code of x / (scale * second), the quotient in double; zeros where the
- * scale is 0 or NaN. They go to codes first .. first+n-1 of a run. */
+ * scale is 0 or NaN, with the sign of x where it is finite. They go to codes first .. first+n-1 of
+ * a run. */
 void rt_format_encode(const struct rt_format *f, const double *x, int64_t n, double scale,
                       double second, void *codes, int64_t first);
+
+/* ---- the same for much f32: format_rows.c ----
+ *
+ * The same codes and, rounded once, the same values. A scale is given by what x is multiplied by:
+ * `inverse` is 1 / (scale * second) in double, 0 where that is 0 or NaN. */
+
+struct rt_rows {
+    const struct rt_format *format;
+    bool exact;         /* f32 holds x * inverse, and an element times its scale */
+    float element[512]; /* of a code of 8 bits; of a byte of 2 codes: both */
+    void (*codes)(const struct rt_coding *c, const float *q, int64_t n, uint8_t *to);
+};
+void rt_rows_open(struct rt_rows *r, const struct rt_format *f);
+double rt_rows_inverse(double scale, double second);
+
+/* Magnitudes as bits of f32 without sign, in whose order they are; 0x7f800000 and above: infinite
+ * or NaN. The largest of n; and most[i] raised to that of x[i]. */
+uint32_t rt_rows_most(const float *x, int64_t n);
+void rt_rows_raise(const float *x, int64_t n, uint32_t *most);
+/* Such a magnitude for rt_format_scale_code. */
+double rt_rows_amax(uint32_t most);
+
+/* q = x * inverse, for rt_rows_codes: f32 that rounds on as the quotient in double does. */
+void rt_rows_scale(const struct rt_rows *r, const float *x, int64_t n, double inverse, float *q);
+void rt_rows_scale_each(const float *x, int64_t n, const double *inverse, float *q);
+/* Codes of n quotients, an even number where two share a byte. `byte` has room for n bytes. */
+void rt_rows_codes(const struct rt_rows *r, const float *q, int64_t n, void *codes, uint8_t *byte);
+
+/* Elements of n codes, an even number where two share a byte. */
+void rt_rows_elements(const struct rt_rows *r, const void *codes, int64_t n, float *to);
+/* Elements times scale * second, rounded once to dtype (f32, bf16, f16). `space` has room for n
+ * floats. */
+void rt_rows_values(const struct rt_rows *r, const float *element, int64_t n, double by,
+                    moegen_rt_dtype dtype, void *to, float *space);
 
 #endif

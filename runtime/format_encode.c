@@ -66,7 +66,7 @@ void rt_format_encode(const struct rt_format *f, const double *x, int64_t n, dou
 {
     double by = scale * second;
     for (int64_t i = 0; i < n; i++) {
-        double q = isnan(by) ? 0 : by == 0 ? 0 * x[i] : x[i] / by;
+        double q = by > 0 ? x[i] / by : isfinite(x[i]) ? 0 * x[i] : 0;
         put_code(f->element, codes, first + i, f->element->code(q));
     }
 }

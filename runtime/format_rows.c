@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * format_rows.c - many values of f32 to codes of a format and back, by loops that compilers turn
+ * into vectors: LANES elements each, no branches.
+ *
+ * A quotient x / by is taken as x * (1 / by) in double, whose error is below 2^-51. Numbers of 24
+ * bits over numbers of 28 come no nearer than 2^-39 to a tie of 8 bits without being one, so that
+ * rounding to 40 bits finds the ties, and what is left is as far on one side as the true quotient.
+ * It then goes to f32 by rounding to odd: cut off, with the last bit set if anything was. Such an
+ * f32 rounds on to fewer bits as the quotient itself does.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "format.h"
+
+enum { LANES = 16 };
+#define EACH for (int j = 0; j < LANES; j++)
+
+static inline uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* A number times an inverse of 0 because no scale is of use to it. */
+static inline float number(float q)
+{
+    return q == q ? q : 0;
+}
+
+/* To f32 by rounding to odd; if `snap`, first to 40 bits and the nearest. */
+static inline float odd(double q, bool snap)
+{
+    const uint64_t low = ((uint64_t)1 << 29) - 1; /* bits that f32 has not */
+    uint64_t raw;
+    memcpy(&raw, &q, sizeof raw);
+    if (snap)
+        raw = (raw + 0x800) & ~(uint64_t)0xfff;
+    raw = (raw & ~low) | (((raw & low) + low) & (low + 1));
+    memcpy(&q, &raw, sizeof q);
+    return (float)q;
+}
+
+/* ---- magnitudes ---- */
+
+uint32_t rt_rows_most(const float *x, int64_t n)
+{
+    int32_t most[LANES] = {0}; /* no sign: their order as integers is that of the numbers */
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        EACH
+        {
+            int32_t size = (int32_t)(bits_of(x[i + j]) & INT32_MAX);
+            most[j] = size > most[j] ? size : most[j];
+        }
+    }
+    for (; i < n; i++) {
+        int32_t size = (int32_t)(bits_of(x[i]) & INT32_MAX);
+        most[0] = size > most[0] ? size : most[0];
+    }
+    for (int j = 1; j < LANES; j++)
+        most[0] = most[j] > most[0] ? most[j] : most[0];
+    return (uint32_t)most[0];
+}
+
+static inline void raise_one(float x, uint32_t *most)
+{
+    int32_t size = (int32_t)(bits_of(x) & INT32_MAX), old = (int32_t)*most;
+    *most = (uint32_t)(size > old ? size : old);
+}
+
+void rt_rows_raise(const float *restrict x, int64_t n, uint32_t *restrict most)
+{
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        EACH raise_one(x[i + j], &most[i + j]);
+    for (; i < n; i++)
+        raise_one(x[i], &most[i]);
+}
+
+double rt_rows_amax(uint32_t most)
+{
+    return most >= 0x7f800000 ? (double)NAN : (double)float_of(most);
+}
+
+/* ---- quotients ---- */
+
+double rt_rows_inverse(double scale, double second)
+{
+    double by = scale * second;
+    return by > 0 ? 1 / by : 0;
+}
+
+void rt_rows_scale(const struct rt_rows *r, const float *restrict x, int64_t n, double inverse,
+                   float *restrict q)
+{
+    const float power = (float)inverse;
+    int64_t i = 0;
+    if (r->exact)
+        for (; i + LANES <= n; i += LANES)
+            EACH q[i + j] = number(x[i + j] * power);
+    else
+        for (; i + LANES <= n; i += LANES)
+            EACH q[i + j] = number(odd((double)x[i + j] * inverse, true));
+    for (; i < n; i++)
+        q[i] = number(odd((double)x[i] * inverse, true));
+}
+
+void rt_rows_scale_each(const float *restrict x, int64_t n, const double *restrict inverse,
+                        float *restrict q)
+{
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        EACH q[i + j] = number(odd((double)x[i + j] * inverse[i + j], true));
+    for (; i < n; i++)
+        q[i] = number(odd((double)x[i] * inverse[i], true));
+}
+
+/* ---- codes ---- */
+
+/* A float of sign, exponent and mantissa, clipped to `largest`. Adding 2^23 of the places that
+ * numbers below the least normal one have leaves the code in the low bits; rounding the mantissa of
+ * others carries into the exponent. Masks and integers: of branches come no vectors. */
+static inline uint8_t small_float(float q, int bits, int mantissa, int bias, float largest)
+{
+    const int cut = 23 - mantissa;
+    const int32_t normal = (128 - bias) << 23, most = (int32_t)bits_of(largest);
+    const float places = float_of((uint32_t)(127 + 23 + 1 - bias - mantissa) << 23);
+    uint32_t sign = bits_of(q) >> 31 << (bits - 1);
+    int32_t size = (int32_t)(bits_of(q) & INT32_MAX);
+    size = size < most ? size : most;
+    uint32_t raw = (uint32_t)size;
+    uint32_t big = ((raw + ((1u << (cut - 1)) - 1) + (raw >> cut & 1)) >> cut) -
+                   ((uint32_t)(127 - bias) << mantissa);
+    float sum = float_of(raw) + places;
+    uint32_t little = bits_of(sum) - bits_of(places);
+    uint32_t is_little = 0u - (uint32_t)(size < normal);
+    return (uint8_t)((little & is_little) | (big & ~is_little) | sign);
+}
+
+/* An integer, off by `bias`; |q| < 2^22. */
+static inline uint8_t small_integer(float q, int32_t lowest, int32_t largest, int32_t bias)
+{
+    const float places = 0x1.8p23f;
+    float sum = q + places;
+    int32_t x = (int32_t)(bits_of(sum) - bits_of(places));
+    x = x > lowest ? x : lowest;
+    x = x < largest ? x : largest;
+    return (uint8_t)(x + bias);
+}
+
+#define CODES(name, expression)                                                                    \
+    static void name##_codes(const struct rt_coding *c, const float *restrict q, int64_t n,        \
+                             uint8_t *restrict to)                                                 \
+    {                                                                                              \
+        int64_t i = 0;                                                                             \
+        (void)c;                                                                                   \
+        for (; i + LANES <= n; i += LANES)                                                         \
+            EACH to[i + j] = expression(q[i + j]);                                                 \
+        for (; i < n; i++)                                                                         \
+            to[i] = expression(q[i]);                                                              \
+    }
+#define E4M3(q) small_float(q, 8, 3, 7, 448)
+#define E5M2(q) small_float(q, 8, 2, 15, 57344)
+#define E2M1(q) small_float(q, 4, 1, 1, 6)
+#define I8(q)   small_integer(q, -127, 127, 0)
+#define I4(q)   small_integer(q, -8, 7, 8)
+CODES(e4m3, E4M3)
+CODES(e5m2, E5M2)
+CODES(e2m1, E2M1)
+CODES(i8, I8)
+CODES(i4, I4)
+
+/* Any coding. */
+static void any_codes(const struct rt_coding *c, const float *q, int64_t n, uint8_t *to)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = (uint8_t)c->code((double)q[i]);
+}
+
+/* A coding without a row here is encoded one by one. */
+static const struct {
+    const char *name;
+    void (*codes)(const struct rt_coding *c, const float *q, int64_t n, uint8_t *to);
+} fast[] = {{"e4m3", e4m3_codes},
+            {"e5m2", e5m2_codes},
+            {"e2m1", e2m1_codes},
+            {"i8", i8_codes},
+            {"i4", i4_codes}};
+
+void rt_rows_open(struct rt_rows *r, const struct rt_format *f)
+{
+    const struct rt_coding *c = f->element;
+    *r = (struct rt_rows){.format = f, .exact = rt_format_has_rule(f), .codes = any_codes};
+    for (size_t i = 0; i < sizeof fast / sizeof *fast; i++)
+        if (strcmp(fast[i].name, c->name) == 0)
+            r->codes = fast[i].codes;
+    for (unsigned byte = 0; byte < 256; byte++)
+        if (c->bits == 8) {
+            r->element[byte] = (float)c->value(byte);
+        } else {
+            r->element[2 * byte] = (float)c->value(byte & 15);
+            r->element[2 * byte + 1] = (float)c->value(byte >> 4);
+        }
+}
+
+/* Two codes of 4 bits in one byte. */
+static inline uint8_t pair(const uint8_t *byte)
+{
+    uint16_t both;
+    memcpy(&both, byte, sizeof both);
+    return (uint8_t)(both | both >> 4);
+}
+
+void rt_rows_codes(const struct rt_rows *r, const float *q, int64_t n, void *codes,
+                   uint8_t *restrict byte)
+{
+    const struct rt_coding *c = r->format->element;
+    uint8_t *restrict to = codes;
+    if (c->bits == 8) {
+        r->codes(c, q, n, to);
+        return;
+    }
+    r->codes(c, q, n, byte);
+    int64_t i = 0;
+    for (; i + LANES <= n / 2; i += LANES)
+        EACH to[i + j] = pair(&byte[2 * (i + j)]);
+    for (; i < n / 2; i++)
+        to[i] = pair(&byte[2 * i]);
+}
+
+/* ---- values ---- */
+
+void rt_rows_elements(const struct rt_rows *r, const void *codes, int64_t n, float *restrict to)
+{
+    const uint8_t *from = codes;
+    if (r->format->element->bits == 8)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = r->element[from[i]];
+    else
+        for (int64_t i = 0; i < n / 2; i++)
+            memcpy(to + 2 * i, r->element + 2 * from[i], 2 * sizeof *to);
+}
+
+/* One rounding to f32. */
+static void to_f32(const float *restrict element, int64_t n, double by, float *restrict to)
+{
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        EACH to[i + j] = (float)((double)element[i + j] * by);
+    for (; i < n; i++)
+        to[i] = (float)((double)element[i] * by);
+}
+
+/* Rounded to odd, to be rounded again; by at least LEAST, so that no element is subnormal. */
+#define LEAST 0x1p-100
+static void to_odd(const float *restrict element, int64_t n, double by, float *restrict to)
+{
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        EACH to[i + j] = odd((double)element[i + j] * by, false);
+    for (; i < n; i++)
+        to[i] = odd((double)element[i] * by, false);
+}
+
+/* Element by element, where scales are very small. */
+static void one_by_one(const float *element, int64_t n, double by, moegen_rt_dtype dtype, void *to)
+{
+    size_t bytes = moegen_rt_dtype_of(dtype)->bytes;
+    for (int64_t i = 0; i < n; i++) {
+        double value = (double)element[i] * by;
+        moegen_rt_encode(dtype, &value, 1, (char *)to + (size_t)i * bytes);
+    }
+}
+
+void rt_rows_values(const struct rt_rows *r, const float *element, int64_t n, double by,
+                    moegen_rt_dtype dtype, void *to, float *space)
+{
+    if (dtype == MOEGEN_RT_F32) {
+        to_f32(element, n, by, to);
+    } else if (r->exact || !(by < LEAST)) {
+        to_odd(element, n, by, space);
+        moegen_rt_convert(MOEGEN_RT_F32, space, dtype, to, (size_t)n);
+    } else {
+        one_by_one(element, n, by, dtype, to);
+    }
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loops over much f32 give the bits that encoding and decoding in double give: at ties and
+ * beside them under awkward scales, at all lengths, for what no scale serves. */
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "check.h"
+#include "format.h"
+
+static uint64_t state = 1;
+static uint32_t random_bits(void)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 32);
+}
+
+static float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* A scale of the format, and of what it may have beside it. */
+static double random_scale(const struct rt_format *f, int i)
+{
+    if (rt_format_has_rule(f))
+        return f->scale->value((uint32_t)i % 256);
+    if (f->scale->bits == 8)
+        return f->scale->value(random_bits() % 0x80);
+    uint32_t e = i % 7 ? 80 + random_bits() % 90 : random_bits() % 255;
+    uint32_t bits = e << 23 | (random_bits() & 0x7fffff);
+    return f->scale->value(f->scale->bits == 16 ? bits >> 16 : bits);
+}
+
+enum { ALL = 4000 };
+
+/* Every code and every middle of two under a scale, the f32 next to it and its neighbours. */
+static int around(const struct rt_format *f, double by, float x[ALL])
+{
+    int n = 0;
+    unsigned codes = 1u << f->element->bits;
+    for (unsigned a = 0; a < codes; a++) {
+        double now = f->element->value(a), next = f->element->value((a + 1) % codes);
+        double at[] = {now, (now + next) / 2};
+        for (int k = 0; k < 2; k++) {
+            float near = (float)(at[k] * by);
+            if (!isfinite(near) || fabs(at[k]) > 2 * f->element->largest)
+                continue;
+            x[n++] = near;
+            x[n++] = nextafterf(near, INFINITY);
+            x[n++] = nextafterf(near, -INFINITY);
+        }
+    }
+    for (int i = 0; i < n; i++)
+        if (!isfinite(x[i]))
+            x[i] = 0;
+    return n;
+}
+
+static void same_codes(const struct rt_rows *r, const float *x, int n, double scale, double second,
+                       const char *what)
+{
+    static double wide[ALL], inverses[ALL];
+    static float q[ALL];
+    static uint8_t got[ALL], want[ALL], byte[ALL];
+    const struct rt_format *f = r->format;
+    n -= n % 2;
+    for (int i = 0; i < n; i++) {
+        wide[i] = (double)x[i];
+        inverses[i] = rt_rows_inverse(scale, second);
+    }
+    memset(want, 0, sizeof want);
+    rt_format_encode(f, wide, n, scale, second, want, 0);
+    for (int each = 0; each < (r->exact ? 1 : 2); each++) {
+        memset(got, 0xaa, sizeof got);
+        if (each)
+            rt_rows_scale_each(x, n, inverses, q);
+        else
+            rt_rows_scale(r, x, n, inverses[0], q);
+        rt_rows_codes(r, q, n, got, byte);
+        int64_t bytes = rt_format_bytes(f, n);
+        for (int64_t i = 0; i < bytes; i++)
+            CHECK(got[i] == want[i], "%s, %s, each %d: %a under %a * %a: %#x, expected %#x",
+                  f->name, what, each, (double)x[i * 8 / f->element->bits], scale, second, got[i],
+                  want[i]);
+        CHECK(got[bytes] == 0xaa, "%s: wrote past the end", f->name);
+    }
+}
+
+static void encoding(const struct rt_rows *r)
+{
+    static float x[ALL];
+    const struct rt_format *f = r->format;
+    for (int i = 0; i < 600; i++) {
+        double second = f->second ? (double)float_of(0x30000000 + random_bits() % 0x10000000) : 1;
+        double scale = random_scale(f, i);
+        if (isnan(scale))
+            continue;
+        int n = around(f, scale * second, x);
+        same_codes(r, x, n, scale, second, "ties");
+    }
+    double scale = f->scale->value(f->scale->code(1));
+    for (int n = 0; n < 100; n += 2) { /* lengths, and no order in what is where */
+        for (int i = 0; i < n; i++)
+            x[i] = ldexpf((float)(int32_t)random_bits(), -28);
+        same_codes(r, x, n, scale, 1, "lengths");
+    }
+    float odd_ones[] = {INFINITY, 1, -INFINITY, -2, NAN, -0.0f, 0, 3};
+    for (int i = 0; i < 64; i++)
+        x[i] = odd_ones[i % 8];
+    same_codes(r, x, 64, (double)NAN, 1, "scale of NaN");
+    if (f->second)
+        same_codes(r, x, 64, 0, 1, "scale of zero");
+}
+
+static void magnitudes(void)
+{
+    float x[100];
+    uint32_t most[100];
+    for (int n = 0; n < 100; n++) {
+        uint32_t largest = 0;
+        for (int i = 0; i < n; i++) {
+            uint32_t bits = random_bits() >> (n % 3 ? 0 : 2); /* NaN among them, or not */
+            x[i] = float_of(bits);
+            most[i] = i % 2 ? 0 : 0x7fffffff;
+            largest = (bits & INT32_MAX) > largest ? bits & INT32_MAX : largest;
+        }
+        CHECK(rt_rows_most(x, n) == largest, "most of %d", n);
+        rt_rows_raise(x, n, most);
+        for (int i = 0; i < n; i++) {
+            uint32_t bits;
+            memcpy(&bits, &x[i], sizeof bits);
+            CHECK(most[i] == (i % 2 ? bits & INT32_MAX : 0x7fffffff), "raise of %d", n);
+        }
+    }
+    CHECK(isnan(rt_rows_amax(0x7f800000)) && isnan(rt_rows_amax(0x7fc00000)), "amax of infinity");
+    CHECK(rt_rows_amax(0x7f7fffff) == 0x1.fffffep127 && rt_rows_amax(0) == 0, "amax");
+    CHECK(rt_rows_inverse(0, 1) == 0 && rt_rows_inverse((double)NAN, 1) == 0, "inverses");
+}
+
+static void decoding(const struct rt_rows *r, moegen_rt_dtype dtype)
+{
+    static const double seconds[] = {1, 0x1.fffffep-20, 0x1p-149, 3};
+    uint8_t codes[256], got[512 * 4], want[512 * 4];
+    float elements[512], space[512];
+    double values[512];
+    const struct rt_format *f = r->format;
+    int n = f->element->bits == 8 ? 256 : 512;
+    size_t bytes = moegen_rt_dtype_of(dtype)->bytes;
+    for (int i = 0; i < 256; i++)
+        codes[i] = (uint8_t)i;
+    rt_rows_elements(r, codes, n, elements);
+    for (int i = 0; i < 1000; i++) {
+        double scale = random_scale(f, i) * (f->second ? seconds[i % 4] : 1);
+        int part = n - 2 * (i % 40); /* all lengths */
+        rt_format_elements(f, codes, 0, n, values);
+        for (int k = 0; k < n; k++)
+            values[k] *= scale;
+        moegen_rt_encode(dtype, values, (size_t)part, want);
+        rt_rows_values(r, elements, part, scale, dtype, got, space);
+        for (int k = 0; k < part; k++) {
+            double a, b;
+            moegen_rt_decode(dtype, got + (size_t)k * bytes, 1, &a);
+            moegen_rt_decode(dtype, want + (size_t)k * bytes, 1, &b);
+            CHECK(isnan(b) ? isnan(a) : a == b && signbit(a) == signbit(b),
+                  "%s: code %d under %a is %a in %s, expected %a", f->name, k, scale, a,
+                  moegen_rt_dtype_of(dtype)->name, b);
+        }
+    }
+}
+
+int main(void)
+{
+    static const moegen_rt_dtype dtypes[] = {MOEGEN_RT_F32, MOEGEN_RT_BF16, MOEGEN_RT_F16};
+    struct rt_rows r;
+    magnitudes();
+    for (int i = 0; rt_format_at(i); i++) {
+        rt_rows_open(&r, rt_format_at(i));
+        encoding(&r);
+        for (int d = 0; d < 3; d++)
+            decoding(&r, dtypes[d]);
+    }
+    return failures != 0;
+}
