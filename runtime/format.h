@@ -123,7 +123,8 @@ void rt_format_encode(const struct rt_format *f, const double *x, int64_t n, dou
 
 struct rt_rows {
     const struct rt_format *format;
-    bool exact;         /* f32 holds x * inverse, and an element times its scale */
+    bool exact;         /* scales are powers of two: f32 holds x * inverse, element * scale */
+    int shift[2];       /* by rule: what the exponent field of an f32 is above such a scale's */
     float element[512]; /* of a code of 8 bits; of a byte of 2 codes: both */
     void (*codes)(const struct rt_coding *c, const float *q, int64_t n, uint8_t *to);
 };
@@ -137,6 +138,9 @@ void rt_rows_raise(const float *x, int64_t n, uint32_t *most);
 /* Such a magnitude for rt_format_scale_code. */
 double rt_rows_amax(uint32_t most);
 
+/* The code of the scale of values whose largest magnitude has these bits, and its inverse. */
+uint32_t rt_rows_scale_code(const struct rt_rows *r, enum rt_rule rule, uint32_t most,
+                            double second, double *inverse);
 /* q = x * inverse, for rt_rows_codes: f32 that rounds on as the quotient in double does. */
 void rt_rows_scale(const struct rt_rows *r, const float *x, int64_t n, double inverse, float *q);
 void rt_rows_scale_each(const float *x, int64_t n, const double *inverse, float *q);
@@ -149,5 +153,8 @@ void rt_rows_elements(const struct rt_rows *r, const void *codes, int64_t n, flo
  * floats. */
 void rt_rows_values(const struct rt_rows *r, const float *element, int64_t n, double by,
                     moegen_rt_dtype dtype, void *to, float *space);
+/* The same with by[i] for each. */
+void rt_rows_values_each(const struct rt_rows *r, const float *element, int64_t n, const double *by,
+                         moegen_rt_dtype dtype, void *to, float *space);
 
 #endif

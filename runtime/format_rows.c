@@ -92,6 +92,28 @@ double rt_rows_amax(uint32_t most)
     return most >= 0x7f800000 ? (double)NAN : (double)float_of(most);
 }
 
+/* ---- scales ---- */
+
+/* Powers of two from the exponent's field, as a scale's code has the bias of f32. Subnormal numbers
+ * have less than any scale. */
+static uint32_t power_code(int shift, uint32_t most, double *inverse)
+{
+    int field = (int)(most >> 23);
+    int code = field == 255 ? 255 : field > shift ? field - shift : 0;
+    *inverse = code == 255 ? 0 : (double)float_of((uint32_t)(254 - code) << 23);
+    return (uint32_t)code;
+}
+
+uint32_t rt_rows_scale_code(const struct rt_rows *r, enum rt_rule rule, uint32_t most,
+                            double second, double *inverse)
+{
+    if (r->exact)
+        return power_code(r->shift[rule], most, inverse);
+    uint32_t code = rt_format_scale_code(r->format, rule, rt_rows_amax(most), second);
+    *inverse = rt_rows_inverse(r->format->scale->value(code), second);
+    return code;
+}
+
 /* ---- quotients ---- */
 
 double rt_rows_inverse(double scale, double second)
@@ -200,7 +222,10 @@ static const struct {
 void rt_rows_open(struct rt_rows *r, const struct rt_format *f)
 {
     const struct rt_coding *c = f->element;
+    const int top = ilogb(c->largest);
     *r = (struct rt_rows){.format = f, .exact = rt_format_has_rule(f), .codes = any_codes};
+    r->shift[RT_OCP] = top;
+    r->shift[RT_WIDE] = top - 1;
     for (size_t i = 0; i < sizeof fast / sizeof *fast; i++)
         if (strcmp(fast[i].name, c->name) == 0)
             r->codes = fast[i].codes;
@@ -251,35 +276,31 @@ void rt_rows_elements(const struct rt_rows *r, const void *codes, int64_t n, flo
             memcpy(to + 2 * i, r->element + 2 * from[i], 2 * sizeof *to);
 }
 
-/* One rounding to f32. */
-static void to_f32(const float *restrict element, int64_t n, double by, float *restrict to)
-{
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        EACH to[i + j] = (float)((double)element[i + j] * by);
-    for (; i < n; i++)
-        to[i] = (float)((double)element[i] * by);
-}
-
-/* Rounded to odd, to be rounded again; by at least LEAST, so that no element is subnormal. */
-#define LEAST 0x1p-100
-static void to_odd(const float *restrict element, int64_t n, double by, float *restrict to)
-{
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        EACH to[i + j] = odd((double)element[i + j] * by, false);
-    for (; i < n; i++)
-        to[i] = odd((double)element[i] * by, false);
-}
-
-/* Element by element, where scales are very small. */
-static void one_by_one(const float *element, int64_t n, double by, moegen_rt_dtype dtype, void *to)
-{
-    size_t bytes = moegen_rt_dtype_of(dtype)->bytes;
-    for (int64_t i = 0; i < n; i++) {
-        double value = (double)element[i] * by;
-        moegen_rt_encode(dtype, &value, 1, (char *)to + (size_t)i * bytes);
+/* One rounding to f32; or to odd, to be rounded again. `scale` is one for all, or one for each. */
+#define TIMES(name, type, scale, round)                                                            \
+    static void name(const float *restrict element, int64_t n, type by, float *restrict to)        \
+    {                                                                                              \
+        int64_t i = 0;                                                                             \
+        for (; i + LANES <= n; i += LANES)                                                         \
+            EACH to[i + j] = round((double)element[i + j] * scale(i + j));                         \
+        for (; i < n; i++)                                                                         \
+            to[i] = round((double)element[i] * scale(i));                                          \
     }
+#define ONE(i)     by
+#define ITS(i)     by[i]
+#define NEAREST(x) ((float)(x))
+#define ODD(x)     odd(x, false)
+TIMES(to_f32, double, ONE, NEAREST)
+TIMES(to_odd, double, ONE, ODD)
+TIMES(to_f32_each, const double *restrict, ITS, NEAREST)
+TIMES(to_odd_each, const double *restrict, ITS, ODD)
+
+/* Element by element, under scales below LEAST: f32 has not the bits of what is subnormal there. */
+#define LEAST 0x1p-100
+static void one_by_one(float element, double by, moegen_rt_dtype dtype, int64_t i, void *to)
+{
+    double value = (double)element * by;
+    moegen_rt_encode(dtype, &value, 1, (char *)to + (size_t)i * moegen_rt_dtype_of(dtype)->bytes);
 }
 
 void rt_rows_values(const struct rt_rows *r, const float *element, int64_t n, double by,
@@ -291,6 +312,21 @@ void rt_rows_values(const struct rt_rows *r, const float *element, int64_t n, do
         to_odd(element, n, by, space);
         moegen_rt_convert(MOEGEN_RT_F32, space, dtype, to, (size_t)n);
     } else {
-        one_by_one(element, n, by, dtype, to);
+        for (int64_t i = 0; i < n; i++)
+            one_by_one(element[i], by, dtype, i, to);
     }
+}
+
+void rt_rows_values_each(const struct rt_rows *r, const float *element, int64_t n, const double *by,
+                         moegen_rt_dtype dtype, void *to, float *space)
+{
+    if (dtype == MOEGEN_RT_F32) {
+        to_f32_each(element, n, by, to);
+        return;
+    }
+    to_odd_each(element, n, by, space);
+    moegen_rt_convert(MOEGEN_RT_F32, space, dtype, to, (size_t)n);
+    for (int64_t i = 0; i < n && !r->exact; i++)
+        if (by[i] < LEAST)
+            one_by_one(element[i], by[i], dtype, i, to);
 }

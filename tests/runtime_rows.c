@@ -143,12 +143,29 @@ static void magnitudes(void)
     CHECK(rt_rows_inverse(0, 1) == 0 && rt_rows_inverse((double)NAN, 1) == 0, "inverses");
 }
 
+/* Scales that follow from bits are those that follow from numbers. */
+static void scales(const struct rt_rows *r)
+{
+    const struct rt_format *f = r->format;
+    for (uint32_t e = 0; e < 256; e++)
+        for (int i = 0; i < 20; i++) {
+            uint32_t most = e << 23 | (i == 0 ? 0 : i == 1 ? 0x7fffff : random_bits() >> 9);
+            enum rt_rule rule = i % 3 ? RT_OCP : RT_WIDE;
+            double second = f->second ? 0x1.234567p-60 : 1, inverse;
+            uint32_t want = rt_format_scale_code(f, rule, rt_rows_amax(most), second);
+            uint32_t got = rt_rows_scale_code(r, rule, most, second, &inverse);
+            CHECK(got == want, "%s: scale of %#x is %#x, expected %#x", f->name, most, got, want);
+            CHECK(inverse == rt_rows_inverse(f->scale->value(want), second),
+                  "%s: inverse of scale %#x is %g", f->name, got, inverse);
+        }
+}
+
 static void decoding(const struct rt_rows *r, moegen_rt_dtype dtype)
 {
     static const double seconds[] = {1, 0x1.fffffep-20, 0x1p-149, 3};
     uint8_t codes[256], got[512 * 4], want[512 * 4];
     float elements[512], space[512];
-    double values[512];
+    double values[512], scales[512];
     const struct rt_format *f = r->format;
     int n = f->element->bits == 8 ? 256 : 512;
     size_t bytes = moegen_rt_dtype_of(dtype)->bytes;
@@ -160,9 +177,12 @@ static void decoding(const struct rt_rows *r, moegen_rt_dtype dtype)
         int part = n - 2 * (i % 40); /* all lengths */
         rt_format_elements(f, codes, 0, n, values);
         for (int k = 0; k < n; k++)
-            values[k] *= scale;
+            values[k] *= scales[k] = scale;
         moegen_rt_encode(dtype, values, (size_t)part, want);
-        rt_rows_values(r, elements, part, scale, dtype, got, space);
+        if (i % 2)
+            rt_rows_values(r, elements, part, scale, dtype, got, space);
+        else
+            rt_rows_values_each(r, elements, part, scales, dtype, got, space);
         for (int k = 0; k < part; k++) {
             double a, b;
             moegen_rt_decode(dtype, got + (size_t)k * bytes, 1, &a);
@@ -181,6 +201,7 @@ int main(void)
     magnitudes();
     for (int i = 0; rt_format_at(i); i++) {
         rt_rows_open(&r, rt_format_at(i));
+        scales(&r);
         encoding(&r);
         for (int d = 0; d < 3; d++)
             decoding(&r, dtypes[d]);
