@@ -23,8 +23,9 @@ struct options {
     struct words set;      /* KEY=VALUE */
     struct words vary;     /* KEY=V1,V2 */
     const char *target, *spelling, *cc, *out, *in, *depfile, *json, *max, *routing, *stem, *plot,
-        *cflags;
-    int64_t threads, tokens, runs, seed;
+        *cflags, *to, *from, *scale, *scale_rule, *gate_up;
+    struct words only;                                /* PATTERN */
+    int64_t threads, tokens, runs, seed, axis, group; /* axis -1: not given */
     double seconds;
     bool quiet, help, latency, cold, version;
     int verbose;
@@ -45,8 +46,9 @@ enum {                                  /* bits of commands, for the option tabl
        CACHE = 64,
        SCHEMA = 128,
        COMPLETION = 256,
+       QUANTIZE = 512,
        SPEC = GEN | RUN | CHECK | BENCH | EXPLAIN,
-       ANY = 511
+       ANY = 1023
 };
 /* Fills *o from the words after the command; complains on stderr and returns false. */
 bool options_parse(struct options *o, int count, char **words);
@@ -203,5 +205,6 @@ int cmd_list(struct options *o);
 int cmd_cache(struct options *o);
 int cmd_schema(struct options *o);
 int cmd_completion(struct options *o);
+int cmd_quantize(struct options *o); /* quantize/ */
 
 #endif

@@ -25,9 +25,24 @@ static const struct option {
      "instruction set (see `moegen list targets`); check: a list, or all"},
     {"--spelling", NULL, "S", SPEC, TEXT, AT(spelling),
      "bytes, intrinsics or scalar; check: a list, or all"},
-    {"--out", "-o", "PATH", GEN | RUN, TEXT, AT(out),
-     "gen: directory for name.c and name.h (.), or - to print the C; run: the tensor file to "
-     "write"},
+    {"--out", "-o", "PATH", GEN | RUN | QUANTIZE, TEXT, AT(out),
+     "gen: directory for name.c and name.h (.), or - to print the C; run, quantize: the tensor "
+     "file to write"},
+    {"--to", NULL, "FORMAT", QUANTIZE, TEXT, AT(to),
+     "see `moegen list formats`; f32, bf16 or f16: back"},
+    {"--from", NULL, "FORMAT", QUANTIZE, TEXT, AT(from),
+     "back: the format of codes that the file's metadata does not name"},
+    {"--only", NULL, "PATTERN", QUANTIZE, LIST_OF, AT(only),
+     "tensors of such names, the others are copied (repeatable): --only '*proj_weight'"},
+    {"--axis", NULL, "N", QUANTIZE, INTEGER, AT(axis),
+     "the axis that products contract, from 0 (default: the last)"},
+    {"--scale", NULL, "KIND", QUANTIZE, TEXT, AT(scale),
+     "what shares a scale: row (an output channel), static (a matrix), block (128 x 128), group"},
+    {"--group", NULL, "N", QUANTIZE, INTEGER, AT(group), "elements of a group: int4: 32 or 128"},
+    {"--scale-rule", NULL, "RULE", QUANTIZE, TEXT, AT(scale_rule),
+     "mx formats: ocp (the largest element may clip) or wide (twice the scale: nothing clips)"},
+    {"--gate-up", NULL, "ORDER", QUANTIZE, TEXT, AT(gate_up),
+     "the tensor holds gate and up, split or interleaved: two scales where a matrix has one"},
     {"--stem", NULL, "NAME", GEN, TEXT, AT(stem), "file name without suffix, for one kernel"},
     {"--cflags", NULL, "F", GEN, TEXT, AT(cflags),
      "write the options that a compiler needs for the C: cc @F"},
@@ -174,6 +189,7 @@ void options_free(struct options *o)
     free(o->operands.at);
     free(o->set.at);
     free(o->vary.at);
+    free(o->only.at);
 }
 
 void help_command(const struct command *c, FILE *to)

@@ -34,6 +34,22 @@ const struct command commands[] = {
      "  moegen list kernels\n"
      "  moegen list keys moe_layer",
      LIST, cmd_list},
+    {"quantize", "IN.safetensors", "tensors of a file to codes and scales of a format, or back",
+     "  moegen quantize model.safetensors --to mxfp4 --only '*proj_weight' --out "
+     "small.safetensors\n"
+     "  moegen quantize model.safetensors --to fp8_e4m3 --axis 1 --only '*proj_weight' --out o.st\n"
+     "  moegen quantize small.safetensors --to bf16 --out again.safetensors\n"
+     "  moegen quantize deepseek.safetensors --to bf16 --from fp8_e4m3 --scale block --out o.st\n"
+     "\n"
+     "Without --only, every tensor of f32, bf16 or f16 with two extents or more is converted, or\n"
+     "back: every one that the file's metadata or --from names the format of. The rest is copied.\n"
+     "A tensor is matrices of [.., out, in] elements, or with --axis n, which `in` then is, of\n"
+     "[.., in, out], out being all extents after it. Scales of NAME_weight are NAME_scale: [.., "
+     "1,\n"
+     "out] of rows, [.., 1] of a matrix, [.., out/128, in/128] of blocks, [.., out, in/group] of\n"
+     "groups. Groups lie along `in`: then codes are [.., out, in/32, 32 or 16 bytes] (mx...) or\n"
+     "[.., out, in/2] whatever the axis was. `moegen list formats` has the formats.",
+     QUANTIZE, cmd_quantize},
     {"cache", "WHAT", "the disk cache: path, list, verify, prune --max SIZE, clear",
      "  moegen cache path\n"
      "  moegen cache prune --max 256M",
@@ -71,7 +87,7 @@ int main(int argc, char **argv)
         help_all(argc > 1 ? stdout : stderr);
         return argc > 1 ? EXIT_OK : EXIT_BAD_INPUT;
     }
-    struct options o = {.command = command_find(name), .seed = 1};
+    struct options o = {.command = command_find(name), .seed = 1, .axis = -1};
     if (!o.command)
         return bad("'%s' is no command; `moegen --help` lists them", name);
     int result = EXIT_BAD_INPUT;

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* encode.c - a tensor of floats to codes and scales. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "quantize.h"
+#include "work.h"
+
+struct encoding {
+    struct work w;
+    const moegen_rt_tensor *from;
+    uint8_t *codes;
+    void *scales;
+    float *second;
+    uint32_t *most;  /* of each scale, or of each row where there is a second scale */
+    double *inverse; /* of each scale, where a group is not of one row */
+    int64_t *nans;   /* of each rank */
+    bool measure;    /* only the largest magnitudes of rows */
+};
+
+/* n elements of what is stored, from element `at` on, as f32. */
+static const float *floats(const struct encoding *e, int64_t at, int64_t n, float *space)
+{
+    size_t bytes = moegen_rt_dtype_of(e->from->dtype)->bytes;
+    const char *data = (const char *)e->from->data + (size_t)at * bytes;
+    if (e->from->dtype == MOEGEN_RT_F32)
+        return (const float *)(const void *)data;
+    moegen_rt_convert(e->from->dtype, data, MOEGEN_RT_F32, space, (size_t)n);
+    return space;
+}
+
+static int64_t put_scale(struct encoding *e, int64_t at, uint32_t most, double second,
+                         double *inverse)
+{
+    uint32_t code = rt_rows_scale_code(&e->w.rows, e->w.store->rule, most, second, inverse);
+    rt_format_put_scale(e->w.store->format, e->scales, at, code);
+    return most >= 0x7f800000;
+}
+
+/* ---- groups along rows [out, in] ---- */
+
+/* The largest of what is finite, in groups that are. */
+static void measure_row(struct encoding *e, int64_t row, const float *x)
+{
+    const struct store *s = e->w.store;
+    uint32_t all = 0;
+    for (int64_t i = 0; i < s->in; i += s->group) {
+        uint32_t most = rt_rows_most(x + i, s->group);
+        all = most > all && most < 0x7f800000 ? most : all;
+    }
+    e->most[row] = all;
+}
+
+static int64_t encode_row(struct encoding *e, int64_t row, const float *x, struct space *to)
+{
+    const struct store *s = e->w.store;
+    double inverse, second = 1;
+    int64_t nans = 0, at = row * s->cut.columns;
+    if (e->second)
+        second = (double)e->second[row / s->out * s->per_second + store_part(s, row % s->out)];
+    for (int64_t i = 0; i < s->in; i += s->group) {
+        nans += put_scale(e, at++, rt_rows_most(x + i, s->group), second, &inverse);
+        rt_rows_scale(&e->w.rows, x + i, s->group, inverse, to->q + i);
+    }
+    rt_rows_codes(&e->w.rows, to->q, s->in, e->codes + row * rt_format_bytes(s->format, s->in),
+                  to->bytes);
+    return nans;
+}
+
+/* Rows o .. o+n-1 of a matrix [in, out], turned. */
+static void turn(const struct encoding *e, int64_t matrix, int64_t o, int64_t n, struct space *to)
+{
+    const struct store *s = e->w.store;
+    for (int64_t i = 0; i < s->in; i++) {
+        const float *x = floats(e, (matrix * s->in + i) * s->out + o, n, to->x);
+        for (int64_t j = 0; j < n; j++)
+            to->panel[j * e->w.stride + i] = x[j];
+    }
+}
+
+static int64_t encode_rows(struct encoding *e, int64_t unit, struct space *to)
+{
+    const struct store *s = e->w.store;
+    struct rows r = work_rows(&e->w, unit);
+    int64_t nans = 0;
+    if (s->in_first)
+        turn(e, r.matrix, r.first, r.count, to);
+    for (int64_t j = 0; j < r.count; j++) {
+        int64_t row = r.matrix * s->out + r.first + j;
+        const float *x =
+            s->in_first ? to->panel + j * e->w.stride : floats(e, row * s->in, s->in, to->x);
+        if (e->measure)
+            measure_row(e, row, x);
+        else
+            nans += encode_row(e, row, x, to);
+    }
+    return nans;
+}
+
+/* ---- other parts of a matrix, as it is stored ---- */
+
+static uint32_t *most_of(struct encoding *e, const struct rect *r, int64_t row, int64_t column)
+{
+    return &e->most[work_scale(&e->w, r, row, column)];
+}
+
+static void raise_to(uint32_t *most, uint32_t by)
+{
+    *most = by > *most ? by : *most;
+}
+
+static void measure_rect(struct encoding *e, const struct rect *r, struct space *to)
+{
+    int64_t n = r->c1 - r->c0;
+    if (r->each)
+        memset(to->most, 0, (size_t)n * sizeof *to->most);
+    for (int64_t row = r->r0; row < r->r1; row++) {
+        const float *x = floats(e, work_at(&e->w, r, row), n, to->x);
+        if (r->each) {
+            rt_rows_raise(x, n, to->most);
+            continue;
+        }
+        for (int64_t c = r->c0; c < r->c1; c += r->run)
+            raise_to(most_of(e, r, row, c), rt_rows_most(x + c - r->c0, work_run(r, c)));
+    }
+    for (int64_t c = r->c0; c < r->c1 && r->each; c++)
+        raise_to(most_of(e, r, r->r0, c), to->most[c - r->c0]);
+}
+
+static int64_t encode_rect(struct encoding *e, int64_t unit, struct space *to)
+{
+    struct rect r = work_rect(&e->w, unit);
+    int64_t n = r.c1 - r.c0, nans = 0;
+    measure_rect(e, &r, to);
+    for (int64_t i = 0, at = r.scale; i < r.scales; i++, at += r.step)
+        nans += put_scale(e, at, e->most[at], 1, &e->inverse[at]);
+    for (int64_t c = r.c0; c < r.c1 && r.each; c++)
+        to->each[c - r.c0] = e->inverse[work_scale(&e->w, &r, r.r0, c)];
+    for (int64_t row = r.r0; row < r.r1; row++) {
+        int64_t at = work_at(&e->w, &r, row);
+        const float *x = floats(e, at, n, to->x);
+        if (r.each)
+            rt_rows_scale_each(x, n, to->each, to->q);
+        for (int64_t c = r.c0; c < r.c1 && !r.each; c += r.run)
+            rt_rows_scale(&e->w.rows, x + c - r.c0, work_run(&r, c),
+                          e->inverse[work_scale(&e->w, &r, row, c)], to->q + c - r.c0);
+        rt_rows_codes(&e->w.rows, to->q, n, e->codes + at, to->bytes);
+    }
+    return nans;
+}
+
+/* ---- all of it ---- */
+
+static void on_rank(void *ctx, const moegen_worker *worker)
+{
+    struct encoding *e = ctx;
+    int64_t rank = worker ? worker->rank : 0, size = worker ? worker->size : 1;
+    struct space space = work_space(&e->w, rank);
+    for (int64_t unit = rank; unit < e->w.units; unit += size)
+        e->nans[rank] +=
+            e->w.store->group ? encode_rows(e, unit, &space) : encode_rect(e, unit, &space);
+}
+
+static void put_seconds(struct encoding *e)
+{
+    const struct store *s = e->w.store;
+    for (int64_t k = 0; k < s->count * s->per_second; k++) {
+        int64_t matrix = k / s->per_second, part = k % s->per_second;
+        uint32_t most = 0;
+        for (int64_t o = 0; o < s->out; o++)
+            if (store_part(s, o) == part)
+                raise_to(&most, e->most[matrix * s->out + o]);
+        e->second[k] = rt_format_second(s->format, rt_rows_amax(most));
+    }
+}
+
+bool store_encode(const struct store *s, const moegen_rt_tensor *from, moegen_rt_tensor *codes,
+                  moegen_rt_tensor *scales, moegen_rt_tensor *second, moegen_rt_team *team,
+                  int64_t *nans)
+{
+    struct encoding e = {.from = from,
+                         .codes = codes->data,
+                         .scales = scales->data,
+                         .second = second ? second->data : NULL};
+    int size = moegen_rt_team_size(team);
+    size_t scale_count = (size_t)(s->count * (s->group ? s->out : s->per)) + 1;
+    bool ok = work_open(&e.w, s, size);
+    e.most = calloc(s->group && !second ? 1 : scale_count, sizeof *e.most);
+    e.inverse = calloc(s->group ? 1 : scale_count, sizeof *e.inverse);
+    e.nans = calloc((size_t)size, sizeof *e.nans);
+    ok = ok && e.most && e.inverse && e.nans;
+    if (ok && !e.w.units) /* nothing to scale */
+        memset(e.scales, 0, scales->bytes);
+    if (ok && second) {
+        e.measure = true;
+        ok = moegen_rt_team_run(team, on_rank, &e) == MOEGEN_RT_OK;
+        put_seconds(&e);
+        e.measure = false;
+    }
+    ok = ok && moegen_rt_team_run(team, on_rank, &e) == MOEGEN_RT_OK;
+    *nans = 0;
+    for (int i = 0; ok && i < size; i++)
+        *nans += e.nans[i];
+    free(e.most);
+    free(e.inverse);
+    free(e.nans);
+    work_close(&e.w);
+    return ok;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* work.h - how a tensor's elements are shared out among the ranks of a team, to encode or decode.
+ *
+ * Where groups along `in` share scales, a unit of work is PANEL rows of a matrix [out, in]; of a
+ * tensor [in, out] they are turned in a panel of their own. Otherwise it is a rectangle of what is
+ * stored that has all elements of its scales. */
+#ifndef MOEGEN_QUANTIZE_WORK_H
+#define MOEGEN_QUANTIZE_WORK_H
+
+#include "quantize.h"
+
+enum { PANEL = 32, STRIP = 1024 };
+
+struct work {
+    const struct store *store;
+    struct rt_rows rows;
+    int64_t units, per_matrix; /* of them */
+    int64_t height, width;     /* of a matrix as it is stored */
+    int64_t tall, wide;        /* of a unit */
+    int64_t stride;            /* of a panel, in elements of 4 bytes */
+    size_t bytes;              /* of the space of one rank */
+    char *at;                  /* of all ranks */
+};
+
+/* Room of one rank for one row, and the panel. */
+struct space {
+    float *x, *q, *panel;
+    double *each;
+    uint32_t *most;
+    uint8_t *bytes;
+};
+
+struct rows {
+    int64_t matrix, first, count;
+};
+
+/* Rows r0 .. r1-1, columns c0 .. c1-1 of a matrix as it is stored; runs of columns share a scale,
+ * or each column has its own for all rows. Its scales: number `scale` and every step-th, `scales`
+ * of them. */
+struct rect {
+    int64_t matrix, r0, r1, c0, c1, run, scale, scales, step;
+    bool each;
+};
+
+bool work_open(struct work *w, const struct store *s, int ranks); /* false: no memory */
+void work_close(struct work *w);
+struct space work_space(const struct work *w, int64_t rank);
+struct rows work_rows(const struct work *w, int64_t unit);
+struct rect work_rect(const struct work *w, int64_t unit);
+/* Number of the scale of an element of a rectangle's matrix; of all of the tensor's. */
+int64_t work_scale(const struct work *w, const struct rect *r, int64_t row, int64_t column);
+/* Number of the rectangle's first element in that row, of all of the tensor's. */
+int64_t work_at(const struct work *w, const struct rect *r, int64_t row);
+/* Columns from c on that are of its run and the rectangle. */
+int64_t work_run(const struct rect *r, int64_t c);
+
+#endif
