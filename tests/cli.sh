@@ -27,17 +27,20 @@ expect 0 '^usage' --help
 expect 0 '^moegen [0-9]' --version
 expect 2 '^usage'
 expect 2 'is no command' frobnicate
-for command in gen run check bench explain list cache schema completion; do
+for command in gen run check bench explain list quantize cache schema completion; do
   expect 0 'examples:' "$command" --help
   expect 2 "no option '--frobnicate'" "$command" --frobnicate
 done
-for what in kernels activations dtypes targets keys; do expect 0 . list $what; done
+for what in kernels activations dtypes formats targets keys; do expect 0 . list $what; done
 expect 0 '"name"' list targets --json
 expect 2 'there is no list of .frogs.' list frogs
 expect 2 'list takes' list
 expect 0 '^aux_loss.per  *one of tokens_and_choices, tokens' list keys moe_layer
 expect 2 "did you mean 'moe_layer'" list keys moe_laier
 expect 2 'takes no .router.' list targets router
+expect 2 'takes no .router.' list formats router
+expect 0 '^mxfp4  *4.25 bits: e2m1 up to 6' list formats
+expect 0 '"name": "nvfp4", "text": "4.5 bits' list formats --json
 check sh -c '! "$1" list keys | grep -e amx -e mxfp4 -e wrapx' sh "$moegen"   # nothing that every spec is refused for
 
 # A path and an override that try to be code.

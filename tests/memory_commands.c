@@ -51,6 +51,10 @@ static const struct command {
     {3, 17, 0, 0, "schema"},
     {5, 17, 0, 0, "list kernels --json"},
     {11, 61, 0, 0, "list keys"},
+    {1, 1, 0, 0, "list formats --json"},
+    {1, 3, 0, 0,
+     "quantize @/tests/vectors/Swish-PRE-nobias/in.safetensors --to nvfp4 --axis 1 --only gate_* "
+     "--gate-up split --out x.st --json --threads 1"},
     {3, 13, 0, 0, "explain @/tests/host/toy.yaml:forward --target scalar"},
     {7, 31, 0, 0, "explain @/tests/host/toy.yaml --target scalar --json"},
     {5, 29, 0, 0,

@@ -297,7 +297,8 @@ static void check_from(const struct example *x, moegen_rt_problem *coded, const 
     for (; moegen_rt_problem_at(coded, count); count++)
         list[count] = *moegen_rt_problem_at(coded, count);
     CHECK(!moegen_rt_safetensors_write(path_of("bare", path), list, count, &why), "%s", why.text);
-    snprintf(all, sizeof all, "--to bf16 --from %s %s", x->format->name, options);
+    snprintf(all, sizeof all, "--to bf16 --from %s %s %s", x->format->name, options,
+             x->parts == INTERLEAVED ? orders[INTERLEAVED] : ""); /* twice the scales: split */
     run("bare", "again", all);
     for (int64_t m = 0; m < x->count; m++)
         for (int64_t o = 0; o < x->out; o++)
@@ -331,11 +332,11 @@ static void try(struct example *x, int number)
     list[0] = *t;
     list[1] = *other;
     CHECK(!moegen_rt_safetensors_write(path_of("in", path), list, 2, &why), "%s", why.text);
-    snprintf(how, sizeof how, "--scale %s %s --axis %d --threads %d", rt_sharings[x->share].name,
-             orders[x->parts], x->axis, 1 + number % 3);
+    snprintf(how, sizeof how, "--scale %s --axis %d --threads %d", rt_sharings[x->share].name,
+             x->axis, 1 + number % 3);
     if (x->group)
         snprintf(how + strlen(how), sizeof how - strlen(how), " --group %d", (int)x->group);
-    snprintf(options, sizeof options, "--to %s %s %s", x->format->name, how,
+    snprintf(options, sizeof options, "--to %s %s %s %s", x->format->name, how, orders[x->parts],
              x->rule == RT_WIDE ? "--scale-rule wide" : "");
     run("in", "coded", options);
     moegen_rt_problem *coded = read_back("coded");

@@ -196,6 +196,12 @@ moegen_status fixture_open(struct fixture *f, const moegen_kernel *kernel, const
 void fixture_close(struct fixture *f);
 bool fixture_touched(const struct fixture *f); /* did somebody write to the inputs? */
 
+/* ---- cli_formats.c ---- */
+
+struct listing;
+/* The formats of stored weights, and what a line says of each. False: no memory; free it anyway. */
+bool formats_list(struct listing *out);
+
 int cmd_gen(struct options *o);
 int cmd_run(struct options *o);
 int cmd_check(struct options *o);

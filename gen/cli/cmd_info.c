@@ -70,13 +70,23 @@ int cmd_list(struct options *o)
     struct text what = {0};
     moegen_error *err = NULL;
     if (o->operands.count < 1 || o->operands.count > 2)
-        return bad("list takes one of kernels, activations, dtypes, targets, keys [FAMILY]");
+        return bad("list takes one of kernels, activations, dtypes, formats, targets, keys "
+                   "[FAMILY]");
+    bool formats = strcmp(o->operands.at[0], "formats") == 0;
+    if (formats && o->operands.count == 2)
+        return bad("a list of formats takes no '%s'", o->operands.at[1]);
     for (int i = 0; i < o->operands.count; i++)
         text_fmt(&what, "%s%s", i ? " " : "", o->operands.at[i]);
-    moegen_status status = host_list(what.at ? what.at : "", &l, &err);
+    moegen_status status;
+    if (formats) /* the runtime's, not the templates' */
+        status = formats_list(&l) ? MOEGEN_OK : MOEGEN_NO_MEMORY;
+    else
+        status = host_list(what.at ? what.at : "", &l, &err);
     text_free(&what);
-    if (status)
+    if (status) {
+        listing_free(&l);
         return fail(status, err);
+    }
     int result = o->json ? print_items(&l) : print_text(o, l.text.at ? l.text.at : "");
     listing_free(&l);
     return result;

@@ -30,9 +30,10 @@ const struct command commands[] = {
      "  moegen explain specs/olmoe-1b-7b.yaml:forward\n"
      "  moegen explain specs/olmoe-1b-7b.yaml:forward --target avx2",
      EXPLAIN, cmd_explain},
-    {"list", "WHAT", "kernels, activations, dtypes, targets or keys [FAMILY]",
+    {"list", "WHAT", "kernels, activations, dtypes, formats, targets or keys [FAMILY]",
      "  moegen list kernels\n"
-     "  moegen list keys moe_layer",
+     "  moegen list keys moe_layer\n"
+     "  moegen list formats",
      LIST, cmd_list},
     {"quantize", "IN.safetensors", "tensors of a file to codes and scales of a format, or back",
      "  moegen quantize model.safetensors --to mxfp4 --only '*proj_weight' --out "

@@ -177,7 +177,7 @@ function moegen.list(what)
     end
     if not listing then
         diag.add(errors, nil, nil, ("there is no list of %s"):format(diag.quote(name)),
-            diag.hint(name, {"kernels", "activations", "dtypes", "targets", "keys"}))
+            diag.hint(name, {"kernels", "activations", "dtypes", "formats", "targets", "keys"}))
     elseif family ~= "" and name ~= "keys" then
         diag.add(errors, nil, nil, ("a list of %s takes no %s"):format(name, diag.quote(family)), "`moegen list keys FAMILY`")
     elseif family ~= "" and not known then

@@ -122,22 +122,33 @@ struct output {
     int64_t nans;
 };
 
-static moegen_rt_tensor *make(struct output *to, const char *name, moegen_rt_dtype dtype, int rank,
+/* A tensor of that name, which is freed; NULL after a complaint. */
+static moegen_rt_tensor *make(struct output *to, struct text *name, moegen_rt_dtype dtype, int rank,
                               const int64_t *shape)
 {
     moegen_rt_tensor *t = NULL;
     moegen_rt_error why;
-    if (moegen_rt_problem_tensor(to->made, name)) {
-        bad("two tensors would have the name '%s'", name);
-        return NULL;
-    }
-    if (moegen_rt_problem_add(to->made, name, dtype, rank, shape, &t, &why)) {
+    if (name->lost) {
+        fail(MOEGEN_NO_MEMORY, NULL);
+    } else if (moegen_rt_problem_tensor(to->made, name->at)) {
+        bad("two tensors would have the name '%s'", name->at);
+    } else if (moegen_rt_problem_add(to->made, name->at, dtype, rank, shape, &t, &why)) {
         bad("%s", why.text);
-        return NULL;
+    } else {
+        to->at[to->count++] = *t;
+        to->after += (double)t->bytes;
     }
-    to->at[to->count++] = *t;
-    to->after += (double)t->bytes;
+    text_free(name);
     return t;
+}
+
+static moegen_rt_tensor *make_codes(struct output *to, const struct item *t)
+{
+    struct text name = {0};
+    int64_t shape[8];
+    int rank = store_codes_shape(&t->store, shape);
+    text_fmt(&name, "%s", t->from->name);
+    return make(to, &name, t->store.format->codes, rank, shape);
 }
 
 static moegen_rt_tensor *make_scales(struct output *to, const struct item *t, bool second)
@@ -147,22 +158,16 @@ static moegen_rt_tensor *make_scales(struct output *to, const struct item *t, bo
     int64_t shape[8];
     int rank = second ? store_second_shape(s, shape) : store_scales_shape(s, shape);
     scale_name(&name, t->from->name, second ? "_scale_2" : "_scale");
-    moegen_rt_tensor *made =
-        name.lost
-            ? NULL
-            : make(to, name.at, second ? MOEGEN_RT_F32 : s->format->scale->dtype, rank, shape);
-    text_free(&name);
-    return made;
+    return make(to, &name, second ? MOEGEN_RT_F32 : s->format->scale->dtype, rank, shape);
 }
 
 static int quantize_one(struct plan *p, const struct item *t, struct output *to,
                         moegen_rt_team *team)
 {
-    int64_t shape[8], nans = 0;
+    int64_t nans = 0;
     struct text line = {0};
     const char *name = t->from->name;
-    int rank = store_codes_shape(&t->store, shape);
-    moegen_rt_tensor *codes = make(to, name, t->store.format->codes, rank, shape);
+    moegen_rt_tensor *codes = make_codes(to, t);
     moegen_rt_tensor *scales = codes ? make_scales(to, t, false) : NULL, *second = NULL;
     if (scales && t->store.per_second)
         second = make_scales(to, t, true);
@@ -185,9 +190,7 @@ static int dequantize_one(struct plan *p, const struct item *t, struct output *t
 {
     struct text name = {0};
     text_fmt(&name, "%.*s", (int)t->keep, t->from->name);
-    moegen_rt_tensor *made =
-        name.lost ? NULL : make(to, name.at, p->to, t->store.rank, t->store.shape);
-    text_free(&name);
+    moegen_rt_tensor *made = make(to, &name, p->to, t->store.rank, t->store.shape);
     if (!made)
         return EXIT_BAD_INPUT;
     (void)moegen_rt_problem_set(p->metadata, t->from->name, NULL);

@@ -63,6 +63,7 @@ static int to_codes(struct plan *p, struct item *t)
     static const char *const endings[] = {"_scale", "_scale_2"};
     for (int i = 0; i < (p->wish.format->second ? 2 : 1); i++) {
         scale_name(&scale, name, endings[i]);
+        p->lost = p->lost || scale.lost;
         if (!scale.lost && moegen_rt_problem_tensor(p->in, scale.at)) {
             text_fmt(&why, "would have scales of the name '%s', which is another tensor's",
                      scale.at);
@@ -86,7 +87,7 @@ static const struct {
     {"", "_scale_inv", ""},
 };
 
-static bool find_scales(const struct plan *p, struct item *t)
+static bool find_scales(struct plan *p, struct item *t)
 {
     for (size_t i = 0; i < sizeof names / sizeof *names && !t->scales; i++) {
         size_t stem;
@@ -99,6 +100,7 @@ static bool find_scales(const struct plan *p, struct item *t)
         text_fmt(&name, "_2");
         if (!name.lost && t->scales)
             t->second = moegen_rt_problem_tensor(p->in, name.at);
+        p->lost = p->lost || name.lost;
         text_free(&name);
         t->keep = stem + strlen(names[i].values);
     }
@@ -199,13 +201,15 @@ static int from_codes(struct plan *p, struct item *t)
         text_fmt(&why, "has no tensor of scales beside it");
     else if (known || shape_of_codes(p, t, &why))
         (void)fits(t, &why);
+    if (p->lost)
+        text_lose(&why);
     return why.at || why.lost ? complain(p, name, &why) : EXIT_OK;
 }
 
 /* ---- all ---- */
 
 /* What is converted where nothing is asked for by name. */
-static bool by_itself(const struct plan *p, const moegen_rt_tensor *t)
+static bool by_itself(struct plan *p, const moegen_rt_tensor *t)
 {
     struct item probe = {.from = t};
     if (!p->back)
@@ -266,6 +270,8 @@ int plan_make(struct plan *p)
         if (second && t->store.per_second)
             second->dropped = true;
     }
+    if (!result && p->lost)
+        return fail(MOEGEN_NO_MEMORY, NULL);
     int patterns = check_patterns(p);
     return result ? result : patterns;
 }

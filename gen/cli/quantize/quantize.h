@@ -85,6 +85,7 @@ struct plan {
     moegen_rt_problem *in, *metadata;
     struct item *item; /* of each tensor, in the file's order; owned */
     size_t items, chosen;
+    bool lost; /* no memory for a name */
 };
 /* True for floats that are not codes themselves: f32, bf16, f16. */
 bool is_values(moegen_rt_dtype dtype);
