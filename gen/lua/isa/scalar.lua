@@ -108,8 +108,10 @@ local ops = {
     prefetch_1   = {operands = "m",         whole = "(void)m;", says = "fetch $m to L2"},
 }
 
-for name, op in next, (require "isa.scalar_state") do   -- in any order
-    ops[name] = op
+for _, more in ipairs{require "isa.scalar_state", (require "isa.scalar_words")} do
+    for name, op in next, more do   -- in any order
+        ops[name] = op
+    end
 end
 
 return ops
