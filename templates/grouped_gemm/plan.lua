@@ -255,7 +255,7 @@ function grouped.names(spec, plan, job)
             factor and {factor, "widen"} or false},
     }
     panels.words(names, cfg, plan)
-    strips.names(names, plan)
+    strips.names(names, plan, cfg)
     names.splits = dots and dw
     names.sums = names.reduces and {apart = true, first = "from", row = "K", is_long = spec.K >= lanes, rounded = out.narrow and
         {output = "dX", c = out.c, tile = "narrow", narrow = names.narrow_o, rows = "w->args->T"}}

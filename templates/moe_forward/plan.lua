@@ -6,6 +6,7 @@ local activation = require "math.activation"
 local by_rows = require "moe_forward.by_rows"
 local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
+local formats = require "tiles.formats"
 local gemm = require "tiles.gemm"
 local in_place = require "product.in_place"
 local keys = require "shared.keys"
@@ -45,7 +46,8 @@ forward.uses = dot.uses
 local function choose_depth(plan, spec, step)
     local deep = math.max(spec.H, spec.I_TP)
     local whole = round_up(deep, step)
-    plan:choose("slab", 2048, "rows of weights packed at a time: what two strips take of the caches",
+    local bytes = formats.of(spec).size   -- if this is one, strips are wide
+    plan:choose("slab", bytes > 1 and 2048 or 1024, "rows of weights packed at a time: what two strips take of the caches",
         limits.useful(whole, ("matrices have %d rows"):format(deep)))
     local narrow = dtype[spec.dtype].narrow
     plan:choose("k_block", narrow and 4096 or 256, narrow and "products per partial sum: inputs are rounded more coarsely than sums"
@@ -67,7 +69,7 @@ function forward.plan(plan, spec, shape, info)
     plan:choose("unroll", 4, "k steps per row of the next panel that is packed on the way")
     local columns = spec.gated and isa.lanes or 2 * isa.lanes
     local slices = math.max(round_up(spec.I_TP, columns) // columns, round_up(spec.H, 2 * isa.lanes) // (2 * isa.lanes))
-    plan:choose("strip", gemm.strip(isa, dtype[spec.dtype]), "panels packed side by side: full cache lines of weights",
+    plan:choose("strip", gemm.strip(isa, formats.of(spec)), "panels packed side by side: full cache lines of weights",
         limits.useful(slices, ("matrices have %d panels of columns"):format(slices)))
     local step = plan.group * plan.unroll
     choose_depth(plan, spec, step)
@@ -87,7 +89,7 @@ function forward.plan(plan, spec, shape, info)
     if plan.slab % step ~= 0 then
         schema.complain(info, "plan.slab", ("steps of %d do not divide %d rows"):format(step, plan.slab))
     end
-    if plan.group > 1 and plan.strip > 2 then
+    if plan.group > 1 and plan.strip > 2 and not formats.of(spec).decode then
         schema.complain(info, "plan.strip", "pairs of rows leave registers for 2 panels at a time")
     end
     local longest = math.max(round_up(spec.H, step), round_up(spec.I_TP, columns))
@@ -110,7 +112,7 @@ local function steps(spec, shard)
     local scale, on = spec.affinity.scale, spec.affinity.on
     local on_p = on == "intermediate" and scale ~= "none"
     return {
-        norm = spec.norm == "layer",
+        norm = spec.norm == "layer", scale = stored.scale(spec) or false,
         bias_up = spec.bias.gate_up, bias_down = spec.bias.down,
         affinity_on_x = scale == "pre" and not on_p, affinity_on_p = on_p, affinity_on_y = scale == "post" and not on_p,
         bias_scaled = on_p and spec.bias.down,
@@ -146,11 +148,11 @@ end
 
 local function tiles(spec, names, cfg)
     local has, io, out, lanes = names.has, dtype[spec.dtype], dtype[spec.output_dtype], cfg.isa.lanes
-    local between = {bias = has.bias_up, affinity = has.affinity_on_p and not has.norm, checkpoint = has.checkpoint_up, raw = has.norm,
-        interleaved = stored.of(spec).interleaved}
+    local between = {scale = has.scale, bias = has.bias_up, affinity = has.affinity_on_p and not has.norm,
+        checkpoint = has.checkpoint_up, raw = has.norm, interleaved = stored.of(spec).interleaved}
     local function finish(add)
-        return epilogue.output(cfg, {bias = has.bias_down, bias_scaled = has.bias_scaled, affinity = has.affinity_in_finish,
-            checkpoint = has.checkpoint_down and not names.by_part, add = add})
+        return epilogue.output(cfg, {scale = has.scale, bias = has.bias_down, bias_scaled = has.bias_scaled,
+            affinity = has.affinity_in_finish, checkpoint = has.checkpoint_down and not names.by_part, add = add})
     end
     return plans.append(gemm.heights(gemm.packed, cfg, names.packed_rows), in_place.tiles(names, cfg), plans.list(
         gemm.pack(cfg),
@@ -174,17 +176,19 @@ end
 
 -- Adds to the names what products of columns need.
 local function column_names(names, spec, plan, job)
-    local isa, io, has = plan.isa, dtype[spec.dtype], names.has
+    local isa, has = plan.isa, names.has
     local cfg = strips.cfg(spec, plan, job, math.max(spec.H, spec.I_TP))
-    cfg.unaligned = spec.H * io.size % 64 ~= 0 or spec.I_TP * io.size % 64 ~= 0
+    cfg.unaligned = spec.H * cfg.weights.size % 64 ~= 0 or spec.I_TP * cfg.weights.size % 64 ~= 0
     local up, width = spec.gated and isa.lanes or plan.vectors * isa.lanes, plan.vectors * isa.lanes
+    names.sets = not spec.weights.shared and "w->expert"
+    names.unit = cfg.weights.unit and " * " .. plans.number(cfg.weights.unit) or ""
     names.reads_past, names.scaled, names.long = false, has.affinity_on_x, spec.H
     names.by_block, names.whole_segments = plan.shard == "block", plan.shard == "block"
     names.padding = plan.group > 1 and round_up(spec.I_TP, plan.group * plan.unroll) - spec.I_TP   -- of a row of P: pairs and steps
     names.saves_squares = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes
     names.edges, names.edge_down = spec.I_TP % up ~= 0 or spec.H % width ~= 0, spec.H % width ~= 0
     names.down_vectors = spec.H >= width
-    strips.names(names, plan)
+    strips.names(names, plan, cfg)
     in_place.names(names, cfg, plan, spec, {spec.H, spec.I_TP})
     work.phases(names, spec, has)
     work.space(names, has)

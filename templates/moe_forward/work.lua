@@ -29,6 +29,7 @@ function work.space(names, has)
         {"held", "int64_t", nil, "rows of a batch, at most", starts = "most_rows"},
         {"Y", "float", {"PARTS", "most_rows", "H"}, "what each row adds to the output", when = "apart(w)"},
         (has.bias_up or has.bias_down) and {"bias", "float", {"WIDTH"}, "of one panel", own = true},
+        has.scale and {"scale", "float", {"WIDTH"}, "of one panel", own = true},
         has.norm and {"norm", "float", {3, "UP_PANELS * WIDTH"}, "weight and bias of an expert's normalisation; 1 for columns of I, else 0",
             own = true}), strips.work(names, "DEEP")))
 end

@@ -7,6 +7,7 @@
 -- sweeps (see sweep.lua) stay f32: they wait for memory, whatever multiplies them. The instruction gives 2 products per lane,
 -- but on some CPUs at a quarter of the rate of FMA: a property of the CPU, measured once (see gen/api/property.c), decides.
 local dtype = require "dtype"
+local formats = require "tiles.formats"
 local schema = require "schema"
 
 local dot = {}
@@ -18,11 +19,13 @@ dot.key = {"product", schema.types.enum{"widen", "dot"}, optional = true,
 -- May the products of this spec be dot products on this target? Else false and why not. A spec's outputs must be as coarse as what
 -- is rounded on the way to them. why_not: what else forbids it, or nil; exact: nothing is rounded on the way
 function dot.legal(spec, isa, why_not, exact)
-    local dt = dtype[spec.dtype]
+    local dt, weights = dtype[spec.dtype], formats.of(spec)
     if not dt.dot then
         return false, ("no instruction multiplies pairs of %s"):format(dt.name)
     elseif not isa.rows[dt.dot] then
         return false, ("target %s has no dot product of %s"):format(isa.name, dt.name)
+    elseif not formats.fits(weights, dt) then
+        return false, ("weights of %s have digits that %s has not"):format(weights.name, dt.name)
     elseif spec.norm == "layer" then
         return false, "normalisation wants its rows in f32"
     elseif spec.affinity and spec.affinity.scale == "pre" and spec.affinity.on == "hidden" then

@@ -2,6 +2,7 @@
 -- in_place.lua - products of columns for few rows of tokens, whose weights are read where they lie: plan, constants, names and tiles of
 -- in_place.c.in. Up to 4 rows sweep, those of up to direct_rows have direct tiles, the others packed weights.
 local dtype = require "dtype"
+local formats = require "tiles.formats"
 local gemm = require "tiles.gemm"
 local int = require("schema").types.int
 local limits = require "shared.limits"
@@ -62,16 +63,16 @@ end
 
 -- How weights are read where they lie. deep: rows of the tallest matrix; slices: panels of columns of the widest one
 function in_place.choose(plan, spec, deep, slices)
-    local isa = plan.isa
+    local isa, weights = plan.isa, formats.of(spec)
     local across = ("matrices have %d panels of columns"):format(slices)
     plan:choose("direct_rows", 2 * isa.tile.rows, "up to so many accumulators fit beside one vector of weights",
-        {most = isa.registers.v - math.max(2, quantise.registers(dtype[spec.dtype])),   -- of weights; weights and a row's value
+        {most = isa.registers.v - math.max(2, quantise.registers(weights) + plan.group - 1),   -- of weights; weights and a row's value
          because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)})
     plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a strip's vectors pass",
         limits.sum(spec, deep, ("matrices have %d rows"):format(deep)))
     plan:choose("direct_strip", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns",
         limits.useful(slices, across))
-    local lines = math.max(1, 256 // (isa.lanes * dtype[spec.dtype].size))
+    local lines = math.max(1, 256 // (isa.lanes * weights.size))
     plan:choose("run", math.min(lines, plan.direct_k), "vectors of a row fetched before the next row: 4 cache lines",
         {useful = slices, of = across, most = plan.direct_k,
          because = ("a direct tile passes over %d rows of weights at a time (direct_k)"):format(plan.direct_k)})
@@ -87,7 +88,7 @@ function in_place.constants(plan, spec)
         {"COMPENSATION", plan.direct_rows // 2, "row of a panel's sums from where what rounding lost of the first rows is kept"},
         {"RUN", run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
         {"DIRECT_K", plan.direct_k // plan.group * plan.group, "rows of weights per pass of direct tiles"},
-        {"FETCHED", (16 << 10) // dtype[spec.dtype].size, "elements of weights fetched ahead where few rows stream them"},
+        {"FETCHED", (16 << 10) // formats.of(spec).size, "elements of weights fetched ahead where few rows stream them"},
         plan.group > 1 and {"SWEPT_ROWS", heights.swept(plan), "up to so many rows are multiplied in f32: they wait for memory"})
 end
 

@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- strips.lua - what families with products of columns share, see phases.lua: constants, names and rows of the workspace that the
 -- fragments strips.c.in, packing.c.in and columns.c.in refer to.
+local formats = require "tiles.formats"
+local micro = require "tiles.micro"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 
@@ -34,12 +36,15 @@ end
 function strips.cfg(spec, plan, job, deep)
     local cfg = panels.cfg(spec, plan, job)
     cfg.stride, cfg.strip, cfg.panel = plan.stride, plan.strip, panel(plan, deep)
+    cfg.weights = formats.of(spec)
+    cfg.product = micro.of(plan, spec.dtype, cfg.weights)
     return cfg
 end
 
--- Adds the names of rows of panels, which hold pairs of rows of weights if these are multiplied.
-function strips.names(names, plan)
+-- Adds the names of rows of panels, which hold pairs of rows of weights if these are multiplied. cfg: see above
+function strips.names(names, plan, cfg)
     local dots = plan.group > 1
+    names.weights_c = cfg.weights and cfg.weights.c   -- of products of columns
     names.dots, names.strip, names.times_group = dots, plan.strip, dots and "2 * " or ""
     names.whole = function(x) return dots and x .. " / 2" or x end                    -- from rows of weights, of all
     names.steps = function(x) return dots and ("(%s + 1) / 2"):format(x) or x end     -- of all and a half
@@ -54,9 +59,9 @@ function strips.work(names, deep)
         {"scratch", "float", {"SCRATCH"}, "where tiles that pack nothing store", own = true},
         {"panel", "float", {"STRIP", "PANEL"}, "packed weights: in use,", own = true},
         {"coming", "float", {"STRIP", "PANEL"}, "and coming", own = true},
-        {"packed", ("const %s *"):format(names.io), nil, "what is in `panel`: from here,", starts = "0"},
+        {"packed", ("const %s *"):format(names.weights_c), nil, "what is in `panel`: from here,", starts = "0"},
         {"packed_panels", "int64_t", nil, "so many panels"},
-        names.edges and {"edge", names.io, {deep, "WIDTH"}, "columns of a panel that is not full", own = true},
+        names.edges and {"edge", names.weights_c, {deep, "WIDTH"}, "columns of a panel that is not full", own = true},
     }
 end
 

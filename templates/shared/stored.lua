@@ -70,6 +70,10 @@ function stored.rules(takes)
     list[#list + 1] = {"weights.group", function(s) return takes.group or not s.weights.group end,
         "{weights.group} is not supported yet"}
     list[#list + 1] = {"weights.shared", function(s) return takes.shared or not s.weights.shared end, "{weights.shared} is not supported yet"}
+    for _, key in ipairs{"scale", "shared"} do
+        list[#list + 1] = {"weights." .. key, function(s) return stored.format(s) or not s.weights[key] end,
+            "{weights." .. key .. "} is about scales, which weights of {weights.dtype} have not"}
+    end
     return list
 end
 
@@ -85,6 +89,12 @@ end
 -- What is stored instead of numbers of tokens' dtype, or nil.
 function stored.format(s)
     return stored.formats[s.weights.dtype]
+end
+
+-- What shares a scale, or nil.
+function stored.scale(s)
+    local format = stored.format(s)
+    return format and (s.weights.scale or format.scale)
 end
 
 function stored.group(s)
@@ -169,7 +179,7 @@ function stored.tensors(s)
     end
     local experts = s.weights.shared and 1 or s.E
     for _, m in ipairs(format and matrices(s) or {}) do
-        add(m, "_scale", format.scales, experts, scales[s.weights.scale or format.scale](s, m),
+        add(m, "_scale", format.scales, experts, scales[stored.scale(s)](s, m),
             "factors of " .. m.tensor .. "_weight", true)
     end
     for _, m in ipairs(format and format.second and matrices(s) or {}) do

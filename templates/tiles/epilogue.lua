@@ -29,16 +29,17 @@ local function unzip(p, x, y)
     return p:op("unpack_low", "gate_of_both", low, high), p:op("unpack_high", "up_of_both", low, high)
 end
 
--- P = act(g) * u, with bias, clamps and offset before and the affinity after as the spec says.
+-- P = act(g) * u, with the weights' scale, bias, clamps and offset before and the affinity after as the spec says.
 -- has.interleaved: sums are of gate and up in turn. With a checkpoint, S is overwritten by g and u as the activation saw them.
 -- raw: P = u, for another tile to finish.
--- cfg: isa, prefix, vectors, stride (of P, floats); spec: activation, gated, clamp, up_offset; has: bias, affinity, checkpoint
+-- cfg: isa, prefix, vectors, stride (of P, floats); spec: activation, gated, clamp, up_offset; has: scale, bias, affinity, checkpoint
 -- pairs: P is rounded to this row of dtype.lua (nil: it is f32)
 function epilogue.intermediate(cfg, spec, has, pairs)
     local lanes = cfg.isa.lanes
     local to = pairs or dtype.f32
     local p = ir.program(cfg.isa, cfg.prefix .. (pairs and "activate_pairs" or "activate"), {"Rows of P from rows of sums."})
     local S, P, n = p:pointer("S", "float", "WIDTH LANES"), p:pointer("P", to.c, "STRIDE LANES"), p:integer("n")
+    local scale = has.scale and p:pointer("scale", "const float")
     local bias = has.bias and p:pointer("bias", "const float")
     local affinity = has.affinity and p:pointer("affinity", "const float")
     local act = activation[spec.activation].forward
@@ -50,6 +51,9 @@ function epilogue.intermediate(cfg, spec, has, pairs)
         for v = 0, cfg.vectors - 1 do
             local name = name_of(v)
             x[v] = p:op("load", name .. "_sum", p:at(S, v * lanes))
+            if scale then
+                x[v] = p:op("mul", name .. "_whole", x[v], p:op("load", name .. "_scale", p:at(scale, v * lanes)))
+            end
             if has.bias then
                 x[v] = p:op("add", name .. "_biased", x[v], p:op("load", name .. "_bias", p:at(bias, v * lanes)))
             end
@@ -136,14 +140,16 @@ function epilogue.hidden(cfg, spec, has)
     return p
 end
 
--- out[row][column ..] += a * (S + bias), or a plain store; out is a list of row pointers (16 valid entries follow its end).
+-- out[row][column ..] += a * (S + bias), S times the weights' scale, or a plain store; out is a list of row pointers (16 valid
+-- entries follow its end).
 -- With a checkpoint, S is overwritten by S + bias.
--- has: bias, bias_scaled (the bias times a), affinity (the sum times a), checkpoint, add
+-- has: scale, bias, bias_scaled (the bias times a), affinity (the sum times a), checkpoint, add
 function epilogue.output(cfg, has)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. (has.add and "add_up" or "finish"), {"Rows of the output from rows of sums."})
     local S, out, column = p:pointer("S", "float", "WIDTH LANES"), p:pointer("out", "float *const"), p:integer("column")
     local n = p:integer("n")
+    local scale = has.scale and p:pointer("scale", "const float")
     local bias = has.bias and p:pointer("bias", "const float")
     local affinity = (has.affinity or has.bias_scaled) and p:pointer("affinity", "const float")
     p:loop(n, function()
@@ -155,6 +161,9 @@ function epilogue.output(cfg, has)
         for v = 0, cfg.vectors - 1 do
             local name = "y_" .. v
             local y = p:op("load", name .. "_sum", p:at(S, v * lanes))
+            if scale then
+                y = p:op("mul", name .. "_whole", y, p:op("load", name .. "_scale", p:at(scale, v * lanes)))
+            end
             if has.bias_scaled then
                 p:op("fma", y, a, p:op("load", name .. "_bias", p:at(bias, v * lanes)))
             elseif has.bias then

@@ -11,25 +11,27 @@
 -- Both multiply as cfg.product says, see micro.lua.
 local ir = require "ir"
 local micro = require "tiles.micro"
+local quantise = require "tiles.quantise"
 
 local gemm = {}
 
--- Panels packed together, so that rows of weights of dtype dt are read by whole cache lines.
-function gemm.strip(isa, dt)
-    return math.max(2, 64 // (isa.lanes * dt.size))
+-- Panels packed together, so that rows of such weights are read by whole cache lines.
+function gemm.strip(isa, weights)
+    return math.max(2, 64 // (isa.lanes * weights.size))
 end
 
--- cfg: isa, prefix, dtype (row of dtype.lua of the weights), stride (of A, elements), vectors (2), unroll, panel (floats of one),
+-- cfg: isa, prefix, weights (their row of dtype.lua or formats.lua), stride (of A, elements), vectors (2), unroll, panel (floats of one),
 -- strip, product, unaligned (rows of weights start anywhere in a cache line)
 -- src_0, src_1 point to the first and the second vector of the first panel; those of the next are `step` on, rows `ld` apart
 -- (unless two panels are packed: `ld` less strip * step). A row to fetch is two runs of cache lines, which start ahead_0 elements
 -- from src_0 and ahead_1 from src_1.
 function gemm.packed(cfg, rows)
     local isa, lanes, how = cfg.isa, cfg.isa.lanes, cfg.product
-    local width, io = cfg.vectors * lanes, "const " .. cfg.dtype.c
+    local width, io = cfg.vectors * lanes, "const " .. cfg.weights.c
     local p = ir.program(isa, ("%sgemm_%d"):format(cfg.prefix, rows),
         {("S[%d rows] += A * B, over steps * inner * %d rows of B; packs `steps` rows of the next panels.")
             :format(rows, cfg.unroll)})
+    p.hoists = 0   -- the sums need the registers
     local S, A = p:pointer("S", "float", "WIDTH LANES"), p:pointer("A", "const float", "STRIDE")
     local B = p:pointer("B", "const float", "WIDTH LANES")
     local steps, inner = p:integer("steps"), p:integer("inner")
@@ -45,20 +47,22 @@ function gemm.packed(cfg, rows)
         end)
     end
     local function pack_row()
-        local lines = (cfg.strip * lanes * cfg.dtype.size - 1) // 64 + (cfg.unaligned and 1 or 0)
+        local lines = (cfg.strip * lanes * cfg.weights.size - 1) // 64 + (cfg.unaligned and 1 or 0)
         for i = 0, 1 do
             local first = {}   -- [panel]: of two rows of weights
             for g = 1, how.group do
                 for line = 0, lines do
-                    p:op("prefetch_1", p:at(src[i], line * 64 // cfg.dtype.size, ahead[i]))
+                    p:op("prefetch_1", p:at(src[i], line * 64 // cfg.weights.size, ahead[i]))
                 end
                 for q = 0, cfg.strip - 1 do
-                    local name = ("w_%d_%d"):format(q, i)
-                    local x = how.load(p, cfg.dtype, how.group > 1 and name .. "_" .. g or name,
+                    local name, to = ("w_%d_%d"):format(q, i), p:at(dst, q * cfg.panel + i * lanes)
+                    local x = how.load(p, cfg.weights, how.group > 1 and name .. "_" .. g or name,
                         p:at(src[i], 0, cfg.strip == 2 and q == 1 and step or nil))
                     first[q] = first[q] or x
-                    if g == how.group then
-                        p:op("store", p:at(dst, q * cfg.panel + i * lanes), how.join(p, name, first[q], x))
+                    if how.lower then   -- waits in memory: decoding the next one takes the registers
+                        p:op("store", to, g == 1 and how.lower(p, name, x) or p:op("bit_or", name, x, p:op("load", name .. "_1", to)))
+                    elseif g == how.group then
+                        p:op("store", to, how.join(p, name, first[q], x))
                     end
                     if cfg.strip ~= 2 then
                         p:advance(src[i], step)
@@ -102,16 +106,17 @@ local function direct(cfg, rows, how, name, of)
     local width = cfg.vectors * lanes
     local p = ir.program(isa, ("%s%s_%d"):format(cfg.prefix, name, rows),
         {("S[%d rows] += A * B for some vectors of columns, over steps * inner %s of B as they lie in memory."):format(rows, of)})
+    p.hoists = 0   -- as above
     local S, A = p:pointer("S", "float", "DIRECT_SUMS WIDTH LANES"), p:pointer("A", "const float", "STRIDE")
-    local B, ld = p:pointer("B", "const " .. cfg.dtype.c), p:integer("ld")
+    local B, ld = p:pointer("B", "const " .. cfg.weights.c), p:integer("ld")
     local columns, steps, inner = p:integer("columns"), p:integer("steps"), p:integer("inner")
-    local ahead, jump = p:pointer("ahead", "const " .. cfg.dtype.c), p:integer("jump")
+    local ahead, jump = p:pointer("ahead", "const " .. cfg.weights.c), p:integer("jump")
     local back, over = p:integer("back"), p:integer("over")
     local function k_step(acc)
-        for line = 0, (how.group * lanes * cfg.dtype.size - 1) // 64 do
-            p:op("prefetch_1", p:at(ahead, line * 64 // cfg.dtype.size))
+        for line = 0, (how.group * lanes * cfg.weights.size - 1) // 64 do
+            p:op("prefetch_1", p:at(ahead, line * 64 // cfg.weights.size))
         end
-        local b = micro.join(p, how, cfg.dtype, "b", 1, B, ld, function() return p:at(B, 0) end)
+        local b = micro.join(p, how, cfg.weights, "b", 1, B, ld, function() return p:at(B, 0) end)
         micro.multiply(p, how, acc, 1, function(r) return p:at(A, r * cfg.stride) end, b)
         p:advance(A, 1)
         p:advance(B, ld)
@@ -151,11 +156,12 @@ end
 function gemm.pack(cfg)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "pack", {"Pack n rows of a panel from rows of weights."})
-    local dst, src = p:pointer("dst", "float", "WIDTH LANES"), p:pointer("src", "const " .. cfg.dtype.c)
+    quantise.hoist(p, cfg.weights)
+    local dst, src = p:pointer("dst", "float", "WIDTH LANES"), p:pointer("src", "const " .. cfg.weights.c)
     local ld, second, n = p:integer("ld"), p:integer("second"), p:integer("n")
-    local ahead = p:pointer("ahead", "const " .. cfg.dtype.c)
+    local ahead = p:pointer("ahead", "const " .. cfg.weights.c)
     p:loop(n, function()
-        local words = micro.join(p, cfg.product, cfg.dtype, "w", cfg.vectors, src, ld, function(v)
+        local words = micro.join(p, cfg.product, cfg.weights, "w", cfg.vectors, src, ld, function(v)
             return p:at(src, 0, v > 0 and second or nil)
         end, function()
             p:op("prefetch_0", p:at(ahead, 0))

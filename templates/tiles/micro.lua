@@ -9,7 +9,8 @@ local quantise = require "tiles.quantise"
 local micro = {}
 
 -- How a tile multiplies: op that broadcasts a word of A, op that multiplies and adds, op that does both (if the target has it),
--- and elements to a word. load, join: how `group` rows of weights become a row of words.
+-- and elements to a word. load, join: how `group` rows of weights become a row of words; of rows that are decoded, lower is the first
+-- one's part of it.
 micro.widened = {
     bcast = "bcast", multiply = "fma", both = "fma_bcast", group = 1,
     load = quantise.load,
@@ -28,9 +29,23 @@ function micro.pairs(dt)
     }
 end
 
--- Of a plan: `group` elements to a word.
-function micro.of(plan, dtype_name)
-    return plan.group > 1 and micro.pairs(dtype[dtype_name]) or micro.widened
+-- The same of weights whose numbers type dt has: it is the upper half of f32.
+function micro.decoded_pairs(dt)
+    local how = micro.pairs(dt)
+    how.load = quantise.load
+    how.lower = function(p, name, x)
+        return p:op("shr", name .. "_down", x, 16)
+    end
+    how.join = function(p, name, low, high)
+        return p:op("bit_or", name, how.lower(p, name, low), high)
+    end
+    return how
+end
+
+-- Of a plan: `group` elements to a word. weights: their row, if they are not of the same type
+function micro.of(plan, dtype_name, weights)
+    local dt = dtype[dtype_name]
+    return plan.group == 1 and micro.widened or weights and weights ~= dt and micro.decoded_pairs(dt) or micro.pairs(dt)
 end
 
 -- acc[r][v] += a(r) * x[v], for all rows and so many vectors; a gives places in memory.

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- quantise.lua - widening loads and narrowing stores of the types of dtype.lua, for targets with and without instructions.
+-- quantise.lua - widening loads and narrowing stores of the types of dtype.lua, for targets with and without instructions; loads of
+-- formats.lua too.
 local quantise = {}
 
 -- Widenings: (program, name, memory) -> f32 vector.
@@ -62,7 +63,9 @@ local narrow = {
 
 -- f32 vector of consecutive elements of dtype dt.
 function quantise.load(p, dt, name, mem)
-    if not dt.widen then
+    if dt.decode then
+        return dt.decode(p, name, mem)
+    elseif not dt.widen then
         return p:op("load", name, mem)
     end
     return widen[dt.widen](p, name, mem)
@@ -70,7 +73,12 @@ end
 
 -- Vector registers that loading a vector of dtype dt takes, the result among them.
 function quantise.registers(dt)
-    return registers[dt.widen] or 1
+    return dt.registers or registers[dt.widen] or 1
+end
+
+-- For programs that leave registers for it: constants of a decoder are loaded once.
+function quantise.hoist(p, dt)
+    p.hoists = math.max(p.hoists, dt.registers or 0)
 end
 
 -- Elements of dtype dt in a 32-bit lane, as transposes move them.

@@ -12,10 +12,11 @@ local function sweep(cfg, rows)
     local width = cfg.vectors * lanes
     local p = ir.program(cfg.isa, ("%ssweep_%d"):format(cfg.prefix, rows),
         {("S[panel][%d rows] += A * B for all panels, 4 rows of B at a time."):format(rows)})
+    quantise.hoist(p, cfg.weights)
     local S, A = p:pointer("S", "float", "DIRECT_SUMS WIDTH LANES"), p:pointer("A", "const float", "STRIDE")
     local b = {}
     for k = 0, 3 do
-        b[k] = p:pointer("b_" .. k, "const " .. cfg.dtype.c)
+        b[k] = p:pointer("b_" .. k, "const " .. cfg.weights.c)
     end
     local second, step, panels, steps = p:integer("second"), p:integer("step"), p:integer("panels"), p:integer("steps")
     local jump, back, far = p:integer("jump"), p:integer("back"), p:integer("far")
@@ -58,7 +59,7 @@ local function sweep(cfg, rows)
             end
             for k = 0, 3 do
                 p:row(nil)
-                local w = quantise.load(p, cfg.dtype, ("w_%d_%d"):format(k, v), p:at(b[k], 0, v > 0 and second or nil))
+                local w = quantise.load(p, cfg.weights, ("w_%d_%d"):format(k, v), p:at(b[k], 0, v > 0 and second or nil))
                 for r = 0, rows - 1 do
                     p:row(r)
                     acc[r] = multiply(acc[r], r, v, k, w, cfg.compensated and k == 0)
