@@ -10,11 +10,12 @@ local enum, bool = types.enum, types.bool
 -- Element types of weights beside those of tokens: 8 and 4 bits, with scales.
 local names = {"f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4", "int8", "int4"}
 
--- bits of a code; codes: dtype of tensors of them; scale: what shares one, if the spec does not say; scales: dtype of these; group:
--- elements along the contraction that share one; blocked: their codes are an extent of their own; second: one more scale, f32, a matrix
+-- bits of a code; codes: dtype of tensors of them; scale: what shares one, if the spec does not say, or other: what else may; scales:
+-- dtype of these; group: elements along the contraction that share one; blocked: their codes are an extent of their own;
+-- second: one more scale, f32, a matrix
 stored.formats = {
-    fp8_e4m3   = {bits = 8, codes = "fp8_e4m3", scales = "f32",      scale = "row"},
-    fp8_e5m2   = {bits = 8, codes = "fp8_e5m2", scales = "f32",      scale = "row"},
+    fp8_e4m3   = {bits = 8, codes = "fp8_e4m3", scales = "f32",      scale = "row", other = {static = true, block = true}},
+    fp8_e5m2   = {bits = 8, codes = "fp8_e5m2", scales = "f32",      scale = "row", other = {static = true, block = true}},
     int8       = {bits = 8, codes = "u8",       scales = "f32",      scale = "row"},
     mxfp8_e4m3 = {bits = 8, codes = "u8",       scales = "u8",       scale = "group", group = 32, blocked = true},
     mxfp8_e5m2 = {bits = 8, codes = "u8",       scales = "u8",       scale = "group", group = 32, blocked = true},
@@ -60,7 +61,8 @@ function stored.rules(takes)
                 end
             end
             return value == nil or key == "dtype" and value == s.dtype
-        end, "{" .. path .. "} is not supported yet" .. (key == "dtype" and ": weights are of {dtype}" or "; only " .. table.concat(values, ", "))}
+        end, "{" .. path .. "} is not supported yet"
+            .. (values[1] and "; only " .. table.concat(values, ", ") or ": weights are of {dtype}")}
     end
     only("dtype")
     only("scale", "row")
@@ -69,11 +71,14 @@ function stored.rules(takes)
     only("gate_up", "joined")
     list[#list + 1] = {"weights.group", function(s) return takes.group or not s.weights.group end,
         "{weights.group} is not supported yet"}
-    list[#list + 1] = {"weights.shared", function(s) return takes.shared or not s.weights.shared end, "{weights.shared} is not supported yet"}
-    for _, key in ipairs{"scale", "shared"} do
-        list[#list + 1] = {"weights." .. key, function(s) return stored.format(s) or not s.weights[key] end,
-            "{weights." .. key .. "} is about scales, which weights of {weights.dtype} have not"}
-    end
+    list[#list + 1] = {"weights.shared", function(s) return takes.shared or not s.weights.shared end,
+        "{weights.shared} is not supported yet"}
+    list[#list + 1] = {"weights.shared", function(s) return stored.format(s) or not s.weights.shared end,
+        "{weights.shared} is about scales: {weights.dtype} has none"}
+    list[#list + 1] = {"weights.scale", function(s)
+        local scale, format = s.weights.scale, stored.format(s) or {}
+        return scale == nil or scale == format.scale or (format.other or {})[scale]
+    end, "{weights.scale} is not a scale of {weights.dtype}"}
     return list
 end
 

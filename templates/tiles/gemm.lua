@@ -60,7 +60,7 @@ function gemm.packed(cfg, rows)
                         p:at(src[i], 0, cfg.strip == 2 and q == 1 and step or nil))
                     first[q] = first[q] or x
                     if how.lower then   -- waits in memory: decoding the next one takes the registers
-                        p:op("store", to, g == 1 and how.lower(p, name, x) or p:op("bit_or", name, x, p:op("load", name .. "_1", to)))
+                        p:op("store", to, g == 1 and how.lower(p, name, x) or p:op("bit_or", name, x, p:op("load", name .. "_below", to)))
                     elseif g == how.group then
                         p:op("store", to, how.join(p, name, first[q], x))
                     end
