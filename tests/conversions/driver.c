@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * driver.c - the conversions of one target, in the three spellings (plain C alone where the CPU
- * lacks the target), against those of runtime/tensor.c, bit by bit: widening of every code;
- * narrowing of every number that has one, of the half-way points beside it and of their neighbours,
- * subnormals, infinities and NaNs among them. Two NaNs are equal; a narrowed one is quiet. Made for
- * tests/meanings.sh.
+ * lacks the target), against those of runtime/tensor.c and format.c, bit by bit: widening and
+ * decoding of every code; narrowing of every number that has one, of the half-way points beside it
+ * and of their neighbours, subnormals, infinities and NaNs among them. Two NaNs are equal; a
+ * narrowed one is quiet. Made for tests/meanings.sh.
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "format.h"
 #include "moegen_runtime.h"
 
 struct op {
     const char *kind, *from, *to, *order;
     int flushes; /* it may take subnormal numbers as zeros */
+    double unit; /* a decoded value times this is the code's */
 };
 extern const struct op ops[];
 extern const char *const needs[];
@@ -101,6 +103,8 @@ static int place(const struct op *op, int i)
         return first + at % lanes / 4 * 8 + at / lanes * 4 + at % 4;
     if (strcmp(op->order, "lanes") == 0) /* low and high halves of lanes */
         return first + at % 2 * lanes + at / 2;
+    if (strcmp(op->order, "joined") == 0)
+        return first + at % lanes * 2 + at / lanes;
     return i;
 }
 
@@ -132,10 +136,46 @@ static void compare(const struct op *op, const char *spelling, int n)
     }
 }
 
+static const char *const spelling[] = {"plain C", "bytes", "intrinsics"};
+
+/* Every code of a format of weights. */
+static void decode(const struct op *op, const struct rt_format *f, int i, int able)
+{
+    void (*const spelled[])(void) = {scalar_table[i], bytes_table[i], intrinsics_table[i]};
+    moegen_rt_dtype to;
+    int known = moegen_rt_dtype_find(op->to, &to), n = 1 << f->element->bits;
+    size_t bytes = known ? moegen_rt_dtype_of(to)->bytes : 0;
+    for (int code = 0; code < n; code++) {
+        double value = f->element->value((uint32_t)code) / op->unit;
+        in[code] = (unsigned char)code;
+        moegen_rt_encode(to, &value, 1, want + (size_t)code * bytes);
+    }
+    for (int s = 0; s < (able ? 3 : 1); s++) {
+        memset(out, 0xa5, sizeof out);
+        ((program)spelled[s])(out, in, n / lanes / (op->order[0] ? 2 : 1));
+        for (int code = 0; code < n; code++) {
+            uint32_t got = get(out, bytes, place(op, code)), need = get(want, bytes, code);
+            const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(to);
+            if (is_nan(facts, need) ? is_nan(facts, got) : got == need)
+                continue;
+            if (wrong++ < 20)
+                printf("FAIL %s, %s, %s: %02x gives %08x, expected %08x\n", op->from, op->kind,
+                       spelling[s], (unsigned)code, got, need);
+        }
+    }
+}
+
 static void run(const struct op *op, int i, int able)
 {
     void (*const spelled[])(void) = {scalar_table[i], bytes_table[i], intrinsics_table[i]};
-    static const char *const spelling[] = {"plain C", "bytes", "intrinsics"};
+    if (strcmp(op->kind, "decode") == 0 || strcmp(op->kind, "pairs") == 0) {
+        const struct rt_format *f = rt_format_find(op->from);
+        if (f)
+            decode(op, f, i, able);
+        else
+            wrong += printf("FAIL the runtime lacks %s\n", op->from) > 0;
+        return;
+    }
     moegen_rt_dtype from, to;
     if (!moegen_rt_dtype_find(op->from, &from) || !moegen_rt_dtype_find(op->to, &to)) {
         printf("FAIL the runtime lacks %s or %s\n", op->from, op->to);
