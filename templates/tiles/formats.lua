@@ -4,11 +4,13 @@
 --
 -- A NEW FORMAT takes 3 files: a row here, one in shared/stored.lua, and one in the runtime's format.c.
 --
--- size, c     bytes a code, its C type
+-- size, c     bytes a code, its C type; bits: of one, if they are fewer than a byte: two to a byte, the low ones first
 -- digits      bits of the significand; least: exponent of the smallest normal number
 -- unit        what a decoded value is to be multiplied by: the one that multiplies sums by scales does (nil: 1)
 -- registers   vector registers that decoding takes at once, the result among them
 -- decode      (program, name, memory) -> f32 vector: every code's value / unit, exact, infinities and NaNs too
+-- number      of codes of 4 bits: (program, name, integer lanes whose low bits are a code, tables) -> f32 vector likewise
+-- zero        a byte of codes of zero
 local dtype = require "dtype"
 
 local formats = {}
@@ -17,6 +19,9 @@ local formats = {}
 local function halves(p, name, mem, shift)
     return p:op("shl_words", name .. "_half", p:op("load_i8_half", name .. "_code", mem), shift)
 end
+
+-- Values of e2m1 without a sign.
+local E2M1 <const> = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0}
 
 local rows = {
     -- OCP e4m3fn: no infinities; codes of all ones are NaN
@@ -44,13 +49,97 @@ local rows = {
             return p:op("to_float", name, p:op("load_i8", name .. "_code", mem))
         end,
     },
+    mxfp4 = {
+        bits = 4, c = "uint8_t", digits = 2, least = 0, zero = 0x00,
+        number = function(p, name, x, tables)
+            local value = p:op("lookup", name .. "_value", x, tables.values)
+            if p.isa.lanes >= 16 then   -- with those that have a sign
+                return value
+            end
+            local sign = p:op("shl", name .. "_sign", p:op("shr", name .. "_minus", x, 3), 31)
+            return p:op("bit_or", name .. "_signed", value, sign)
+        end,
+    },
+    int4 = {
+        bits = 4, c = "uint8_t", digits = 4, least = 0, zero = 0x88,
+        number = function(p, name, x)
+            local code = p:op("bit_and", name .. "_code", x, p:const("nibble", 0xf))
+            return p:op("to_float", name .. "_value", p:op("int_add", name .. "_less", code, p:const("minus_8", -8 & 0xffffffff)))
+        end,
+    },
 }
+rows.mxfp8_e4m3 = setmetatable({}, {__index = rows.fp8_e4m3})
+rows.mxfp8_e5m2 = setmetatable({}, {__index = rows.fp8_e5m2})
 
 for name, row in pairs(rows) do
     row.name = name
 end
 
 formats.rows = rows
+
+-- The tables of decoding, for tiles: vectors, as words. Bytes are spread over two vectors of lanes, each one twice, and every other lane
+-- is shifted to the high code.
+function formats.tables(lanes)
+    local list = {}
+    for i = 0, 2 * lanes - 1 do
+        list[#list + 1] = i // 2
+    end
+    for i = 0, lanes - 1 do
+        list[#list + 1] = i % 2 * 4
+    end
+    for i = 0, lanes - 1 do
+        local bits = string.unpack("<I4", string.pack("<f", E2M1[i % 8 + 1]))
+        list[#list + 1] = bits | (i >= 8 and 1 << 31 or 0)
+    end
+    return list
+end
+
+-- Two f32 vectors of neighbours of the row f: `at` gives places, bytes from the first code on; tables: pointer, or nil.
+-- Returns a function of (name, at).
+function formats.pairs(p, f, tables)
+    local lanes = p.isa.lanes
+    if not f.number then
+        local unit = f.unit and p:const("unit", f.unit)
+        return function(name, at)
+            local x = {}
+            for v = 0, 1 do
+                x[v] = f.decode(p, name .. "_" .. v, at(v * lanes))
+                x[v] = unit and p:op("mul", name .. "_exact_" .. v, x[v], unit) or x[v]
+            end
+            return x
+        end
+    end
+    local function vector(name, i)
+        return p:op("load", name, p:at(tables, i * lanes))
+    end
+    local t = {[0] = vector("spread_0", 0), vector("spread_1", 1), shift = vector("shift", 2), values = vector("values", 3)}
+    return function(name, at)
+        local bytes, x = p:op("load_u8", name .. "_codes", at(0)), {}
+        for v = 0, 1 do
+            local tag = name .. "_" .. v
+            local both = p:op("lookup", tag .. "_both", t[v], bytes)
+            x[v] = f.number(p, tag, p:op("shr_by", tag .. "_one", both, t.shift), t)
+        end
+        return x
+    end
+end
+
+-- Scales as all lanes of a vector: (program, name, memory).
+formats.scales = {
+    f32 = function(p, name, mem)
+        return p:op("bcast", name, mem)
+    end,
+    bf16 = function(p, name, mem)
+        return p:op("bit_and", name, p:op("bcast_u16", name .. "_twice", mem), p:const("high_half", 0xffff0000))
+    end,
+    -- e8m0: 2^(x - 127), as a float's exponent; 0 is 2^-127, 255 is NaN, which infinity - infinity gives
+    u8 = function(p, name, mem)
+        local bits = p:op("shr", name .. "_byte", p:op("bcast_u8", name .. "_bytes", mem), 1)
+        local x = p:op("bit_and", name .. "_exponent", bits, p:const("exponent", 0x7f800000))
+        x = p:op("max", name .. "_power", x, p:const("least_scale", 0x00400000))
+        return p:op("add", name, x, p:op("sub", name .. "_nothing", x, x))
+    end,
+}
 
 -- The row of a spec's weights: one of these, or of dtype.lua.
 function formats.of(spec)

@@ -1,0 +1,69 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- coded.lua - the tile that makes numbers of rows of codes which share scales along the row, see formats.lua.
+local formats = require "tiles.formats"
+local ir = require "ir"
+local quantise = require "tiles.quantise"
+
+local coded = {}
+
+-- Codes of a row that the tile takes at a time: whole panels of `depth` elements, and whole runs of a scale.
+function coded.unit(run, depth)
+    return math.max(run or depth, depth)
+end
+
+-- Some rows of n units, as panels that are `pitch` elements apart, in f32 or in pairs of cfg.dtype; `over`, `back` and `s_over` lead
+-- from the end of a row to the next one, of codes, of panels and of scales; codes `ahead` are fetched. has: format (row of
+-- formats.lua), scale (key of formats.scales), scale_c (its C type), run (codes that share one; nil: the row)
+function coded.rows(cfg, has)
+    local isa, lanes, group = cfg.isa, cfg.isa.lanes, cfg.product.group
+    local depth, f = cfg.vectors * lanes * group, has.format
+    local unit, run, bits = coded.unit(has.run, depth), has.run, f.bits or 8
+    local p = ir.program(isa, cfg.prefix .. "decode", {("Rows of codes as n * %d numbers of each, in %s."):format(unit,
+        group > 1 and "pairs" or "f32")})
+    local to_dtype = group > 1 and cfg.dtype or nil
+    local A = p:pointer("A", to_dtype and to_dtype.c or "float", "")
+    local W, scale = p:pointer("W", "const uint8_t"), p:pointer("scale", "const " .. has.scale_c)
+    local n, rows, pitch = p:integer("n"), p:integer("rows"), p:integer("pitch")
+    local over, back, s_over, ahead = p:integer("over"), p:integer("back"), p:integer("s_over"), p:integer("ahead")
+    local tables = f.number and p:pointer("tables", "const float")
+    local read, load_scale = formats.pairs(p, f, tables), formats.scales[has.scale]
+    local function body(whole)
+        for i = 0, unit * bits // 8 - 1, 64 do
+            p:op("prefetch_1", p:at(W, i, ahead))
+        end
+        local scales = {}
+        for i = 0, run and unit // run - 1 or -1 do
+            scales[i] = load_scale(p, "scale_" .. i, p:at(scale, i))
+        end
+        for from = 0, unit - 1, 2 * lanes do
+            local x = read("w_" .. from, function(i) return p:at(W, from * bits // 8 + i) end)
+            for v = 0, 1 do
+                x[v] = p:op("mul", ("x_%d"):format(from + v * lanes), x[v], whole or scales[(from + v * lanes) // run])
+            end
+            local at = from % depth
+            if to_dtype then
+                quantise.store_pair(p, to_dtype, p:at(A, at), x[0], x[1], "store_bits")
+            else
+                p:op("store", p:at(A, at), x[0])
+                p:op("store", p:at(A, at + lanes), x[1])
+            end
+            if at + 2 * lanes == depth then
+                p:advance(A, pitch)
+            end
+        end
+        p:advance(W, unit * bits // 8)
+        if run then
+            p:advance(scale, unit // run)
+        end
+    end
+    p:loop(rows, function()
+        local whole = not run and load_scale(p, "scale", p:at(scale, 0))
+        p:loop(p:count_from("left", n), function() body(whole) end, "units")
+        p:advance(W, over)
+        p:advance(A, back)
+        p:advance(scale, s_over)
+    end, "rows")
+    return p
+end
+
+return coded
