@@ -47,7 +47,7 @@ local function steps(spec)
         gradients = grads, bias_up = grads and spec.bias.gate_up, bias_down = grads and spec.bias.down,
         bias_up_value = spec.bias.gate_up and again, bias_down_value = spec.bias.down and post and not saved_down,
         add = spec.accumulate_grads,
-        transposed = stored.of(spec).transposed, interleaved = stored.of(spec).interleaved,
+        gate_up = {stored.gate_up(spec)}, transposed = stored.of(spec).transposed, interleaved = stored.of(spec).interleaved, separate = stored.of(spec).separate,
     }
 end
 
@@ -67,10 +67,11 @@ function backward.args(s)
     }, has.gradients and tensors.gradients(s, tensors.parameters(s)) or {})
 end
 
--- Rows of panels over H, and over gate and up: full panels of k.
+-- Rows of panels over H, over gate and up, and of these over one: full panels of k.
 local function deep(spec, plan)
     local depth = panels.depth(plan)
-    return round_up(spec.H, depth), round_up((spec.gated and 2 or 1) * spec.I_TP, depth)
+    local one = round_up(spec.I_TP, depth)
+    return round_up(spec.H, depth), stored.of(spec).separate and 2 * one or round_up((spec.gated and 2 or 1) * spec.I_TP, depth), one
 end
 
 -- Words of the widest rows that become panels.
@@ -80,13 +81,14 @@ end
 
 local function constants(spec, plan)
     local lanes, gates = plan.isa.lanes, spec.gated and 2 or 1
-    local hk, gk = deep(spec, plan)
+    local hk, gk, ik = deep(spec, plan)
     local prows = math.max(spec.I_TP + 1, round_up(spec.I_TP, plan.vectors * lanes))
     local xrows, partials = math.max(hk, round_up(spec.H + 1, lanes)), (math.max(spec.I_TP, spec.H) + lanes - 1) // lanes
     return plans.append({
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
         {"B", spec.block_size, "slots of a block"}, {"GATES", gates, "gate and up, or up alone"},
         {"HK", hk, "rows of a panel over H, full panels of k"}, {"GK", gk, "rows of a panel over gate and up"},
+        {"UP", stored.of(spec).separate and ik or (gates - 1) * spec.I_TP, "row of up in it, unless it follows its gate"},
         {"XROWS", xrows, "rows of a panel of X: one more than H, of ones"},
         {"PROWS", prows, "rows of a panel of p: one more than I, of affinities"},
         {"PARTIALS", partials, "parts of the affinity's gradient"},
@@ -137,8 +139,8 @@ function backward.names(spec, plan, job)
         clears = true,
         transposes_whole = spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes and (has.again or has.transposed),
         -- gate and up as rows of a panel: that of up of column i, and its gate
-        up_of = function(i) return has.interleaved and ("2 * (%s) + 1"):format(i) or "(GATES - 1) * I + " .. i end,
-        gate_of = function(up) return up .. (has.interleaved and " - WIDTH" or " - I * WIDTH") end,
+        up_of = function(i) return has.interleaved and ("2 * (%s) + 1"):format(i) or "UP + " .. i end,
+        gate_of = function(up) return up .. (has.interleaved and " - WIDTH" or " - UP * WIDTH") end,
         eps = plans.number(spec.norm_eps), scattered = {scaled = has.pre, adds = "!apart(w)"},
         affinity_of = function(row)
             return convert(affinity, "widen")(("w->args->expert_affinities_masked[w->id[%s] * (int64_t)E + w->expert]"):format(row))
@@ -155,12 +157,12 @@ function backward.names(spec, plan, job)
     }
     panels.products(names, cfg, plan, totals)
     if has.gradients then
-        local both, one = gates * spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil
+        local both, one = has.separate and spec.I_TP or gates * spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil
         panels.gradients(names, cfg, plan, out, {add = has.add,
             columns = has.transposed and {spec.H, spec.I_TP, has.bias_up and both or spec.H} or {both, spec.H},
             rows = has.transposed and {both, spec.H, one} or {spec.H, spec.I_TP, one}})
     end
-    work.phases(names, has)
+    work.phases(names, has, spec)
     work.space(names, has)
     names.tiles = function()
         return tiles(spec, plan, names, cfg)

@@ -1,7 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- work.lua - what a call of moe_backward keeps, see workspace.lua, and what its segments go through, see phases.lua.
 local phases = require "product.phases"
+local plans = require "shared.plans"
 local space = require "product.space"
+local stored = require "shared.stored"
 
 local work = {}
 
@@ -41,47 +43,67 @@ function work.space(names, has)
 end
 
 -- Gradients of weights, and of biases: what a row of ones, or of affinities, gives. It follows the rows that are A of a product, or
--- is one itself.
-local function gradients(has, X)
-    local GU, P, dY = {"w->GU", "GK"}, {"w->P", "PROWS"}, {"w->dY", "HK"}
-    local bias_up, bias_down = has.bias_up and "gate_and_up_proj_bias_grad", has.bias_down and "down_proj_bias_grad"
+-- is one itself. Gate and up have gradients of their own if they have tensors of their own.
+local function gradients(has, X, spec)
+    local P, dY, list = {"w->P", "PROWS"}, {"w->dY", "HK"}, {}
     local reads = {has.norm and "NORM_BACK" or "DOWN"}
-    if not has.gradients then
-        return {}
-    elseif not has.transposed then
-        return {
-            {"UP_GRADIENT", gradient = {"H", "GATES * I"}, of = X, by = GU, to = "gate_up_proj_weight_grad", bias = bias_up, reads = reads},
-            {"DOWN_GRADIENT", gradient = {"I", "H"}, of = P, by = dY, to = "down_proj_weight_grad", bias = bias_down, reads = reads},
-        }
-    end
     local function row(panel, i)
         return {("%s + %s * WIDTH"):format(panel[1], i), panel[2]}
     end
-    return {
-        {"UP_GRADIENT", gradient = {"GATES * I", "H"}, of = GU, by = X, to = "gate_up_proj_weight_grad", reads = reads},
-        bias_up and {"UP_BIAS", gradient = {"1", "GATES * I"}, of = row(X, "H"), by = GU, to = bias_up, reads = reads},
-        {"DOWN_GRADIENT", gradient = {"H", "I"}, of = dY, by = P, to = "down_proj_weight_grad", reads = reads},
-        bias_down and {"DOWN_BIAS", gradient = {"1", "H"}, of = row(P, "I"), by = dY, to = bias_down, reads = reads},
-    }
+    local function add(name, k, columns, of, one, by, to, bias, bias_at)
+        if has.transposed then
+            list[#list + 1] = {name .. "_GRADIENT", gradient = {columns, k}, of = by, by = of, to = to, reads = reads}
+            list[#list + 1] = bias and {name .. "_BIAS", gradient = {"1", columns}, of = row(of, one), by = by, to = bias, at = bias_at,
+                reads = reads}
+        else
+            list[#list + 1] = {name .. "_GRADIENT", gradient = {k, columns}, of = of, by = by, to = to, bias = bias, bias_at = bias_at,
+                reads = reads}
+        end
+    end
+    if not has.gradients then
+        return list
+    end
+    local first, second = stored.gate_up(spec)
+    local bias_up, bias_down = has.bias_up and "gate_and_up_proj_bias_grad", has.bias_down and "down_proj_bias_grad"
+    if second then
+        add("GATE", "H", "I", X, "H", {"w->GU", "GK"}, first .. "_grad", bias_up, "w->expert * GATES * I")
+        add("UP", "H", "I", X, "H", {"w->GU + UP * WIDTH", "GK"}, second .. "_grad", bias_up, "w->expert * GATES * I + I")
+    else
+        add("UP", "H", "GATES * I", X, "H", {"w->GU", "GK"}, first .. "_grad", bias_up)
+    end
+    add("DOWN", "I", "H", P, "I", dY, "down_proj_weight_grad", bias_down)
+    return list
 end
 
-function work.phases(names, has)
+-- The first products again.
+local function again(names, has, X, spec, layout)
+    local by, first, second = names.dots and {"w->X_pairs", "HK / 2"} or X, stored.gate_up(spec)
+    if not has.again then
+        return {}
+    elseif not second then
+        return {{"GATE_UP", rows = "GATES * I", k = "H", weights = first, layout = layout, by = by, run = "gate_up_again"}}
+    end
+    return {{"GATE_AGAIN", rows = "I", k = "H", weights = first, layout = layout, by = by, run = "gate_again"},
+        {"UP_AGAIN", rows = "I", k = "H", weights = second, layout = layout, by = by, run = "up_again", reads = {"GATHER"}}}
+end
+
+function work.phases(names, has, spec)
     local X = has.pre and {"w->scaled", "XROWS"} or {"w->X", "XROWS"}
     local forth, back = has.transposed and "k" or "n", has.transposed and "n" or "k"   -- as the products of the two ways see weights
-    phases.add(names, {
-        {"GATHER", parts = ("HK / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"},
-        has.again and {"GATE_UP", rows = "GATES * I", k = "H", weights = "gate_up_proj_weight", layout = forth,
-            by = names.dots and {"w->X_pairs", "HK / 2"} or X, run = "gate_up_again"},
+    local first, second = stored.gate_up(spec)
+    phases.add(names, plans.append({{"GATHER", parts = ("HK / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"}},
+        again(names, has, X, spec, forth), plans.list(
         has.norm and {"NORM", panels = true, run = "normalise"},
         {"DOWN", rows = "I", k = "H", weights = "down_proj_weight", layout = back,
-            by = {names.pairs_of "w->dY", names.words "HK"}, run = "through_down"},
+            by = {names.pairs_of "w->dY", names.words "HK"}, run = "through_down",
+            reads = second and has.again and {"GATE_AGAIN", "UP_AGAIN"} or nil},
         has.norm and {"NORM_BACK", panels = true, run = "through_norm"},
-        {"TOKENS", rows = "H", k = "GATES * I", weights = "gate_up_proj_weight", layout = back,
+        {"TOKENS", rows = "H", k = second and "I" or "GATES * I", weights = first, layout = back,
+            also = second and {second, ("%s + %s * WIDTH"):format(names.pairs_of "w->GU", names.words "UP")} or nil,
             by = {names.pairs_of "w->GU", names.words "GK"}, run = "token_gradients"},
         (has.post or has.pre) and {"AFFINITIES", panels = true, run = "affinity_gradients",
-            reads = {has.pre and "TOKENS" or has.norm and "NORM_BACK" or "DOWN"}},
-        table.unpack(gradients(has, X)),
-    })
+            reads = {has.pre and "TOKENS" or has.norm and "NORM_BACK" or "DOWN"}}),
+        gradients(has, X, spec)))
 end
 
 return work

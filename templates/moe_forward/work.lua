@@ -36,10 +36,12 @@ end
 
 function work.phases(names, spec, has)
     local apart = spec.gated and not stored.of(spec).interleaved   -- a panel's vectors: gate and up, or what follows each other
+    local weights, beside = stored.gate_up(spec)
     phases.add(names, {
         {"GATHER", parts = "w->rows", run = "gather_part"},
-        {"GATE_UP", columns = apart and "I" or "GATES * I", k = "H", weights = "gate_up_proj_weight", ld = "GATES * I",
-            wide = apart and "UP_COLUMNS" or "WIDTH", second = apart and "I" or "LANES", by = "w->X", run = "finish_gate_up"},
+        {"GATE_UP", columns = apart and "I" or "GATES * I", k = "H", weights = weights, ld = beside and "I" or "GATES * I",
+            wide = apart and "UP_COLUMNS" or "WIDTH", second = apart and "I" or "LANES", beside = beside, by = "w->X",
+            run = "finish_gate_up"},
         has.norm and {"NORM", chunks = "1", run = "normalise"},
         {"DOWN", columns = "H", k = "I", weights = "down_proj_weight", ld = "H", wide = "WIDTH", second = "LANES",
             in_parts = names.by_part and {"UP_PANELS", "UP_COLUMNS"} or nil, by = "w->P", run = "finish_down"},

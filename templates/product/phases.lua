@@ -14,14 +14,18 @@
 --     by = {panels, rows}          what it multiplies, and the words of one of its panels
 --     all, from        the tensor's rows and the first one, if not all are multiplied
 --     gate = n         the same rows n further on are multiplied too: these are of a gate, and their sums are to be in w->G
+--     beside           as gate, but those rows are of this tensor
+--     also = {tensor, panels}      what this other tensor gives with these panels is added to the sums
 -- Of a product of columns
 --     weights, k       as above; ld: from a row of the tensor to the next one
 --     wide, second     columns of a panel; from its first vector of a row to its second one
+--     beside           the tensor of the second vectors, if that is not the first ones'
 --     by               the rows that it multiplies
 --     in_parts = {n, size}         K is cut into PARTS parts, of n pieces of this size, which are chunks of their own
 -- Of a gradient, unless it has `run`
 --     of, by = {panels, rows}      one factor has a row for each row of the gradient, the other one for each column
 --     to, bias         the tensors; the bias is what a row of `of` after the last one gives. What w->held has to hold: phases.held
+--     at, bias_at      where the expert's gradient starts in them, unless experts follow each other
 -- reads: the phases that a chunk waits for; the one before, unless it is given. All these are C.
 local phases = {}
 
@@ -31,8 +35,14 @@ local usual = {
     whole_segments = false, clears = false, sums = false, staged = false,
 }
 
+-- Where an expert's matrix of so many elements starts.
+function usual.matrix(tensor, expert, elements)
+    return ("w->args->%s + %s * %s"):format(tensor, expert, elements)
+end
+
 -- What some phase of a family has: words of C fragments, and the key that says so.
-local flags = {products = "rows", columns = "columns", blocks = "gradient", gradients = "of", gates = "gate", in_parts = "in_parts"}
+local flags = {products = "rows", columns = "columns", blocks = "gradient", gradients = "of", gates = "gate", in_parts = "in_parts", beside = "beside",
+    also = "also"}
 
 -- Floats that a gradient's sums take over the passes of an expert, with a row for a bias: C
 local function held(gradient)
@@ -62,12 +72,14 @@ function phases.add(names, list)
     end
     all.kinds = {all.products and "matrix" or nil}   -- of what products multiply by
     all.kinds[#all.kinds + 1] = all.columns and "strip" or nil
+    all.gates = all.gates or all.products and all.beside
     all.names, all.held = table.concat(words, ", "), table.concat(sums, " + ")
     for key, value in pairs(usual) do
         if rawget(names, key) == nil then
             names[key] = value
         end
     end
+    names.beyond = function(p, elements) return (all.beside and "beyond(%s, %s)" or "%s + %s"):format(p, elements) end
     names.phases, names.transposes, names.expects = all, all.transposes, #all.kinds > 0
 end
 

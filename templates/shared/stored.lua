@@ -46,6 +46,16 @@ function stored.of(s)
             separate = s.gated and w.gate_up == "separate"}
 end
 
+-- The tensor of gate and up, or those of each. Without a gate there is one.
+function stored.gate_up(s)
+    if s.weights.gate_up == "joined" then
+        return "gate_up_proj_weight"
+    elseif s.gated then
+        return "gate_proj_weight", "up_proj_weight"
+    end
+    return "up_proj_weight"
+end
+
 -- Rules of what a family takes: for each key of `weights`, a list of values (dtype: in addition to what tokens are of).
 function stored.rules(takes)
     local list = {}
@@ -69,6 +79,10 @@ function stored.rules(takes)
     only("layout", "plain")
     only("gate_up_order", "split")
     only("gate_up", "joined")
+    list[#list + 1] = {"weights.gate_up_order", function(s) return s.weights.gate_up_order == "split" or s.weights.gate_up == "joined" end,
+        "{weights.gate_up_order} is about one tensor of gate and up, here {weights.gate_up}"}
+    list[#list + 1] = {"weights.gate_up", function(s) return s.weights.gate_up == "joined" or not stored.format(s) end,
+        "{weights.gate_up} is not supported yet for weights of {weights.dtype}"}
     list[#list + 1] = {"weights.group", function(s) return takes.group or not s.weights.group end,
         "{weights.group} is not supported yet"}
     list[#list + 1] = {"weights.shared", function(s) return takes.shared or not s.weights.shared end,
