@@ -8,9 +8,10 @@
  *
  * A kernel's argument structure consists of 8-byte members only, in this order:
  *     one pointer per tensor, in the order of the kernel's header (NULL for an absent optional
- * tensor), one int64_t per run-time size (T, N, ...), in the order of the kernel's header, void
- * *workspace, int64_t workspace_bytes. Tensors are dense and row-major. 16-bit floats (bf16, f16)
- * are passed as uint16_t, 8-bit floats as uint8_t.
+ * tensor; where the header has `const T *const *`, as of experts' matrices at addresses of their
+ * own, the pointer is to a list of the tensors' addresses), one int64_t per run-time size (T, N,
+ * ...), in the order of the kernel's header, void *workspace, int64_t workspace_bytes. Tensors are
+ * dense and row-major. 16-bit floats (bf16, f16) are passed as uint16_t, 8-bit floats as uint8_t.
  */
 #ifndef MOEGEN_RT_H
 #define MOEGEN_RT_H

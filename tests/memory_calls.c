@@ -17,10 +17,10 @@ int main(void)
 
 /* ---- a kernel and its tensors ---- */
 
-enum { ARGS = 7 };
+enum { ARGS = 7, EACH = I * H };
 static struct {
     moegen_engine *engine;
-    moegen_kernel *kernel;
+    moegen_kernel *kernel, *lists; /* lists: takes a matrix for each expert */
     moegen_call *call;
 } at;
 static float hidden[(T + 1) * H], affinity[(T + 1) * E], gate_up[E * H * 2 * I], down[E * I * H];
@@ -181,6 +181,32 @@ static moegen_status too_many_threads(moegen_error **err)
     return moegen_call_set_threads(at.call, 5000, err);
 }
 
+/* The second matrices one by one and as one tensor; the last of them is there, or not. */
+static moegen_status experts_of(const void *last, moegen_error **err)
+{
+    const void *const list[E] = {down, down, last};
+    const int64_t each[] = {I, H}, all[] = {E, I, H};
+    const char *name = "down_proj_weight";
+    moegen_call *call = NULL;
+    moegen_status status = moegen_call_create(at.lists, &call, err);
+    if (!status)
+        status = moegen_call_bind_const(call, name, down, MOEGEN_F32, 3, all, err);
+    if (!status)
+        status = moegen_call_bind_experts(call, name, list, E, MOEGEN_F32, 2, each, err);
+    moegen_call_release(call);
+    return status;
+}
+
+static moegen_status all_experts(moegen_error **err)
+{
+    return experts_of(down + EACH, err);
+}
+
+static moegen_status all_but_one(moegen_error **err)
+{
+    return experts_of(NULL, err);
+}
+
 /* ---- making ---- */
 
 static void nothing(void) {}
@@ -238,6 +264,9 @@ static moegen_status lacking(moegen_error **err)
 /* ---- the table ---- */
 
 #define BAD MOEGEN_BAD_ARGUMENT
+static const char lists[] =
+    "kernel: moe_forward\nname: lists\nH: 24\nI_TP: 20\nE: 3\ntop_k: 1\nblock_size: 4\n"
+    "dtype: f32\nweights: {experts: separate}\n";
 static const char bad_spec[] = "kernel: moe_forward\nH: 0\nE: -2\ncheckpont: save\n";
 static const struct attempt attempts[] = {
     {"good call", MOEGEN_OK, true, fresh_call, run, output_untouched, 0, NULL, 0},
@@ -259,6 +288,8 @@ static const struct attempt attempts[] = {
     {"unknown size", BAD, false, fresh_call, no_such_size, NULL, 0, NULL, 0},
     {"threads", BAD, false, fresh_call, too_many_threads, NULL, 0, NULL, 0},
     {"shape of what is unknown", BAD, false, all_unbound, shape_of_output, NULL, 0, NULL, 0},
+    {"experts", MOEGEN_OK, true, nothing, all_experts, NULL, 0, NULL, 0},
+    {"an expert too few", BAD, true, nothing, all_but_one, NULL, 0, NULL, 0},
     {"lacking CPU", MOEGEN_UNSUPPORTED, true, nothing, lacking, NULL, 0, NULL, 0},
     {"good spec", MOEGEN_OK, true, nothing, make, NULL, 0, toy, 3},
     {"bad spec", MOEGEN_BAD_SPEC, true, nothing, make, NULL, 0, bad_spec, 1},
@@ -272,6 +303,7 @@ int main(int argc, char **argv)
 {
     at.engine = engine_of("", "");
     at.kernel = get(at.engine, toy);
+    at.lists = get(at.engine, lists);
     crew = crew_create(1);
     if (!at.kernel || !crew)
         return 1;
@@ -282,6 +314,7 @@ int main(int argc, char **argv)
             every(&attempts[i]);
     moegen_call_release(at.call);
     moegen_kernel_release(at.kernel);
+    moegen_kernel_release(at.lists);
     moegen_engine_release(at.engine);
     crew_release(crew);
     return failures != 0;

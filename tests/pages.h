@@ -7,7 +7,7 @@
 
 #include "cases.h"
 
-enum { MOST = 64, LINE = 64 };
+enum { MOST = 512, LINE = 64 };
 
 /* Where a tensor lies: [page nobody may touch][bytes][another one]. */
 static struct place {
@@ -71,15 +71,35 @@ static void take_back(void)
 
 /* ---- one call ---- */
 
-static moegen_status bind_inputs(moegen_call *call, const moegen_kernel_facts *facts,
+/* A tensor whose matrices have addresses of their own, each between such pages. */
+static moegen_status bind_list(moegen_call *call, const moegen_arg *a, const moegen_rt_tensor *t,
+                               enum placing how, moegen_error **err)
+{
+    const void *list[MOST];
+    size_t each = t->bytes / (size_t)t->shape[0];
+    for (int64_t i = 0; i < t->shape[0] && i < MOST; i++) {
+        int64_t e = i % 2 ? i : t->shape[0] - 1 - i - (t->shape[0] + 1) % 2; /* in no order */
+        void *data = place(a->name, each, moegen_dtype_size(a->dtype), how);
+        memcpy(data, (const char *)t->data + (size_t)e * each, each);
+        list[e] = data;
+    }
+    return moegen_call_bind_experts(call, a->name, list, t->shape[0], a->dtype, t->rank - 1,
+                                    t->shape + 1, err);
+}
+
+static moegen_status bind_inputs(moegen_call *call, const moegen_kernel *kernel,
                                  const moegen_rt_problem *in, enum placing how, moegen_error **err)
 {
     moegen_status status = MOEGEN_OK;
-    for (int i = 0; i < facts->arg_count && !status; i++) {
-        const moegen_arg *a = &facts->args[i];
+    for (int i = 0; i < kernel->unit->facts.arg_count && !status; i++) {
+        const moegen_arg *a = &kernel->unit->arg[i];
         const moegen_rt_tensor *t = moegen_rt_problem_tensor(in, a->name);
         if (a->role != MOEGEN_IN || !t)
             continue;
+        if (kernel->unit->listed[i]) {
+            status = bind_list(call, a, t, how, err);
+            continue;
+        }
         void *data = place(a->name, t->bytes, moegen_dtype_size(a->dtype), how);
         memcpy(data, t->data, t->bytes);
         status = moegen_call_bind_const(call, a->name, data, (moegen_dtype)t->dtype, t->rank,
@@ -142,7 +162,7 @@ static inline void run(const moegen_kernel *kernel, const moegen_rt_problem *in,
     moegen_status status = moegen_kernel_info(kernel, &facts);
     if (!status && !(status = moegen_call_create(kernel, &call, &err)) &&
         !(status = moegen_call_set_threads(call, threads, &err)) &&
-        !(status = bind_inputs(call, &facts, in, how, &err)) &&
+        !(status = bind_inputs(call, kernel, in, how, &err)) &&
         !(status = bind_outputs(call, &facts, in, out, how, &err)) &&
         !(status = moegen_call_workspace_bytes(call, &bytes, &err))) {
         workspace_bytes = bytes = (bytes + LINE - 1) / LINE * LINE;

@@ -27,6 +27,8 @@ void moegen_call_release(moegen_call *call)
 {
     if (!call)
         return;
+    for (int i = 0; i < call->unit->facts.arg_count; i++)
+        free(call->bound[i].list);
     unit_release(call->unit);
     free(call->own);
     free(call);
@@ -34,7 +36,7 @@ void moegen_call_release(moegen_call *call)
 
 /* ---- binding ---- */
 
-static int arg_find(const struct unit *u, const char *name)
+int arg_find(const struct unit *u, const char *name)
 {
     for (int i = 0; name && i < u->facts.arg_count; i++)
         if (strcmp(u->arg[i].name, name) == 0)
@@ -42,7 +44,7 @@ static int arg_find(const struct unit *u, const char *name)
     return -1;
 }
 
-static moegen_status unknown_arg(const struct unit *u, const char *name, moegen_error **err)
+moegen_status unknown_arg(const struct unit *u, const char *name, moegen_error **err)
 {
     struct text t = {0};
     text_fmt(&t, "kernel '%s' has no tensor '%s'; it takes", u->facts.name, name ? name : "(null)");
@@ -70,8 +72,7 @@ static moegen_status bind(moegen_call *call, const char *name, void *data, moege
     if (arg < 0)
         return unknown_arg(u, name, err);
     if (!data && !bind_is_empty(rank, shape)) {
-        call->ready = false;
-        call->bound[arg] = (struct bound){0};
+        bind_set(call, arg, &(struct bound){0});
         return MOEGEN_OK;
     }
     struct bound b = {.there = true, .data = data, .rank = rank};
@@ -87,8 +88,9 @@ static moegen_status bind(moegen_call *call, const char *name, void *data, moege
     if ((uintptr_t)data % size)
         return error_set(err, MOEGEN_BAD_ARGUMENT, "tensor '%s' is not aligned to %zu bytes", name,
                          size);
-    call->ready = false;
-    call->bound[arg] = b;
+    if (u->listed[arg] && (status = list_joined(u, arg, &b, err)))
+        return status;
+    bind_set(call, arg, &b);
     return MOEGEN_OK;
 }
 

@@ -7,7 +7,8 @@
 
 struct bound {
     bool there;
-    void *data; /* NULL: without elements */
+    void *data;        /* NULL: without elements */
+    const void **list; /* addresses of all matrices, owned, of a listed argument; else NULL */
     int rank;
     int64_t shape[MAX_RANK];
 };
@@ -28,9 +29,22 @@ struct moegen_call {
 
 /* ---- call.c ---- */
 
+int arg_find(const struct unit *u, const char *name); /* -1: there is none */
+moegen_status unknown_arg(const struct unit *u, const char *name, moegen_error **err);
+
 /* Has a tensor of this shape no elements? Then its data may be NULL and it is bound all the same.
  */
 bool bind_is_empty(int rank, const int64_t *shape);
+
+/* ---- experts.c ---- */
+
+/* Replaces what is bound to an argument; takes over b->list. */
+void bind_set(moegen_call *call, int arg, struct bound *b);
+/* Tensors that an argument consists of: 1, or those of a list; and the bytes of one of a list. */
+int64_t list_count(const struct unit *u, int arg);
+size_t list_bytes(const struct unit *u, int arg);
+/* The list of a listed argument whose matrices are one tensor, at b->data. */
+moegen_status list_joined(const struct unit *u, int arg, struct bound *b, moegen_error **err);
 
 /* ---- call_check.c ---- */
 

@@ -158,11 +158,19 @@ static moegen_status check_shapes(const moegen_call *c, const int64_t *size, con
     return status;
 }
 
+/* Is a part of what argument j consists of in the memory of i, which is no list? */
 static bool overlap(const moegen_call *c, int i, int j)
 {
-    uintptr_t a = (uintptr_t)c->bound[i].data, b = (uintptr_t)c->bound[j].data;
-    uintptr_t m = bytes_of(c, i), n = bytes_of(c, j);
-    return m && n && a < b + n && b < a + m;
+    const struct bound *other = &c->bound[j];
+    int64_t count = other->list ? list_count(c->unit, j) : 1;
+    uintptr_t a = (uintptr_t)c->bound[i].data, m = bytes_of(c, i);
+    uintptr_t n = other->list ? list_bytes(c->unit, j) : bytes_of(c, j);
+    for (int64_t e = 0; m && n && e < count; e++) {
+        uintptr_t b = (uintptr_t)(other->list ? other->list[e] : other->data);
+        if (a < b + n && b < a + m)
+            return true;
+    }
+    return false;
 }
 
 static moegen_status check_overlaps(const moegen_call *c, moegen_error **err)
@@ -194,8 +202,12 @@ moegen_status call_check(moegen_call *c, moegen_error **err)
     moegen_status shared = check_overlaps(c, err);
     if (unbound || unknown || wrong || shared)
         return MOEGEN_BAD_ARGUMENT;
-    for (int i = 0; i < n; i++)
-        c->cell[i].pointer = c->bound[i].there && !c->bound[i].data ? nothing : c->bound[i].data;
+    for (int i = 0; i < n; i++) {
+        const struct bound *b = &c->bound[i];
+        c->cell[i].pointer = b->list                ? (const void *)b->list
+                             : b->there && !b->data ? nothing
+                                                    : b->data;
+    }
     for (int k = 0; k < u->facts.dim_count; k++)
         c->cell[n + k].size = size[k];
     return MOEGEN_OK;

@@ -75,6 +75,17 @@ static bool parse_says(struct unit *u, char *rest)
     return true;
 }
 
+/* Likewise. The extents of such an argument are constants. */
+static bool parse_listed(struct unit *u, char *rest)
+{
+    int n = u->facts.arg_count - 1;
+    (void)rest;
+    for (int d = 0; n >= 0 && d < u->arg[n].rank; d++)
+        if (u->extent[n][d].dim >= 0)
+            return false;
+    return n >= 0 && u->arg[n].rank > 0 && u->arg[n].role == MOEGEN_IN && (u->listed[n] = true);
+}
+
 static bool parse_dim(struct unit *u, char *rest)
 {
     if (u->facts.dim_count == MAX_DIMS || !rest)
@@ -151,7 +162,7 @@ static bool parse_line(struct unit *u, char *key, char *rest)
     } parsers[] = {
         {"dim", parse_dim},         {"derive", parse_derived}, {"arg", parse_arg},
         {"param", parse_param},     {"status", parse_status},  {"work", parse_work},
-        {"threads", parse_threads}, {"says", parse_says},
+        {"threads", parse_threads}, {"says", parse_says},      {"listed", parse_listed},
     };
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
         if (strcmp(strings[i].key, key) == 0) {

@@ -269,6 +269,19 @@ MOEGEN_API moegen_status moegen_call_bind(moegen_call *call, const char *name, v
 MOEGEN_API moegen_status moegen_call_bind_const(moegen_call *call, const char *name,
                                                 const void *data, moegen_dtype dtype, int rank,
                                                 const int64_t *shape, moegen_error **err);
+/* Binds tensor `name` of a kernel whose spec says `weights.experts: separate`, with each expert's
+ * matrix at an address of its own: matrices[e] is that of expert e, dense row-major data of the
+ * given dtype and shape (the tensor's without its first extent), aligned to its element size, which
+ * must stay valid and in place for every later run and is only read; nothing is copied but the
+ * `count` addresses themselves. count is the number of experts, and no address may be NULL; several
+ * experts may share one. matrices NULL unbinds. moegen_call_bind takes such a tensor, too, as one:
+ * with all matrices behind each other. Its gradients are one tensor in any case.
+ * MOEGEN_BAD_ARGUMENT: what moegen_call_bind refuses, another number of matrices, or a tensor that
+ * the kernel takes as one; MOEGEN_NO_MEMORY. What was bound before stays then. */
+MOEGEN_API moegen_status moegen_call_bind_experts(moegen_call *call, const char *name,
+                                                  const void *const *matrices, int64_t count,
+                                                  moegen_dtype dtype, int rank,
+                                                  const int64_t *shape, moegen_error **err);
 /* Sets a run-time size (T, N, ...) by hand. Needed only for a size that no bound tensor fixes; a
  * size that the tensors contradict is an error at the next run. */
 MOEGEN_API moegen_status moegen_call_set_size(moegen_call *call, const char *dim, int64_t value,

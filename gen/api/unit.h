@@ -61,6 +61,7 @@ struct unit {
     moegen_arg arg[MAX_ARGS];
     struct extent extent[MAX_ARGS][MAX_RANK];
     const char *extent_text[MAX_ARGS][MAX_RANK];
+    bool listed[MAX_ARGS]; /* the argument is a list of addresses, of the first extent's length */
     const char *dim[MAX_DIMS];
     struct derived derived[MAX_DIMS];
     int derived_count;

@@ -47,7 +47,8 @@ local function steps(spec)
         gradients = grads, bias_up = grads and spec.bias.gate_up, bias_down = grads and spec.bias.down,
         bias_up_value = spec.bias.gate_up and again, bias_down_value = spec.bias.down and post and not saved_down,
         add = spec.accumulate_grads,
-        gate_up = {stored.gate_up(spec)}, transposed = stored.of(spec).transposed, interleaved = stored.of(spec).interleaved, separate = stored.of(spec).separate,
+        gate_up = {stored.gate_up(spec)}, transposed = stored.of(spec).transposed,
+        interleaved = stored.of(spec).interleaved, separate = stored.of(spec).separate,
     }
 end
 
@@ -71,7 +72,8 @@ end
 local function deep(spec, plan)
     local depth = panels.depth(plan)
     local one = round_up(spec.I_TP, depth)
-    return round_up(spec.H, depth), stored.of(spec).separate and 2 * one or round_up((spec.gated and 2 or 1) * spec.I_TP, depth), one
+    local both = stored.of(spec).separate and 2 * one or round_up((spec.gated and 2 or 1) * spec.I_TP, depth)
+    return round_up(spec.H, depth), both, one
 end
 
 -- Words of the widest rows that become panels.
@@ -136,7 +138,7 @@ function backward.names(spec, plan, job)
         narrow_dx = dx.narrow ~= nil, routed_rows = "w->args->N * B", enters = true,
         sums = {apart = true, first = "from", row = "H", is_long = spec.H >= isa.lanes, rounded = dx.narrow and
             {output = "hidden_states_grad", c = dx.c, tile = "narrow_dx", narrow = convert(dx, "narrow"), rows = "tokens(w->args->T)"}},
-        clears = true,
+        clears = true, listed = stored.of(spec).listed,
         transposes_whole = spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes and (has.again or has.transposed),
         -- gate and up as rows of a panel: that of up of column i, and its gate
         up_of = function(i) return has.interleaved and ("2 * (%s) + 1"):format(i) or "UP + " .. i end,

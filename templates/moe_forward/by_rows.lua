@@ -43,7 +43,8 @@ local function phases_of(names, spec, has)
     phases.add(names, {
         {"GATHER", parts = ("HK / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"},
         {"GATE_UP", rows = interleaved and "GATES * I" or "I", all = beside and "I" or "GATES * I", k = "H", weights = weights,
-            layout = "k", gate = has.gate_apart and not beside and "I" or nil, beside = beside, by = {"w->X", words "HK"}, run = "hidden_rows"},
+            layout = "k", gate = has.gate_apart and not beside and "I" or nil, beside = beside, by = {"w->X", words "HK"},
+            run = "hidden_rows"},
         {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = {floats "w->P", words "IK"}, run = "output_rows"},
     })
 end

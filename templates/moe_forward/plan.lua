@@ -206,7 +206,7 @@ function forward.names(spec, plan, job)
         io = io.c, bias_c = dtype[spec.bias_dtype].c,
         narrow_output = out.narrow ~= nil,
         eps = plans.number(spec.norm_eps),
-        clears = true, parts_add = false, routed_rows = "w->args->N * B",
+        listed = stored.of(spec).listed, clears = true, parts_add = false, routed_rows = "w->args->N * B",
         groups = {most = "w->args->N", count = "w->groups", expert = "w->group_expert[e]"},
         by_block = false, by_part = plan.shard == "intermediate",
         widen_io = convert(io, "widen"), narrow_io = convert(io, "narrow"),

@@ -32,17 +32,12 @@ local phases = {}
 -- What the fragments around a family's segments ask, unless it answers itself.
 local usual = {
     groups = {most = "E", count = "E", expert = "e"}, parts_add = true, enters = false,
-    whole_segments = false, clears = false, sums = false, staged = false,
+    whole_segments = false, clears = false, sums = false, staged = false, listed = false,
 }
 
--- Where an expert's matrix of so many elements starts.
-function usual.matrix(tensor, expert, elements)
-    return ("w->args->%s + %s * %s"):format(tensor, expert, elements)
-end
-
 -- What some phase of a family has: words of C fragments, and the key that says so.
-local flags = {products = "rows", columns = "columns", blocks = "gradient", gradients = "of", gates = "gate", in_parts = "in_parts", beside = "beside",
-    also = "also"}
+local flags = {products = "rows", columns = "columns", blocks = "gradient", gradients = "of", gates = "gate", in_parts = "in_parts",
+    beside = "beside", also = "also"}
 
 -- Floats that a gradient's sums take over the passes of an expert, with a row for a bias: C
 local function held(gradient)
@@ -78,6 +73,9 @@ function phases.add(names, list)
         if rawget(names, key) == nil then
             names[key] = value
         end
+    end
+    names.matrix = function(tensor, expert, elements)   -- where an expert's of so many elements starts
+        return (names.listed and "w->args->%s[%s]" or "w->args->%s + %s * %s"):format(tensor, expert, elements)
     end
     names.beyond = function(p, elements) return (all.beside and "beyond(%s, %s)" or "%s + %s"):format(p, elements) end
     names.phases, names.transposes, names.expects = all, all.transposes, #all.kinds > 0

@@ -33,7 +33,8 @@ stored.key = {"weights", types.map{
     {"layout", enum{"plain", "transposed", "contiguous", "nki", "packed"}, default = "plain",
         doc = "plain: [in][out]; transposed: [out][in]; contiguous: blocks along in; nki: permuted, packed by 4; packed: see moegen pack"},
     {"gate_up_order", enum{"split", "interleaved"}, default = "split", doc = "of the columns of gate and up, and of their bias"},
-    {"gate_up", enum{"joined", "separate"}, default = "joined", doc = "one tensor, or gate_proj_weight and up_proj_weight"}},
+    {"gate_up", enum{"joined", "separate"}, default = "joined", doc = "one tensor, or gate_proj_weight and up_proj_weight"},
+    {"experts", enum{"joined", "separate"}, default = "joined", doc = "one tensor, or each expert's matrices at addresses of their own"}},
     doc = "how the matrices are stored"}
 
 -- The same for a family that takes none of it as yet.
@@ -43,7 +44,7 @@ stored.later = {stored.key[1], stored.key[2], later = true, doc = stored.key.doc
 function stored.of(s)
     local w = s.weights
     return {transposed = w.layout == "transposed", interleaved = s.gated and w.gate_up_order == "interleaved",
-            separate = s.gated and w.gate_up == "separate"}
+            separate = s.gated and w.gate_up == "separate", listed = w.experts == "separate"}
 end
 
 -- The tensor of gate and up, or those of each. Without a gate there is one.
@@ -79,8 +80,10 @@ function stored.rules(takes)
     only("layout", "plain")
     only("gate_up_order", "split")
     only("gate_up", "joined")
-    list[#list + 1] = {"weights.gate_up_order", function(s) return s.weights.gate_up_order == "split" or s.weights.gate_up == "joined" end,
-        "{weights.gate_up_order} is about one tensor of gate and up, here {weights.gate_up}"}
+    only("experts", "joined")
+    list[#list + 1] = {"weights.gate_up_order", function(s)
+        return s.weights.gate_up_order == "split" or s.weights.gate_up == "joined"
+    end, "{weights.gate_up_order} is about one tensor of gate and up, here {weights.gate_up}"}
     list[#list + 1] = {"weights.gate_up", function(s) return s.weights.gate_up == "joined" or not stored.format(s) end,
         "{weights.gate_up} is not supported yet for weights of {weights.dtype}"}
     list[#list + 1] = {"weights.group", function(s) return takes.group or not s.weights.group end,
@@ -186,7 +189,8 @@ local function says_codes(s, m)
     return text .. (format and format.bits == 4 and "; 2 codes a byte" or "")
 end
 
--- The rows of `args`: all matrices, then their scales, then what else scales a whole matrix. A scale's row has scale = true.
+-- The rows of `args`: all matrices, then their scales, then what else scales a whole matrix. A scale's row has scale = true; listed =
+-- true: the argument is a list of addresses, one for each index of the first extent.
 function stored.tensors(s)
     local format, list = stored.format(s), {}
     local function add(m, suffix, dtype, experts, extents, says, scale)
@@ -195,6 +199,7 @@ function stored.tensors(s)
     end
     for _, m in ipairs(matrices(s)) do
         add(m, "_weight", codes_dtype(s), s.E, shapes[s.weights.layout](s, m), says_codes(s, m))
+        list[#list].listed = stored.of(s).listed
     end
     local experts = s.weights.shared and 1 or s.E
     for _, m in ipairs(format and matrices(s) or {}) do

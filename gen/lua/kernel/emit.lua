@@ -5,7 +5,7 @@ local comment = require "c.comment"
 local dtype = require "dtype"
 local planner = require "planner"
 local schema = require "schema"
-local shape_text = require("kernel.tensors").shape_text
+local tensors = require "kernel.tensors"
 local symbols = require "c.symbols"
 
 local emit = {}
@@ -44,7 +44,7 @@ function emit.args_struct(job)
     if job.bare then
         local out = {"struct ", job.name, "_args {\n"}
         for _, arg in ipairs(job.args) do
-            out[#out + 1] = ("const %s *%s;\n"):format(c_of[arg[2]], arg[1]):sub(emit.is_output(arg) and 7 or 1)
+            out[#out + 1] = ("const %s %s%s;\n"):format(c_of[arg[2]], tensors.pointer(arg), arg[1]):sub(emit.is_output(arg) and 7 or 1)
         end
         for _, dim in ipairs(job.dims) do
             out[#out + 1] = "int64_t " .. dim .. ";\n"
@@ -56,7 +56,8 @@ function emit.args_struct(job)
     for _, arg in ipairs(job.args) do
         local optional = arg[3]:find("?", 1, true) and "; NULL: absent" or ""
         out[#out + 1] = ("    %-52s // %s %s%s%s\n"):format(
-            ("%s%s *%s;"):format(emit.is_output(arg) and "" or "const ", c_of[arg[2]], arg[1]), shape_text(arg), arg[2],
+            ("%s%s %s%s;"):format(emit.is_output(arg) and "" or "const ", c_of[arg[2]], tensors.pointer(arg), arg[1]),
+            tensors.shape_text(arg), arg[2],
             optional, arg.says and ": " .. arg.says or "")
     end
     for _, dim in ipairs(job.dims) do
@@ -185,6 +186,9 @@ function emit.meta(job)
         line("arg", arg[1], arg[2], (arg[3]:gsub("?", "")), arg[3]:find("?", 1, true) and "optional" or "required",
             table.concat(extents, " "))
         line("says", arg.says)
+        if arg.listed then
+            line("listed")
+        end
     end
     for i, text in ipairs(job.statuses) do
         line("status", tostring(i), text)
