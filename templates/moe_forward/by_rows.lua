@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- by_rows.lua - moe_forward with weights whose rows are contracted: they are broadcast as they lie, and tokens are columns of panels.
+local codes = require "product.codes"
 local dtype = require "dtype"
 local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
@@ -17,15 +18,20 @@ by_rows.keys = panel_plan.forward_keys
 
 -- Do the weights of a spec want it?
 function by_rows.takes(spec)
-    return stored.of(spec).transposed
+    return stored.of(spec).transposed or spec.weights.layout == "contiguous"
+end
+
+-- Why products may not be of pairs, or nil.
+function by_rows.no_pairs(spec)
+    return by_rows.takes(spec) and codes.no_pairs(spec) or nil
 end
 
 by_rows.rule = {"norm", function(s) return s.norm == "none" or not by_rows.takes(s) end,
     "{norm} needs weights.layout = plain, here {weights.layout}"}
 
 function by_rows.plan(plan, spec, shape, info)
-    dot.choose(plan, spec, info)
-    panel_plan.forward(plan, spec, shape, info)
+    dot.choose(plan, spec, info, by_rows.no_pairs(spec))
+    panel_plan.forward(plan, spec, shape, info, codes.are(spec) and codes.unit)
 end
 
 function by_rows.constants(spec, plan)
@@ -66,6 +72,7 @@ local function tiles(spec, plan, names, cfg)
     local width, whole = plan.vectors * lanes, spec.H >= lanes
     local keeps = has.checkpoint_up and spec.block_size >= lanes
     return plans.append(panels.tiles(names, cfg, plan), plans.list(
+        codes.tiles(names, cfg),
         rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(math.max(spec.H, spec.I_TP) // plan.group),
             s_units = "STAGE", pitch = width, along = lanes, step = lanes * width}),
         names.dots and rows.words(cfg, io, "words"),
@@ -90,6 +97,7 @@ function by_rows.names(names, spec, plan, job, common)
     names.enters, names.transposes_whole, names.saves_runs = true, false, has.checkpoint_up and spec.block_size >= plan.isa.lanes
     panels.products(names, cfg, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
     names.splits = false
+    codes.names(names, spec, plan)
     phases_of(names, spec, has)
     space_of(names, has, common)
     names.tiles = function()

@@ -40,7 +40,9 @@ local column_keys = {
 
 forward.plan_keys = keys.of_plans(column_keys, by_rows.keys)
 
-forward.uses = dot.uses
+function forward.uses(isa, spec, props)
+    return dot.uses(isa, spec, props, by_rows.no_pairs(spec))
+end
 
 -- Rows of weights: how many are packed, and how many make a sum. step: rows that a tile takes at least
 local function choose_depth(plan, spec, step)

@@ -98,15 +98,19 @@ local function longest(spec)
     return math.max(spec.H, (spec.gated and 2 or 1) * spec.I_TP)
 end
 
--- The plan of products.
-function panel_plan.forward(plan, spec, _, info)
+-- The plan of products. unit: (spec, plan) -> elements of a row of weights that are made at a time; or false
+function panel_plan.forward(plan, spec, _, info, unit)
     local isa = plan.isa
     plan.vectors = 2
     plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
     plan:choose("unroll", 4, "k steps of a loop body")
-    panel_plan.choose_block(plan, spec, info, 64, longest(spec), longest(spec))
+    unit = unit and unit(spec, plan)
+    panel_plan.choose_block(plan, spec, info, round_up(64, math.max(1, (unit or 1) // plan.group)), longest(spec), longest(spec))
+    if unit and plan.k_block % unit ~= 0 then
+        schema.complain(info, "plan.k_block", ("%d products are no multiple of %d, which are decoded together"):format(plan.k_block, unit))
+    end
     panel_plan.choose_idle(plan, "lanes without a token: from here on turning the weights costs less, for few tokens")
     plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace")
 end

@@ -244,8 +244,8 @@ end
 function panels.tiles(names, cfg, plan)
     local lanes, width, dots = plan.isa.lanes, plan.vectors * plan.isa.lanes, names.dots
     local list = plans.append(panels.product_tiles(names, cfg, plan), plans.list(
-        panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}),
-        names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}),
+        not names.coded and panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}),
+        not names.coded and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}),
         not dots and rows.move(cfg, "widen", {from = cfg.dtype}),
         rows.zero(cfg, "zero"),
         names.transposes_whole and rows.squares(cfg, "transpose_weights", {dtype = cfg.dtype, joined = dots, pitch = width, fetch = true,

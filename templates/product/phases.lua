@@ -32,7 +32,7 @@ local phases = {}
 -- What the fragments around a family's segments ask, unless it answers itself.
 local usual = {
     groups = {most = "E", count = "E", expert = "e"}, parts_add = true, enters = false,
-    whole_segments = false, clears = false, sums = false, staged = false, listed = false,
+    coded = false, whole_segments = false, clears = false, sums = false, staged = false, listed = false,
 }
 
 -- What some phase of a family has: words of C fragments, and the key that says so.

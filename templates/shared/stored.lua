@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- stored.lua - how the experts' matrices are stored: the key `weights`, what of it a family takes, and the tensors' shapes.
+local dtype = require "dtype"
 local schema = require "schema"
 local types = schema.types
 
@@ -96,6 +97,20 @@ function stored.rules(takes)
         local scale, format = s.weights.scale, stored.format(s) or {}
         return scale == nil or scale == format.scale or (format.other or {})[scale]
     end, "{weights.scale} is not a scale of {weights.dtype}"}
+    local function layout(wrong, sentence)
+        list[#list + 1] = {"weights.layout", function(s) return not wrong(s.weights, stored.format(s), stored.scale(s)) end, sentence}
+    end
+    local packed = {contiguous = true, nki = true}
+    layout(function(w, format) return packed[w.layout] and not (format and format.scale == "group") end,
+        "{weights.layout} is of codes that share scales along the contraction, which {weights.dtype} has not")
+    layout(function(w, format) return format and format.scale == "group" and not (packed[w.layout] or w.layout == "packed") end,
+        "{weights.layout} is not for {weights.dtype}, whose codes share scales along the contraction: contiguous or nki")
+    layout(function(w, _, scale) return scale == "block" and w.layout == "plain" end, "{weights.layout} has no scales of blocks; transposed has")
+    layout(function(w, format) return format and w.layout ~= "plain" and (w.gate_up ~= "joined" or w.experts == "separate") end,
+        "{weights.layout} of {weights.dtype} is not supported yet in tensors of their own")
+    list[#list + 1] = {"weights.group", function(s)
+        return not s.weights.group or s.weights.dtype == "int4" and (s.weights.group == 32 or s.weights.group == 128)
+    end, "{weights.group} is no group of {weights.dtype}: int4 has 32 or 128"}
     return list
 end
 
@@ -104,6 +119,10 @@ end
 local TILE <const>, LANES <const>, DEEP <const>, RUN <const> = 512, 4, 128, 8   -- of nki
 local BLOCK <const> = 128   -- rows and columns that share a scale
 
+local function dtype_size(name)
+    return dtype[name] and dtype[name].size or 1
+end
+
 local function ceil_div(n, by)
     return (n + by - 1) // by
 end
@@ -111,6 +130,13 @@ end
 -- What is stored instead of numbers of tokens' dtype, or nil.
 function stored.format(s)
     return stored.formats[s.weights.dtype]
+end
+
+-- Bytes of an element, its share of a scale among them.
+function stored.size(s)
+    local format = stored.format(s)
+    local group = format and stored.scale(s) == "group" and stored.group(s)
+    return format and format.bits / 8 + (group and dtype_size(format.scales) / group or 0) or dtype[s.weights.dtype].size
 end
 
 -- What shares a scale, or nil.
