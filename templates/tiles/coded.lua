@@ -57,7 +57,7 @@ function coded.rows(cfg, has)
         end
     end
     p:loop(rows, function()
-        local whole = not run and load_scale(p, "scale", p:at(scale, 0))
+        local whole = not run and load_scale(p, "whole", p:at(scale, 0))
         p:loop(p:count_from("left", n), function() body(whole) end, "units")
         p:advance(W, over)
         p:advance(A, back)
