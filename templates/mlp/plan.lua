@@ -9,6 +9,7 @@ local panel_plan = require "product.panel_plan"
 local panel_rows = require "tiles.panel_rows"
 local panels = require "product.panels"
 local plans = require "shared.plans"
+local quantised = require "product.quantised"
 local rows = require "tiles.rows"
 local stored = require "shared.stored"
 local tensors = require "shared.tensors"
@@ -18,8 +19,6 @@ local mlp = {}
 
 local types = keys.types
 local round_up = plans.round_up
-
-local formats = {"mxfp8_e4m3", "mxfp8_e5m2"}
 
 -- Plans and targets of a family: which plan of products it has, and what forbids pairs.
 local function planned(products, why_not)
@@ -32,7 +31,10 @@ local function planned(products, why_not)
 end
 
 mlp.forward_plan, mlp.forward_uses = planned(panel_plan.forward, function() end)
-mlp.backward_plan, mlp.backward_uses = planned(panel_plan.both, panel_plan.no_pairs)
+mlp.backward_plan, mlp.backward_uses = planned(function(plan, spec, shape, info)
+    panel_plan.both(plan, spec, shape, info)
+    quantised.check_passes(plan, spec, info)
+end, panel_plan.no_pairs)
 mlp.params = dot.params
 
 -- Keys of both families, with the family's own between them, and those of its plan.
@@ -43,10 +45,7 @@ function mlp.keys(own, plan)
     plans.append(list, own)
     for _, row in ipairs{
         stored.later,
-        {"quantize", types.enum{"none", table.unpack(formats)}, default = "none", later = true,
-            doc = "of the operands of every product"},
-        {"block_order", types.enum{"contiguous", "wrapx"}, default = "contiguous", later = true, doc = "which elements share a scale"},
-        {"scale_rule", types.enum{"ocp", "wide"}, default = "ocp", later = true, doc = "of quantised operands"},
+        quantised.keys[1], quantised.keys[2], quantised.keys[3],
         "shard", "target", "spelling",
         {"plan", types.map{dot.key, table.unpack(plan)}, doc = "overrides of the planner, see moegen explain"}} do
         list[#list + 1] = row
@@ -54,13 +53,7 @@ function mlp.keys(own, plan)
     return keys.rows(list)
 end
 
--- A key that has only one value as yet.
-local function only(key, value)
-    return {key, function(s) return s[key] == value end, ("{%s} is not supported yet; only %s"):format(key, value)}
-end
-
-mlp.rules = plans.append(keys.rules{"gated", only("quantize", "none"), only("block_order", "contiguous"), only("scale_rule", "ocp")},
-    stored.rules{})
+mlp.rules = plans.append(keys.rules{"gated", quantised.rules}, stored.rules{})
 
 local function gates(s)
     return s.gated and 2 or 1
@@ -133,7 +126,8 @@ local function constants(spec, plan)
         {"HK", round_up(spec.H, depth), "rows of a panel over H, full panels of k"},
         {"IK", round_up(spec.I_TP, depth), "rows of a panel over I"},
         {"GK", round_up(gates(spec) * spec.I_TP, depth), "rows of a panel over gate and up"},
-    }, panels.constants(plan, widest(spec, plan), plan.block_bytes and dtype[spec.output_dtype].size))
+    }, panels.constants(plan, widest(spec, plan), plan.block_bytes and dtype[spec.output_dtype].size),
+        quantised.is(spec) and quantised.constants(math.max(spec.H, (plan.block_bytes and gates(spec) or 1) * spec.I_TP)) or {})
 end
 
 -- What both families' templates refer to. gives: tensors of tokens that rows of panels become: name of the function, dtype,
@@ -144,6 +138,9 @@ local function names_of(spec, plan, job, totals, gives)
     local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
         routed_rows = "w->args->S > 0 ? w->args->S : 0", transposes_whole = false, scalars = {plan.group == 1 and {io, "widen"} or false}}
     panels.products(names, cfg, plan, totals)
+    if quantised.is(spec) then
+        quantised.names(names, cfg, spec, plan.block_bytes ~= nil)
+    end
     for _, give in ipairs(gives) do
         local dt = dtype[give[2]]
         names.gives[#names.gives + 1] = {name = give[1], c = dt.c, narrow = plans.convert(dt, "narrow"), columns = give[3],
@@ -156,6 +153,7 @@ local function names_of(spec, plan, job, totals, gives)
                 pitch = plan.vectors * lanes, along = lanes, step = lanes * plan.vectors * lanes}),
             names.dots and rows.words(cfg, io, "words"),
             names.splits and panel_rows.split(cfg, "split")))
+        plans.append(list, names.quantised and quantised.tiles(names, cfg, spec) or {})
         for _, give in ipairs(gives) do
             if spec[give[4]] >= lanes then
                 list[#list + 1] = rows.transpose(cfg, dtype[give[2]], give[1] .. "_square", spec[give[4]])
@@ -173,7 +171,7 @@ function mlp.forward_names(spec, plan, job)
     names.save, names.splits = save, false
     work.forward(names, spec, save)
     names.tiles = function()
-        return plans.append(tiles(), {epilogue.hidden(cfg, spec, {intermediates = save})})
+        return plans.append(tiles(), {epilogue.hidden(cfg, spec, {intermediates = save, stores = names.quantised})})
     end
     return names
 end
@@ -196,6 +194,7 @@ local function bounds(spec)
             again[name][side] = clamp.rounded(clamp.rounded(x, dtype.f32) + (name == "up" and up or 0), dtype.f32)
         end
     end
+    again = quantised.is(spec) and given or again   -- what is computed again is rounded as if it had been stored
     return {given = given, again = again, offset = limit(up), limit = limit}
 end
 
@@ -204,6 +203,9 @@ function mlp.backward_names(spec, plan, job)
     local both = gates(spec) * spec.I_TP
     local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, both, spec.H}, {{"give_gradient", spec.dtype, "H", "H"}})
     panels.gradients(names, cfg, plan, out, {add = spec.accumulate_grads, columns = {spec.H, spec.I_TP}, rows = {both, spec.H}})
+    if names.quantised then
+        names.routed_rows, names.block_rows = quantised.padded("(" .. names.routed_rows .. ")"), quantised.rows(spec)
+    end
     work.backward(names)
     names.transposes_whole = spec.H >= lanes and (spec.I_TP >= lanes or both >= lanes)
     names.saved = spec.checkpoint == "saved"
@@ -211,7 +213,8 @@ function mlp.backward_names(spec, plan, job)
     names.tiles = function()
         local limits = clamp.limits(spec, dtype.f32)
         local function through(given)
-            return epilogue.through(cfg, spec, limits, {apart = names.dots, bounds = names.bounds, given = given})
+            return epilogue.through(cfg, spec, limits, {apart = names.dots, bounds = names.bounds, given = given,
+                stores = names.quantised})
         end
         return plans.append(tiles(), plans.list(
             rows.move(cfg, "move", {}),

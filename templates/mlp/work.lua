@@ -10,13 +10,20 @@ local function gather(names)
     return {"GATHER", parts = ("HK / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"}
 end
 
+-- Room of a rank for the weights of a chunk, quantised.
+local function quantised_weights(names)
+    return {"quantised", names.io, {"SLAB", "Q_COLUMNS"}, "weights at work", own = true}
+end
+
 function work.forward(names, spec, save)
     local io, dots, words, floats = names.panel_c, names.dots, names.words, names.as_floats
-    local slab = "[panels][SLAB][WIDTH]"
+    local slab, q = "[panels][SLAB][WIDTH]", rawget(names, "quantised")
     phases.add(names, {
         gather(names),
+        q and {"TOKEN_ROWS", panels = true, run = "token_rows"},
         {"HIDDEN", rows = "I", all = "GATES * I", k = "H", weights = "gate_up_weights", layout = "k", gate = spec.gated and "I" or nil,
             by = {floats "w->X", words "HK"}, run = "hidden_rows"},
+        q and {"HIDDEN_ROWS", panels = true, run = "product_rows"},
         {"OUTPUT", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = {floats "w->P", words "IK"},
             run = "output_columns"},
     })
@@ -26,23 +33,33 @@ function work.forward(names, spec, save)
         spec.gated and {"G", "float", {"columns", "SLAB"}, "sums of the gate", own = true, shape = slab},
         save and spec.gated and {"act", "float", {"columns", "SLAB"}, "act(gate)", own = true, shape = slab},
         save and dots and {"hidden", "float", {"columns", "SLAB"}, "P in f32", own = true, shape = slab},
+        q and quantised_weights(names),
     }, {})
 end
 
+-- The factors of products over rows and over tokens are the same panels, unless they are quantised: these are rounded along tokens, and
+-- their copies along rows, in a phase before each product that reads them.
 function work.backward(names)
-    local io, dots, words, pairs_of = names.panel_c, names.dots, names.words, names.pairs_of
+    local io, dots, words = names.panel_c, names.dots, names.words
+    local q = rawget(names, "quantised")
+    names.factor = q and not dots and function(panel) return panel .. "_rows" end or names.pairs_of
+    local factor, copied = names.factor, q and not dots
     phases.add(names, {
         gather(names),
+        q and {"TOKEN_ROWS", panels = true, run = "token_rows"},
+        q and {"TOKEN_COLUMNS", parts = "H", run = "token_columns"},
         {"GATE_UP", rows = "rows_again(w)", all = "GATES * I", from = "first_again(w)", k = "H", weights = "gate_up_weights", layout = "k",
-            by = {pairs_of "w->X", words "HK"}, run = "gate_up_again"},
-        {"DOWN", rows = "I", k = "H", weights = "down_proj_weight", layout = "n", by = {pairs_of "w->dY", words "HK"},
-            run = "through_down", reads = {"GATHER", "GATE_UP"}},   -- all of gate and up may have been kept
-        {"TOKENS", rows = "H", k = "GATES * I", weights = "gate_up_weights", layout = "n", by = {pairs_of "w->GU", words "GK"},
-            run = "token_gradients"},
+            by = {factor "w->X", words "HK"}, run = "gate_up_again", reads = {q and "TOKEN_ROWS" or "GATHER"}},
+        {"DOWN", rows = "I", k = "H", weights = "down_proj_weight", layout = "n", by = {factor "w->dY", words "HK"},
+            run = "through_down", reads = {q and "TOKEN_ROWS" or "GATHER", "GATE_UP"}},   -- all of gate and up may have been kept
+        q and {"PRODUCT_ROWS", panels = true, run = "product_rows"},
+        q and {"PRODUCT_COLUMNS", parts = "I", run = "product_columns"},
+        {"TOKENS", rows = "H", k = "GATES * I", weights = "gate_up_weights", layout = "n", whole = "I", by = {factor "w->GU", words "GK"},
+            run = "token_gradients", reads = {q and "PRODUCT_ROWS" or "DOWN"}},
         {"UP_GRADIENT", gradient = {"GATES * I", "H"}, of = {"w->GU", "GK"}, by = {"w->X", "HK"}, to = "gate_up_weight_grad",
-            reads = {"DOWN"}},
+            reads = q and {"TOKEN_COLUMNS", "PRODUCT_COLUMNS"} or {"DOWN"}},
         {"DOWN_GRADIENT", gradient = {"H", "I"}, of = {"w->dY", "HK"}, by = {"w->P", "IK"}, to = "down_proj_weight_grad",
-            reads = {"DOWN"}},
+            reads = q and {"TOKEN_COLUMNS", "PRODUCT_COLUMNS"} or {"DOWN"}},
     })
     space.rows(names, {
         {"X", io, {"HK"}, "hidden states", of = "columns"},
@@ -52,6 +69,10 @@ function work.backward(names)
         dots and {"X_pairs", "float", {words "HK"}, "X, each word of two rows", of = "columns"},
         dots and {"dY_pairs", "float", {words "HK"}, "dY, each word of two rows", of = "columns"},
         dots and {"GU_pairs", "float", {words "GK"}, "GU, each word of two rows", of = "columns"},
+        copied and {"X_rows", "float", {"HK"}, "X, quantised along rows", of = "columns"},
+        copied and {"dY_rows", "float", {"HK"}, "dY, quantised along rows", of = "columns"},
+        copied and {"GU_rows", "float", {"GK"}, "GU, quantised along rows", of = "columns"},
+        q and quantised_weights(names),
         dots and {"seen", "float", {"GK"}, "gate and up as the activation saw them", of = "columns"},
         {"held", "float", {names.phases.held}, "gradients of weights, over the segments", when = "rows > PASS_ROWS", shape = ""},
     }, {pairs = "SLAB / 2", row = "most(HK, IK)"})

@@ -13,6 +13,7 @@
 --     k                its contraction, or how many elements rows of `by` have; layout "k": that is contiguous, "n": rows are
 --     by = {panels, rows}          what it multiplies, and the words of one of its panels
 --     all, from        the tensor's rows and the first one, if not all are multiplied
+--     whole = n        elements of K that blocks with a scale do not reach over, if not all: see quantised.lua
 --     gate = n         the same rows n further on are multiplied too: these are of a gate, and their sums are to be in w->G
 --     beside           as gate, but those rows are of this tensor
 --     also = {tensor, panels}      what this other tensor gives with these panels is added to the sums
@@ -33,6 +34,7 @@ local phases = {}
 local usual = {
     groups = {most = "E", count = "E", expert = "e"}, parts_add = true, enters = false,
     coded = false, whole_segments = false, clears = false, sums = false, staged = false, listed = false,
+    quantised = false, block_rows = 1,
 }
 
 -- What some phase of a family has: words of C fragments, and the key that says so.

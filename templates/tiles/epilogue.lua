@@ -97,6 +97,7 @@ end
 --     checkpoint      G and S become gate and up as the activation saw them
 --     intermediates   so they do, A becomes what the activation gave, and of pairs P_0 is P in f32
 --     step            rows from a gate to the next one, and from an up (none: 1)
+--     stores          gate, up, what the activation gave and P are numbers of the dtype, as if each had been stored
 function epilogue.hidden(cfg, spec, has)
     local p = ir.program(cfg.isa, cfg.prefix .. "hidden", {"What the second product sees, for rows of I."})
     local rows = "WIDTH LANES"
@@ -117,20 +118,23 @@ function epilogue.hidden(cfg, spec, has)
                 p:op("store", p:at(to, at), x)
             end
         end
+        local function stored(x)
+            return has.stores and quantise.round(p, cfg.dtype, x) or x
+        end
         local function entered(from, bias, is_gate, name)
             local sum = p:op("load", name .. "_sum" .. tag, p:at(from, at))
             if bias then
                 sum = p:op("add", name .. "_biased" .. tag, sum, p:op("bcast", name .. "_bias" .. tag, p:at(bias, 0)))
             end
-            return seen(p, spec, sum, is_gate, name .. tag)
+            return stored(seen(p, spec, sum, is_gate, name .. tag))
         end
         local up = entered(S, of_up, false, "up")
         keeps(S, up)
         local gate = G and entered(G, of_gate, true, "gate") or up
         keeps(G, gate)
-        local value = act(p, "act" .. tag, gate)
+        local value = stored(act(p, "act" .. tag, gate))
         keeps(A, value)
-        value = G and p:op("mul", "p" .. tag, value, up) or value
+        value = G and stored(p:op("mul", "p" .. tag, value, up)) or value
         if a then
             value = p:op("mul", "p_scaled" .. tag, value, p:op("load", "a" .. tag, p:at(a, at)))
         end
@@ -199,6 +203,7 @@ end
 --     bounds          they are clamped first, and up gets an offset: bounds = lo, hi of gate, lo, hi of up, offset
 --     given           P holds act(g) already
 --     step            rows from a gate to the next one, and from an up (none: 1)
+--     stores          every value here, act'(g) and u act'(g) too, is a number of the dtype, as if it had been stored; limits too
 function epilogue.through(cfg, spec, limits, has)
     local p = ir.program(cfg.isa, cfg.prefix .. (has.given and "through_given" or "through"),
         {"Gradients of gate and up, and p, for rows of I."})
@@ -213,17 +218,20 @@ function epilogue.through(cfg, spec, limits, has)
     local a = has.scaled and p:pointer("a", "const float")
     local sums = has.affinity_sums and p:pointer("sums", "float")
     local act = activation[spec.activation].both
+    local function stored(x)
+        return has.stores and quantise.round(p, cfg.dtype, x) or x
+    end
     -- Gate or up at `from`, and its limits, which are at bounds[first]
     local function entered(from, name, tag, at, first)
         local x = quantise.load(p, has.apart and dtype.f32 or panel.dtype, name .. tag, p:at(from, at))
         if not bounds then
-            return x, clamp.constants(p, limits[name], name .. tag)
+            return stored(x), clamp.constants(p, limits[name], name .. tag)
         end
         if name == "up" and spec.up_offset ~= 0 then
             x = p:op("add", "up_offset" .. tag, x, p:op("bcast", "offset" .. tag, p:at(bounds, 4)))
         end
         local sides = clamp.broadcast(p, limits[name], name .. tag, bounds, first)
-        return clamp.apply(p, x, sides, name .. tag), sides
+        return clamp.apply(p, stored(x), sides, name .. tag), sides
     end
     local step = (has.step or 1) * cfg.vectors * cfg.isa.lanes
     local pointers = plans.list(S, P, {U, step}, G and {G, step}, U_0 and {U_0, step}, G_0 and {G_0, step})
@@ -234,8 +242,9 @@ function epilogue.through(cfg, spec, limits, has)
             gate, of_gate = entered(G_0 or G, "gate", tag, at, 0)
         end
         local value, slope = act(p, "act" .. tag, gate, has.given)
-        value = has.given and quantise.load(p, panel.dtype, "act_given" .. tag, p:at(P, at)) or value
-        local product = G and p:op("mul", "p" .. tag, value, up) or value
+        value = has.given and quantise.load(p, panel.dtype, "act_given" .. tag, p:at(P, at)) or stored(value)
+        slope = stored(slope)
+        local product = G and stored(p:op("mul", "p" .. tag, value, up)) or value
         local dp = p:op("load", "dp" .. tag, p:at(S, at))
         if sums then
             local sum = p:op("load", "sum" .. tag, p:at(sums, at))
@@ -248,10 +257,11 @@ function epilogue.through(cfg, spec, limits, has)
         end
         panel.put(p, P, v, product)
         if G then
-            local dg = p:op("mul", "dg" .. tag, p:op("mul", "dp_up" .. tag, dp, up), slope)
+            local dg = has.stores and stored(p:op("mul", "dg" .. tag, dp, stored(p:op("mul", "up_slope" .. tag, up, slope))))
+                or p:op("mul", "dg" .. tag, p:op("mul", "dp_up" .. tag, dp, up), slope)
             panel.put(p, G, v, clamp.inside(p, dg, gate, of_gate, "gate" .. tag))
         end
-        local du = p:op("mul", "du" .. tag, dp, G and value or slope)
+        local du = stored(p:op("mul", "du" .. tag, dp, G and value or slope))
         panel.put(p, U, v, clamp.inside(p, du, up, of_up, "up" .. tag))
     end, "rows of I")
     return p

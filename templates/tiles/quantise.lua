@@ -61,6 +61,37 @@ local narrow = {
     end,
 }
 
+-- The same for numbers that the dtype has.
+local exact = {
+    f32_to_bf16 = function(p, mem, x)
+        store_u16(p, mem, p:op("shr", x.name .. "_bits", x, 16))
+    end,
+    f32_to_f16 = narrow.f32_to_f16,
+}
+
+-- f32 vectors rounded to numbers of a dtype: (program, vector) -> vector.
+local round = {
+    f32_to_bf16 = function(p, x)
+        local name = x.name
+        local odd = p:op("bit_and", name .. "_odd", p:op("shr", name .. "_high", x, 16), p:const("one", 1))
+        local sum = p:op("int_add", name .. "_sum", x, p:op("int_add", name .. "_bias", odd, p:const("half", 0x7fff)))
+        return p:op("bit_and", name .. "_near", sum, p:const("high_half", 0xffff0000))   -- the NaNs of arithmetic stay
+    end,
+    -- Adding and subtracting 1.5 times the power of two that has its last digit leaves the digits; what is too large becomes infinite.
+    f32_to_f16 = function(p, x)
+        local name, most = x.name, 131072.0
+        x = p:op("max", name .. "_floored", p:const("smallest_f16", -most), x)
+        x = p:op("min", name .. "_capped", p:const("largest_f16", most), x)
+        local power = p:op("int_max", name .. "_power", p:op("bit_and", name .. "_field", x, p:const("field", 0x7f800000)),
+            p:const("least_f16", 2.0 ^ -14))
+        local shift = p:op("mul", name .. "_shift", power, p:const("digit_f16", 1.5 * 2.0 ^ 13))
+        local near = p:op("sub", name .. "_near", p:op("add", name .. "_shifted", x, shift), shift)
+        local size = p:op("bit_and", name .. "_size", near, p:const("magnitude", 0x7fffffff))
+        local over = p:op("is_less", name .. "_over", p:const("top_f16", 65504.0), size)
+        return p:op("blend", name .. "_or_infinite", over, near, p:op("mul", name .. "_infinite", near, p:const("huge", 2.0 ^ 127)))
+    end,
+}
+
 -- f32 vector of consecutive elements of dtype dt.
 function quantise.load(p, dt, name, mem)
     if dt.decode then
@@ -108,6 +139,18 @@ function quantise.store(p, dt, mem, x)
         return p:op("store_half", mem, p:op(dt.round, x.name .. "_rounded", x))
     end
     narrow[dt.narrow](p, mem, x)
+end
+
+function quantise.store_exact(p, dt, mem, x)
+    if not dt.narrow then
+        return p:op("store", mem, x)
+    end
+    exact[dt.narrow](p, mem, x)
+end
+
+-- x as a number of dtype dt, in f32.
+function quantise.round(p, dt, x)
+    return dt.narrow and round[dt.narrow](p, x) or x
 end
 
 -- Can two vectors be narrowed into one? adds: to what memory holds, in its order. The second answer: do the groups of 4 lanes

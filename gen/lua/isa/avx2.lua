@@ -26,6 +26,8 @@ return {
 
         int_add      = {"_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256($a), _mm256_castps_si256($b)))",
                                                                                           "vpaddd",      "VEX.256.66.0F.WIG FE /r",        "RVM"},
+        int_max      = {"_mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256($a), _mm256_castps_si256($b)))",
+                                                                                          "vpmaxsd",     "VEX.256.66.0F38.WIG 3D /r",      "RVM"},
         bit_and      = {"_mm256_and_ps($a, $b)",                                          "vandps",      "VEX.256.NP.0F.WIG 54 /r",        "RVM"},
         bit_or       = {"_mm256_or_ps($a, $b)",                                           "vorps",       "VEX.256.NP.0F.WIG 56 /r",        "RVM"},
         bit_xor      = {"_mm256_xor_ps($a, $b)",                                          "vxorps",      "VEX.256.NP.0F.WIG 57 /r",        "RVM"},

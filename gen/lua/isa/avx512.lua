@@ -34,6 +34,8 @@ return {
 
         int_add      = {"_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512($a), _mm512_castps_si512($b)))",
                                                                                           "vpaddd",      "EVEX.512.66.0F.W0 FE /r",        "RVM"},
+        int_max      = {"_mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512($a), _mm512_castps_si512($b)))",
+                                                                                          "vpmaxsd",     "EVEX.512.66.0F38.W0 3D /r",      "RVM"},
         bit_and      = {"_mm512_and_ps($a, $b)",                                          "vpandd",      "EVEX.512.66.0F.W0 DB /r",        "RVM"},
         bit_or       = {"_mm512_or_ps($a, $b)",                                           "vpord",       "EVEX.512.66.0F.W0 EB /r",        "RVM"},
         bit_xor      = {"_mm512_xor_ps($a, $b)",                                          "vpxord",      "EVEX.512.66.0F.W0 EF /r",        "RVM"},

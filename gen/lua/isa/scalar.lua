@@ -57,6 +57,7 @@ local ops = {
     to_float     = {operands = "d a",       meaning = "d->f[l] = (float)a->i[l]", says = "$d = (float)$a"},
 
     int_add      = {operands = "d a b",     meaning = "d->u[l] = a->u[l] + b->u[l]", says = "$d = $a + $b"},
+    int_max      = {operands = "d a b",     meaning = "d->i[l] = a->i[l] > b->i[l] ? a->i[l] : b->i[l]", says = "$d = max($a, $b), integers"},
     bit_and      = {operands = "d a b",     meaning = "d->u[l] = a->u[l] & b->u[l]", says = "$d = $a & $b"},
     bit_or       = {operands = "d a b",     meaning = "d->u[l] = a->u[l] | b->u[l]", says = "$d = $a | $b"},
     bit_xor      = {operands = "d a b",     meaning = "d->u[l] = a->u[l] ^ b->u[l]", says = "$d = $a ^ $b"},
