@@ -136,9 +136,10 @@ local function names_of(spec, plan, job, totals, gives)
     local cfg = panels.cfg(spec, plan, job)
     local lanes, io = plan.isa.lanes, dtype[spec.dtype]
     local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
+        quantised = quantised.is(spec),
         routed_rows = "w->args->S > 0 ? w->args->S : 0", transposes_whole = false, scalars = {plan.group == 1 and {io, "widen"} or false}}
     panels.products(names, cfg, plan, totals)
-    if quantised.is(spec) then
+    if names.quantised then
         quantised.names(names, cfg, spec, plan.block_bytes ~= nil)
     end
     for _, give in ipairs(gives) do

@@ -17,7 +17,7 @@ end
 
 function work.forward(names, spec, save)
     local io, dots, words, floats = names.panel_c, names.dots, names.words, names.as_floats
-    local slab, q = "[panels][SLAB][WIDTH]", rawget(names, "quantised")
+    local slab, q = "[panels][SLAB][WIDTH]", names.quantised
     phases.add(names, {
         gather(names),
         q and {"TOKEN_ROWS", panels = true, run = "token_rows"},
@@ -41,7 +41,7 @@ end
 -- their copies along rows, in a phase before each product that reads them.
 function work.backward(names)
     local io, dots, words = names.panel_c, names.dots, names.words
-    local q = rawget(names, "quantised")
+    local q = names.quantised
     names.factor = q and not dots and function(panel) return panel .. "_rows" end or names.pairs_of
     local factor, copied = names.factor, q and not dots
     phases.add(names, {

@@ -5,7 +5,7 @@
 -- Panels and weights are rounded to the numbers that their codes would have, so products, panels and schedules are the same as
 -- without: tokens once they are in panels, in phases of the family's; weights on their way to a chunk's product, as many as it multiplies,
 -- into memory of the rank. A family declares
---     names.quantised = true, and a row {"quantised", io, {"SLAB", "Q_COLUMNS"}} of its own; constants of this file
+--     names.quantised, and a row {"quantised", io, {"SLAB", "Q_COLUMNS"}} of its own; constants of this file
 --     of phases: whole = n    blocks of K do not reach over multiples of n
 -- Blocks of tokens begin with the first token of all. So that they are whole vectors of panels, tokens are rounded up to blocks, and
 -- passes to the longest tile; those that are too many are zeros.
@@ -65,7 +65,7 @@ end
 -- Adds the names of quantised.c.in. tokens: blocks along them are wanted, too
 function quantised.names(names, cfg, spec, tokens)
     local lanes = cfg.isa.lanes
-    names.quantised, names.wrapped, names.along_tokens = true, spec.block_order == "wrapx", tokens
+    names.wrapped, names.along_tokens = spec.block_order == "wrapx", tokens
     local same = names.panel_c == names.io   -- panels are of the dtype of weights
     names.token_line, names.token_runs = same and "line" or "tokens_line", same and "runs" or "tokens_runs"
     names.token_side, names.weight_side = cfg.vectors, cfg.vectors

@@ -132,14 +132,16 @@ end
 
 -- The largest lane of every `span` lanes, in all of them.
 local function across(p, x, span)
-    local lanes = p.isa.lanes
+    local lanes, step = p.isa.lanes, 0
     local function fold(kind, a, b)
-        x = larger(p, "peak_" .. kind, p:op(kind .. "_" .. a, kind .. "_a", x, x), p:op(kind .. "_" .. b, kind .. "_b", x, x))
+        step = step + 1
+        local name = ("fold_%d"):format(step)
+        x = larger(p, name, p:op(kind .. a, name .. a, x, x), p:op(kind .. b, name .. b, x, x))
     end
-    fold("unpack", "low", "high")
-    fold("halves", "low", "high")
+    fold("unpack", "_low", "_high")
+    fold("halves", "_low", "_high")
     for _ = 1, span == lanes and lanes // 8 or 1 do   -- 1 for 8 lanes, 2 for 16
-        fold("groups", "even", "odd")
+        fold("groups", "_even", "_odd")
     end
     if span < lanes then   -- pairs of groups in turns: side by side
         x = p:op("groups_even", "peak_both", p:op("groups_even", "peak_even", x, x), p:op("groups_odd", "peak_odd", x, x))
