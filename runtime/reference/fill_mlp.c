@@ -23,8 +23,6 @@ moegen_rt_status rt_mlp_read(const moegen_rt_problem *p, struct rt_mlp *m, moege
     m->up.lo = moegen_rt_problem_number(p, "clamp.up.lo", -INFINITY);
     m->up.hi = moegen_rt_problem_number(p, "clamp.up.hi", INFINITY);
     m->offset = moegen_rt_problem_number(p, "up_offset", 0);
-    if (strcmp(moegen_rt_problem_text(p, "quantize", "none"), "none") != 0)
-        return rt_fail(err, MOEGEN_RT_UNSUPPORTED, "the float64 reference does not quantise");
     const char *act = moegen_rt_problem_text(p, "activation", "silu");
     m->act = moegen_rt_activation_find(act);
     if (!m->act)

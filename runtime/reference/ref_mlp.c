@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ref_mlp.c - one dense gated MLP and its gradients in float64, without quantisation
- * (SEMANTICS 3). */
+/* ref_mlp.c - one dense gated MLP and its gradients in float64 (SEMANTICS 3). With quantised
+ * operands, what is between two products is rounded to the dtype, as if it had been stored. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "reference.h"
 
-enum { ROWS = 16 };
+enum { ROWS = 16, TILE = 512 }; /* at work; with blocks of tokens: whole tiles of these */
 struct pass {
     struct rt_mlp m;
     bool backward;
@@ -16,6 +16,8 @@ struct pass {
     int64_t S;
     double *y, *kept[RT_GIVEN];    /* forward */
     double *dx, *dgate_up, *ddown; /* backward */
+    struct rt_quantiser q;
+    moegen_rt_tensor matrix[3]; /* quantised: gate_up along H, along I, and down */
     uint8_t *wanted;
     struct rt_part part; /* of I, for the weight gradients */
     int64_t *pairs;      /* the part in [parts, I]; NULL: all */
@@ -23,16 +25,33 @@ struct pass {
     int64_t C;                              /* columns of I at work */
     const int64_t *at, *at_pairs;           /* where they are */
     const moegen_rt_tensor *first, *second; /* gate_up [parts * C, H] and down [H, C] at work */
+    const moegen_rt_tensor *back;           /* gate_up on the way back */
+    int64_t most;                           /* rows at a time */
     moegen_rt_tensor first_part, second_part;
-    /* ROWS rows */
-    double *in, *out, *wide; /* [ROWS, H] */
-    double *v[RT_GIVEN];     /* [ROWS, C] */
-    double *gu, *dgu;        /* [ROWS, parts * C] */
-    double *acc;             /* [ROWS, C] */
+    /* `most` rows */
+    double *in, *out, *wide; /* [rows, H] */
+    double *v[RT_GIVEN];     /* [rows, C] */
+    double *gu, *dgu;        /* [rows, parts * C] */
+    double *acc;             /* [rows, C] */
+    double *left, *right;    /* operands, quantised; NULL if they are not */
     double *work;
 };
 
 /* ---- one chunk of rows ---- */
+
+/* x [rows, n] as it enters a product along n. unsure: it was computed. */
+static const double *along(const struct pass *s, const double *x, int64_t rows, int64_t n,
+                           bool unsure)
+{
+    return rt_quantised(&s->q, x, rows, n, false, unsure, s->left);
+}
+
+/* The same of a product along the rows, which are all of them, or whole tiles; in `to`. */
+static const double *down(const struct pass *s, const double *x, int64_t rows, int64_t n,
+                          bool unsure, double *to)
+{
+    return rt_quantised(&s->q, x, rows, n, true, unsure, to);
+}
 
 /* Intermediate `which` of the rows in `list`, if it was given. */
 static bool take(struct pass *s, enum rt_given which, const int64_t *list, int64_t rows)
@@ -50,8 +69,9 @@ static bool take(struct pass *s, enum rt_given which, const int64_t *list, int64
 static void blur(const struct pass *s, double *v, int64_t n, struct rt_limits at)
 {
     for (int64_t i = 0; s->backward && i < n; i++)
-        if (fabs(v[i] - at.lo) < 4e-6 * (1 + fabs(v[i])) ||
-            fabs(v[i] - at.hi) < 4e-6 * (1 + fabs(v[i])))
+        if (s->q.on ? rt_unsure(&s->q, v[i], at)
+                    : fabs(v[i] - at.lo) < 4e-6 * (1 + fabs(v[i])) ||
+                          fabs(v[i] - at.hi) < 4e-6 * (1 + fabs(v[i])))
             v[i] = (double)NAN;
 }
 
@@ -68,7 +88,8 @@ static void intermediates(struct pass *s, const int64_t *list, int64_t rows)
     int64_t n = rows * s->C, columns = m->parts * s->C;
     if (!s->given[RT_UP] || (m->gated && !s->given[RT_GATE_PRE])) {
         memset(s->gu, 0, (size_t)(rows * columns) * sizeof *s->gu);
-        rt_product_t(s->in, rows, m->H, s->first, 0, columns, s->gu, s->work);
+        rt_product_t(along(s, s->in, rows, m->H, false), rows, m->H, s->first, 0, columns, s->gu,
+                     s->work);
         for (int64_t r = 0; r < rows; r++) {
             if (m->gated)
                 memcpy(s->v[RT_GATE_PRE] + r * s->C, s->gu + r * columns,
@@ -81,19 +102,24 @@ static void intermediates(struct pass *s, const int64_t *list, int64_t rows)
         for (int64_t i = 0; i < n; i++)
             s->v[RT_UP][i] += m->offset;
         blur(s, s->v[RT_UP], n, s->up);
+        rt_store(&s->q, s->v[RT_UP], n);
     }
     clamp(s->v[RT_UP], n, s->up); /* with the offset in its limits */
     if (m->gated) {
-        if (!take(s, RT_GATE_PRE, list, rows))
+        if (!take(s, RT_GATE_PRE, list, rows)) {
             blur(s, s->v[RT_GATE_PRE], n, s->gate);
+            rt_store(&s->q, s->v[RT_GATE_PRE], n);
+        }
         clamp(s->v[RT_GATE_PRE], n, s->gate);
         for (int64_t i = 0; i < n; i++)
             s->v[RT_GATE_ACT][i] = m->act->value(s->v[RT_GATE_PRE][i]);
+        rt_store(&s->q, s->v[RT_GATE_ACT], n);
         take(s, RT_GATE_ACT, list, rows);
     }
     for (int64_t i = 0; i < n; i++)
         s->v[RT_HIDDEN][i] =
             m->gated ? s->v[RT_GATE_ACT][i] * s->v[RT_UP][i] : m->act->value(s->v[RT_UP][i]);
+    rt_store(&s->q, s->v[RT_HIDDEN], n);
     take(s, RT_HIDDEN, list, rows);
 }
 
@@ -101,7 +127,8 @@ static void forward(struct pass *s, const int64_t *list, int64_t rows)
 {
     const struct rt_mlp *m = &s->m;
     memset(s->out, 0, (size_t)(rows * m->H) * sizeof *s->out);
-    rt_product_t(s->v[RT_HIDDEN], rows, m->I, s->down, 0, m->H, s->out, s->work);
+    rt_product_t(along(s, s->v[RT_HIDDEN], rows, m->I, true), rows, m->I, s->down, 0, m->H, s->out,
+                 s->work);
     for (int64_t r = 0; r < rows; r++) {
         memcpy(s->y + list[r] * m->H, s->out + r * m->H, (size_t)m->H * sizeof *s->y);
         for (int i = 0; i < RT_GIVEN; i++)
@@ -111,34 +138,50 @@ static void forward(struct pass *s, const int64_t *list, int64_t rows)
     }
 }
 
-/* Phases 1 to 4. */
-static void backward(struct pass *s, const int64_t *list, int64_t rows)
+/* dgu of acc, the gradient of hidden. */
+static void through(struct pass *s, int64_t rows)
 {
     const struct rt_mlp *m = &s->m;
     int64_t columns = m->parts * s->C;
-    memset(s->acc, 0, (size_t)(rows * s->C) * sizeof *s->acc);
-    rt_product(s->out, rows, m->H, s->second, 0, s->C, s->acc, s->work);
     for (int64_t i = 0; i < rows * s->C; i++) {
         double *du = s->dgu + i / s->C * columns + columns - s->C + i % s->C;
         double up = s->v[RT_UP][i], acc = s->acc[i];
         double through = rt_inside(up, s->up) + 0 * up; /* NaN stays */
         if (m->gated) {
             double gate = s->v[RT_GATE_PRE][i];
-            du[-s->C] = acc * up * m->act->slope(gate) * (rt_inside(gate, s->gate) + 0 * gate);
+            double slope = rt_stored(&s->q, m->act->slope(gate), 1);
+            du[-s->C] =
+                acc * rt_stored(&s->q, up * slope, 0) * (rt_inside(gate, s->gate) + 0 * gate);
             *du = acc * s->v[RT_GATE_ACT][i] * through;
         } else {
-            *du = acc * m->act->slope(up) * through;
+            *du = acc * rt_stored(&s->q, m->act->slope(up), 1) * through;
         }
     }
+    rt_store(&s->q, s->dgu, rows * columns);
+}
+
+/* Phases 1 to 4. */
+static void backward(struct pass *s, const int64_t *list, int64_t rows)
+{
+    const struct rt_mlp *m = &s->m;
+    int64_t columns = m->parts * s->C;
+    memset(s->acc, 0, (size_t)(rows * s->C) * sizeof *s->acc);
+    rt_product(along(s, s->out, rows, m->H, false), rows, m->H, s->second, 0, s->C, s->acc,
+               s->work);
+    through(s, rows);
     if (s->rows_too) {
         memset(s->wide, 0, (size_t)(rows * m->H) * sizeof *s->wide);
-        rt_product(s->dgu, rows, columns, s->first, 0, m->H, s->wide, s->work);
+        rt_product(along(s, s->dgu, rows * m->parts, s->C, true), rows, columns, s->back, 0, m->H,
+                   s->wide, s->work);
         for (int64_t r = 0; r < rows; r++)
             memcpy(s->dx + list[r] * m->H, s->wide + r * m->H, (size_t)m->H * sizeof *s->dx);
     }
     if (s->weights_too) {
-        rt_outer(s->dgu, rows, columns, s->at_pairs, s->in, m->H, NULL, s->dgate_up, m->H);
-        rt_outer(s->out, rows, m->H, NULL, s->v[RT_HIDDEN], s->C, s->at, s->ddown, m->I);
+        rt_outer(down(s, s->dgu, rows, columns, true, s->left), rows, columns, s->at_pairs,
+                 down(s, s->in, rows, m->H, false, s->right), m->H, NULL, s->dgate_up, m->H);
+        rt_outer(down(s, s->out, rows, m->H, false, s->left), rows, m->H, NULL,
+                 down(s, s->v[RT_HIDDEN], rows, s->C, !s->given[RT_HIDDEN], s->right), s->C, s->at,
+                 s->ddown, m->I);
     }
 }
 
@@ -148,6 +191,7 @@ static void choose_matrices(struct pass *s)
     const struct rt_mlp *m = &s->m;
     s->first = s->at ? &s->first_part : s->gate_up;
     s->second = s->at ? &s->second_part : s->down;
+    s->back = s->q.on ? &s->matrix[1] : s->gate_up; /* the part has no rows */
     for (int64_t i = 0; s->at && i < m->parts * s->C; i++)
         rt_elements(s->gate_up, s->at_pairs[i] * m->H, m->H,
                     (double *)s->first_part.data + i * m->H);
@@ -160,7 +204,7 @@ static void choose_matrices(struct pass *s)
 static void sweep(struct pass *s, bool rows_too, bool weights_too)
 {
     bool part = !rows_too;
-    int64_t list[ROWS], rows = 0, H = s->m.H;
+    int64_t list[TILE], rows = 0, H = s->m.H;
     s->rows_too = rows_too;
     s->weights_too = weights_too;
     s->C = part ? s->part.count : s->m.I;
@@ -174,7 +218,7 @@ static void sweep(struct pass *s, bool rows_too, bool weights_too)
                 rt_elements(s->dy, r * H, H, s->out + rows * H);
             list[rows++] = r;
         }
-        if (rows == 0 || (rows < ROWS && r < s->S - 1))
+        if (rows == 0 || (rows < s->most && r < s->S - 1))
             continue;
         intermediates(s, list, rows);
         (s->backward ? backward : forward)(s, list, rows);
@@ -204,8 +248,9 @@ static moegen_rt_status read_inputs(struct pass *s, const moegen_rt_problem *p,
         if (rt_mlp_has(m, i))
             status = rt_input(p, rt_mlp_name[i], false, 2, kept, &s->given[i], err);
     const moegen_rt_tensor *gate = s->given[RT_GATE_PRE], *up_given = s->given[RT_UP];
-    s->gate = rt_stored_limits(m->gate, 0, gate ? gate->dtype : MOEGEN_RT_F64);
-    s->up = rt_stored_limits(m->up, m->offset, up_given ? up_given->dtype : MOEGEN_RT_F64);
+    moegen_rt_dtype again = s->q.on ? s->q.stored : MOEGEN_RT_F64;
+    s->gate = rt_stored_limits(m->gate, 0, gate ? gate->dtype : again);
+    s->up = rt_stored_limits(m->up, m->offset, up_given ? up_given->dtype : again);
     return status;
 }
 
@@ -222,7 +267,8 @@ static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_problem *p,
         for (int i = 0; i < RT_GIVEN && m->keep && status == MOEGEN_RT_OK; i++)
             if (rt_mlp_has(m, i)) {
                 status = rt_output(out, rt_mlp_name[i], 2, kept, rest, &s->kept[i], err);
-                rt_rounded_once(out, rt_mlp_name[i]);
+                if (!s->q.on)
+                    rt_rounded_once(out, rt_mlp_name[i]);
             }
         return status;
     }
@@ -238,18 +284,41 @@ static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_problem *p,
     return status;
 }
 
+/* Weights, quantised: they take the places of the inputs. */
+static moegen_rt_status quantise_weights(struct pass *s, moegen_rt_error *err)
+{
+    const struct rt_mlp *m = &s->m;
+    moegen_rt_tensor *to = s->matrix;
+    int64_t columns = m->parts * m->I;
+    moegen_rt_status status = MOEGEN_RT_OK;
+    if (!s->q.on)
+        return status;
+    if (s->backward)
+        status = rt_quantise_matrix(&s->q, s->gate_up, columns, m->H, m->I, to + 1, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_quantise_matrix(&s->q, s->gate_up, columns, m->H, 0, to, err);
+    if (status == MOEGEN_RT_OK)
+        status =
+            rt_quantise_matrix(&s->q, s->down, m->H, m->I, s->backward ? m->H : 0, to + 2, err);
+    s->gate_up = to;
+    s->down = to + 2;
+    return status;
+}
+
 static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
 {
     const struct rt_mlp *m = &s->m;
     int64_t columns = m->parts * m->I, wide = columns > m->H ? columns : m->H, C = s->part.count;
+    int64_t rows = s->most, quantised = s->q.on ? rows * wide : 1;
     struct {
         double **at;
         int64_t count;
     } const need[] = {
-        {&s->in, ROWS * m->H},   {&s->out, ROWS * m->H},   {&s->wide, ROWS * m->H},
-        {&s->v[0], ROWS * m->I}, {&s->v[1], ROWS * m->I},  {&s->v[2], ROWS * m->I},
-        {&s->v[3], ROWS * m->I}, {&s->gu, ROWS * columns}, {&s->dgu, ROWS * columns},
-        {&s->acc, ROWS * m->I},  {&s->work, 4 * wide},
+        {&s->in, rows * m->H},   {&s->out, rows * m->H},   {&s->wide, rows * m->H},
+        {&s->v[0], rows * m->I}, {&s->v[1], rows * m->I},  {&s->v[2], rows * m->I},
+        {&s->v[3], rows * m->I}, {&s->gu, rows * columns}, {&s->dgu, rows * columns},
+        {&s->acc, rows * m->I},  {&s->left, quantised},    {&s->right, quantised},
+        {&s->work, 4 * wide},
     };
     bool ok = true;
     for (size_t i = 0; i < sizeof need / sizeof *need; i++)
@@ -266,11 +335,33 @@ static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
     return ok ? MOEGEN_RT_OK : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
 }
 
-static moegen_rt_status compute(const moegen_rt_problem *p, const moegen_rt_want *want,
-                                bool is_backward, moegen_rt_problem *out, moegen_rt_error *err)
+static void release(struct pass *s)
+{
+    double *owned[] = {s->in,   s->out,  s->wide, s->gu,    s->dgu,
+                       s->acc,  s->work, s->left, s->right, s->first_part.data,
+                       s->v[0], s->v[1], s->v[2], s->v[3],  s->second_part.data};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+    for (int i = 0; i < 3; i++)
+        free(s->matrix[i].data);
+    free(s->pairs);
+    free(s->part.at);
+    free(s->wanted);
+}
+
+/* other: numbers between two that they may be rounded to are rounded to the other side; all of them
+ * once. */
+static moegen_rt_status compute_once(const moegen_rt_problem *p, const moegen_rt_want *want,
+                                     bool is_backward, bool other, moegen_rt_problem *out,
+                                     bool *quantised, moegen_rt_error *err)
 {
     struct pass s = {.backward = is_backward};
     moegen_rt_status status = rt_mlp_read(p, &s.m, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_quantiser_read(p, &s.q, err);
+    *quantised = s.q.on;
+    s.q.other = other;
+    s.most = s.q.on ? TILE : ROWS;
     if (status == MOEGEN_RT_OK)
         status = read_inputs(&s, p, err);
     if (status == MOEGEN_RT_OK)
@@ -280,19 +371,30 @@ static moegen_rt_status compute(const moegen_rt_problem *p, const moegen_rt_want
     if (status == MOEGEN_RT_OK)
         status = make_outputs(&s, p, out, err);
     if (status == MOEGEN_RT_OK)
+        status = quantise_weights(&s, err);
+    if (status == MOEGEN_RT_OK)
         status = allocate(&s, err);
     if (status == MOEGEN_RT_OK)
         sweep(&s, true, !s.wanted);
     if (status == MOEGEN_RT_OK && s.wanted && is_backward)
         sweep(&s, false, true);
-    double *owned[] = {
-        s.in,   s.out,  s.wide, s.gu,  s.dgu, s.acc, s.work, s.first_part.data, s.second_part.data,
-        s.v[0], s.v[1], s.v[2], s.v[3]};
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
-        free(owned[i]);
-    free(s.pairs);
-    free(s.part.at);
-    free(s.wanted);
+    release(&s);
+    return status;
+}
+
+static moegen_rt_status compute(const moegen_rt_problem *p, const moegen_rt_want *want,
+                                bool is_backward, moegen_rt_problem *out, moegen_rt_error *err)
+{
+    bool quantised;
+    moegen_rt_status status = compute_once(p, want, is_backward, false, out, &quantised, err);
+    if (status != MOEGEN_RT_OK || !quantised)
+        return status;
+    moegen_rt_problem *moved = moegen_rt_problem_create();
+    status = moved ? compute_once(p, want, is_backward, true, moved, &quantised, err)
+                   : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+    if (status == MOEGEN_RT_OK)
+        rt_set_noise(out, moved);
+    moegen_rt_problem_destroy(moved);
     return status;
 }
 

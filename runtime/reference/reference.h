@@ -231,6 +231,38 @@ double rt_clamped(double v, struct rt_limits limits);
 /* Strictly inside. */
 bool rt_inside(double v, struct rt_limits limits);
 
+/* ---- quantised.c: operands that are quantised online ---- */
+
+struct rt_quantiser {
+    bool on;                 /* else nothing happens */
+    bool wrapped, other;     /* blocks of 4 runs of 8; see quantised.c */
+    moegen_rt_dtype element; /* of a block */
+    moegen_rt_dtype stored;  /* of what is between two products */
+    int top;     /* exponents of a block's largest element and of its scale are so far apart */
+    double most; /* the largest element */
+};
+moegen_rt_status rt_quantiser_read(const moegen_rt_problem *p, struct rt_quantiser *q,
+                                   moegen_rt_error *err);
+/* Root of the mean square of the numbers that are finite and not 0. */
+double rt_typical(const double *x, int64_t n);
+/* x [rows, n] as it enters a product along n, or down the rows: in `to`, or x if nothing is
+ * quantised. unsure: it was computed. */
+const double *rt_quantised(const struct rt_quantiser *q, const double *x, int64_t rows, int64_t n,
+                           bool down, bool unsure, double *to);
+/* t [rows, columns], along the columns; or if down > 0, along each `down` rows. to->data is the
+ * caller's. */
+moegen_rt_status rt_quantise_matrix(const struct rt_quantiser *q, const moegen_rt_tensor *t,
+                                    int64_t rows, int64_t columns, int64_t down,
+                                    moegen_rt_tensor *to, moegen_rt_error *err);
+/* x, computed, as a tensor between two products holds it. */
+double rt_stored(const struct rt_quantiser *q, double x, double typical);
+/* n of them, the typical one being of their size. */
+void rt_store(const struct rt_quantiser *q, double *x, int64_t n);
+/* May it be stored on either side of a limit? */
+bool rt_unsure(const struct rt_quantiser *q, double x, struct rt_limits limits);
+/* Sets the noise of each output to how far it is from that in `moved`. */
+void rt_set_noise(moegen_rt_problem *out, const moegen_rt_problem *moved);
+
 /* ---- fill_moe_backward.c ---- */
 
 /* rt_moe_read, for moe_backward: *recompute says that there are no checkpoints. */
