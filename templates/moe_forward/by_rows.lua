@@ -31,7 +31,7 @@ by_rows.rule = {"norm", function(s) return s.norm == "none" or not by_rows.takes
 
 function by_rows.plan(plan, spec, shape, info)
     dot.choose(plan, spec, info, by_rows.no_pairs(spec))
-    panel_plan.forward(plan, spec, shape, info, codes.are(spec) and codes.unit)
+    panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and codes.unit})
 end
 
 function by_rows.constants(spec, plan)

@@ -98,21 +98,23 @@ local function longest(spec)
     return math.max(spec.H, (spec.gated and 2 or 1) * spec.I_TP)
 end
 
--- The plan of products. unit: (spec, plan) -> elements of a row of weights that are made at a time; or false
-function panel_plan.forward(plan, spec, _, info, unit)
+-- The plan of products. has: unit: (spec, plan) -> elements of a row of weights that are made at a time; step: passes are multiples of so
+-- many tokens
+function panel_plan.forward(plan, spec, _, info, has)
     local isa = plan.isa
     plan.vectors = 2
     plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
     plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
         isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
     plan:choose("unroll", 4, "k steps of a loop body")
-    unit = unit and unit(spec, plan)
+    has = has or {}
+    local unit = has.unit and has.unit(spec, plan)
     panel_plan.choose_block(plan, spec, info, round_up(64, math.max(1, (unit or 1) // plan.group)), longest(spec), longest(spec))
     if unit and plan.k_block % unit ~= 0 then
         schema.complain(info, "plan.k_block", ("%d products are no multiple of %d, which are decoded together"):format(plan.k_block, unit))
     end
     panel_plan.choose_idle(plan, "lanes without a token: from here on turning the weights costs less, for few tokens")
-    plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace")
+    plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace", {step = has.step})
 end
 
 -- Sums of gradients of weights.
@@ -140,8 +142,8 @@ function panel_plan.choose_cuts(plan, block_bytes, rows, columns, size)
 end
 
 -- Products and gradients.
-function panel_plan.both(plan, spec, shape, info)
-    panel_plan.forward(plan, spec, shape, info)
+function panel_plan.both(plan, spec, shape, info, step)
+    panel_plan.forward(plan, spec, shape, info, {step = step})
     panel_plan.choose_sums(plan, info)
     panel_plan.choose_cuts(plan, 1 << 20, longest(spec), longest(spec), dtype[spec.output_dtype].size)
 end

@@ -7,6 +7,7 @@
 -- into memory of the rank. A family declares
 --     names.quantised, and a row {"quantised", io, {"SLAB", "Q_COLUMNS"}} of its own; constants of this file
 --     of phases: whole = n    blocks of K do not reach over multiples of n
+-- A number of the largest exponent that rule `wide` rounds up is infinite.
 -- Blocks of tokens begin with the first token of all. So that they are whole vectors of panels, tokens are rounded up to blocks, and
 -- passes to the longest tile; those that are too many are zeros.
 local dtype = require "dtype"
@@ -38,17 +39,9 @@ function quantised.is(spec)
     return spec.quantize ~= "none"
 end
 
--- Tokens of which passes have whole numbers.
+-- Passes have multiples of so many tokens, or nil.
 function quantised.rows(spec)
-    return spec.block_order == "wrapx" and TILE or BLOCK
-end
-
--- Complains of passes that would cut a tile of blocks.
-function quantised.check_passes(plan, spec, info)
-    local rows = quantised.rows(spec)
-    if quantised.is(spec) and plan.pass_rows % rows ~= 0 then
-        schema.complain(info, "plan.pass_rows", ("passes of %d tokens would cut blocks: %d share scales"):format(plan.pass_rows, rows))
-    end
+    return quantised.is(spec) and (spec.block_order == "wrapx" and TILE or BLOCK) or nil
 end
 
 -- longest: elements of the longest contraction

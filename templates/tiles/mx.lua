@@ -153,7 +153,8 @@ end
 -- far. runs: a vector at each of 4 places; else one block has 32 neighbours, `side` of them at each place, as many places as it takes.
 function mx.along(cfg, name, how, dt, runs)
     local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. name, {("Blocks of %s along n rows, rounded to %s."):format(runs and "runs" or "neighbours", how.name)})
+    local p = ir.program(cfg.isa, cfg.prefix .. name,
+        {("Blocks of %s along n rows, rounded to %s."):format(runs and "runs" or "neighbours", how.name)})
     p.hoists = 0
     local what = mx.elements(dt)
     local dst, src = p:pointer("dst", what.c), p:pointer("src", "const " .. what.c)
