@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quantise_test.c - operands that kernels quantise, number by number: what a kernel multiplies is
  * what the reference's encoder makes of every 16-bit float in blocks of every exponent, with
- * numbers beside it in f32, and NaN for blocks with a NaN or an infinity. An identity for the other
+ * numbers beside it in f32, and NaN for rows with a NaN or an infinity. An identity for the other
  * factor shows it: of tokens (blocks down the rows of panels) and of weights (along the lanes). */
 #include <math.h>
 

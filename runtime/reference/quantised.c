@@ -82,13 +82,21 @@ void rt_store(const struct rt_quantiser *q, double *x, int64_t n)
         x[i] = rt_stored(q, x[i], typical);
 }
 
-bool rt_unsure(const struct rt_quantiser *q, double x, struct rt_limits limits)
+/* May x be stored on either side of a limit? */
+static bool is_close(const struct rt_quantiser *q, double x, struct rt_limits limits)
 {
     double d = SLACK * (1 + fabs(x)), v[2] = {x - d, x + d};
-    if (isnan(x))
-        return true;
     round_to(q->stored, v, 2, v);
     return rt_inside(v[0], limits) != rt_inside(v[1], limits);
+}
+
+void rt_blur(const struct rt_quantiser *q, double *x, int64_t n, struct rt_limits at)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (q->on ? is_close(q, x[i], at)
+                  : fabs(x[i] - at.lo) < 4e-6 * (1 + fabs(x[i])) ||
+                        fabs(x[i] - at.hi) < 4e-6 * (1 + fabs(x[i])))
+            x[i] = (double)NAN;
 }
 
 static int exponent_of(double x)

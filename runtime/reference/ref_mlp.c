@@ -33,8 +33,8 @@ struct pass {
     double *v[RT_GIVEN];     /* [rows, C] */
     double *gu, *dgu;        /* [rows, parts * C] */
     double *acc;             /* [rows, C] */
-    double *left, *right;    /* operands, quantised; NULL if they are not */
-    double *work;
+    double *left, *right;    /* operands, quantised */
+    double *work, *room;     /* room: of all of these */
 };
 
 /* ---- one chunk of rows ---- */
@@ -46,13 +46,6 @@ static const double *along(const struct pass *s, const double *x, int64_t rows, 
     return rt_quantised(&s->q, x, rows, n, false, unsure, s->left);
 }
 
-/* The same of a product along the rows, which are all of them, or whole tiles; in `to`. */
-static const double *down(const struct pass *s, const double *x, int64_t rows, int64_t n,
-                          bool unsure, double *to)
-{
-    return rt_quantised(&s->q, x, rows, n, true, unsure, to);
-}
-
 /* Intermediate `which` of the rows in `list`, if it was given. */
 static bool take(struct pass *s, enum rt_given which, const int64_t *list, int64_t rows)
 {
@@ -62,17 +55,6 @@ static bool take(struct pass *s, enum rt_given which, const int64_t *list, int64
             s->v[which][r * s->C + i] = s->work[s->at ? s->at[i] : i];
     }
     return s->given[which] != NULL;
-}
-
-/* A value that is computed again may be on the other side of a limit in f32 if it is as close as
- * this, and a gradient passes on one side only: what depends on it is not compared. */
-static void blur(const struct pass *s, double *v, int64_t n, struct rt_limits at)
-{
-    for (int64_t i = 0; s->backward && i < n; i++)
-        if (s->q.on ? rt_unsure(&s->q, v[i], at)
-                    : fabs(v[i] - at.lo) < 4e-6 * (1 + fabs(v[i])) ||
-                          fabs(v[i] - at.hi) < 4e-6 * (1 + fabs(v[i])))
-            v[i] = (double)NAN;
 }
 
 static void clamp(double *v, int64_t n, struct rt_limits to)
@@ -101,13 +83,13 @@ static void intermediates(struct pass *s, const int64_t *list, int64_t rows)
     if (!take(s, RT_UP, list, rows)) {
         for (int64_t i = 0; i < n; i++)
             s->v[RT_UP][i] += m->offset;
-        blur(s, s->v[RT_UP], n, s->up);
+        rt_blur(&s->q, s->v[RT_UP], s->backward ? n : 0, s->up);
         rt_store(&s->q, s->v[RT_UP], n);
     }
     clamp(s->v[RT_UP], n, s->up); /* with the offset in its limits */
     if (m->gated) {
         if (!take(s, RT_GATE_PRE, list, rows)) {
-            blur(s, s->v[RT_GATE_PRE], n, s->gate);
+            rt_blur(&s->q, s->v[RT_GATE_PRE], s->backward ? n : 0, s->gate);
             rt_store(&s->q, s->v[RT_GATE_PRE], n);
         }
         clamp(s->v[RT_GATE_PRE], n, s->gate);
@@ -177,11 +159,13 @@ static void backward(struct pass *s, const int64_t *list, int64_t rows)
             memcpy(s->dx + list[r] * m->H, s->wide + r * m->H, (size_t)m->H * sizeof *s->dx);
     }
     if (s->weights_too) {
-        rt_outer(down(s, s->dgu, rows, columns, true, s->left), rows, columns, s->at_pairs,
-                 down(s, s->in, rows, m->H, false, s->right), m->H, NULL, s->dgate_up, m->H);
-        rt_outer(down(s, s->out, rows, m->H, false, s->left), rows, m->H, NULL,
-                 down(s, s->v[RT_HIDDEN], rows, s->C, !s->given[RT_HIDDEN], s->right), s->C, s->at,
-                 s->ddown, m->I);
+        rt_outer(rt_quantised(&s->q, s->dgu, rows, columns, true, true, s->left), rows, columns,
+                 s->at_pairs, rt_quantised(&s->q, s->in, rows, m->H, true, false, s->right), m->H,
+                 NULL, s->dgate_up, m->H);
+        rt_outer(
+            rt_quantised(&s->q, s->out, rows, m->H, true, false, s->left), rows, m->H, NULL,
+            rt_quantised(&s->q, s->v[RT_HIDDEN], rows, s->C, true, !s->given[RT_HIDDEN], s->right),
+            s->C, s->at, s->ddown, m->I);
     }
 }
 
@@ -320,9 +304,12 @@ static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
         {&s->acc, rows * m->I},  {&s->left, quantised},    {&s->right, quantised},
         {&s->work, 4 * wide},
     };
-    bool ok = true;
+    int64_t all = 0, at = 0;
     for (size_t i = 0; i < sizeof need / sizeof *need; i++)
-        ok &= (*need[i].at = malloc((size_t)need[i].count * sizeof(double))) != NULL;
+        all += need[i].count;
+    bool ok = (s->room = malloc((size_t)all * sizeof *s->room)) != NULL;
+    for (size_t i = 0; ok && i < sizeof need / sizeof *need; at += need[i++].count)
+        *need[i].at = s->room + at;
     if (s->part.at) {
         s->first_part = s->second_part = (moegen_rt_tensor){.dtype = MOEGEN_RT_F64};
         s->first_part.data = malloc((size_t)(m->parts * C * m->H) * sizeof(double));
@@ -337,11 +324,9 @@ static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
 
 static void release(struct pass *s)
 {
-    double *owned[] = {s->in,   s->out,  s->wide, s->gu,    s->dgu,
-                       s->acc,  s->work, s->left, s->right, s->first_part.data,
-                       s->v[0], s->v[1], s->v[2], s->v[3],  s->second_part.data};
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
-        free(owned[i]);
+    free(s->room);
+    free(s->first_part.data);
+    free(s->second_part.data);
     for (int i = 0; i < 3; i++)
         free(s->matrix[i].data);
     free(s->pairs);

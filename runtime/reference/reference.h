@@ -258,8 +258,9 @@ moegen_rt_status rt_quantise_matrix(const struct rt_quantiser *q, const moegen_r
 double rt_stored(const struct rt_quantiser *q, double x, double typical);
 /* n of them, the typical one being of their size. */
 void rt_store(const struct rt_quantiser *q, double *x, int64_t n);
-/* May it be stored on either side of a limit? */
-bool rt_unsure(const struct rt_quantiser *q, double x, struct rt_limits limits);
+/* A value that is computed again may be on the other side of a limit in f32 if it is very close to
+ * it, and a gradient passes on one side only: what depends on it is not compared, x is NaN. */
+void rt_blur(const struct rt_quantiser *q, double *x, int64_t n, struct rt_limits at);
 /* Sets the noise of each output to how far it is from that in `moved`. */
 void rt_set_noise(moegen_rt_problem *out, const moegen_rt_problem *moved);
 

@@ -39,15 +39,15 @@ local function constants(p, how)
     return c
 end
 
--- The scale and its inverse, of the largest magnitude of a block: 2^-127 at least. A block with a NaN or an infinity has the scale NaN.
+-- The scale and its inverse, of the largest magnitude of a block: 2^-127 at least. A NaN or an infinity in a block becomes NaN; the others
+-- need not: what sums over the block is NaN.
 local function scales(p, how, c, peak)
     local zero = p:op("zero", "zero")
     local down = p:op("const", "distance", -(distance(how) << 23) & 0xffffffff)
     local field = p:op("int_max", "field", p:op("int_add", "field_low", p:op("bit_and", "peak_field", peak, c.exponent), down), zero)
     local flipped = p:op("bit_xor", "flipped", field, c.exponent)
     local inverse = p:op("int_add", "inverse", flipped, p:op("const", "minus_1", 0xff800000))
-    local scale = p:op("int_max", "scale_bits", field, p:op("const", "least_scale", 0x00400000))
-    return p:op("add", "scale", scale, p:op("mul", "finite", peak, zero)), inverse
+    return p:op("int_max", "scale", field, p:op("const", "least_scale", 0x00400000)), inverse
 end
 
 -- Larger of two magnitudes: NaNs are larger than any number.
