@@ -208,8 +208,8 @@ moegen_rt_status rt_quantise_matrix(const struct rt_quantiser *q, const moegen_r
 
 /* ---- noise ---- */
 
-/* Of an output [outer][row], how far it moved: in all; and its worst element, which noise of that
- * size in a row has 6 times as large. */
+/* Of an output [outer][row], how far it moved: in all; and its worst element, which may be 6 times
+ * as large, with some room for numbers that move together. */
 static double distance(const moegen_rt_tensor *is, const moegen_rt_tensor *moved)
 {
     const double *a = is->data, *b = moved->data;
@@ -227,7 +227,7 @@ static double distance(const moegen_rt_tensor *is, const moegen_rt_tensor *moved
         }
         worst = peak > 0 ? fmax(worst, most / peak) : worst;
     }
-    return size > 0 ? fmax(sqrt(difference / size), worst / 6) : 0;
+    return size > 0 ? fmax(sqrt(difference / size), worst / 4) : 0;
 }
 
 void rt_set_noise(moegen_rt_problem *out, const moegen_rt_problem *moved)

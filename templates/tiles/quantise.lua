@@ -72,14 +72,14 @@ local exact = {
 -- f32 vectors rounded to numbers of a dtype: (program, vector) -> vector.
 local round = {
     f32_to_bf16 = function(p, x)
-        local name = x.name
+        local name = x.name .. "_near"
         local odd = p:op("bit_and", name .. "_odd", p:op("shr", name .. "_high", x, 16), p:const("one", 1))
         local sum = p:op("int_add", name .. "_sum", x, p:op("int_add", name .. "_bias", odd, p:const("half", 0x7fff)))
-        return p:op("bit_and", name .. "_near", sum, p:const("high_half", 0xffff0000))   -- the NaNs of arithmetic stay
+        return p:op("bit_and", name, sum, p:const("high_half", 0xffff0000))   -- the NaNs of arithmetic stay
     end,
     -- Adding and subtracting 1.5 times the power of two that has its last digit leaves the digits; what is too large becomes infinite.
     f32_to_f16 = function(p, x)
-        local name, most = x.name, 131072.0
+        local name, most = x.name .. "_half", 131072.0
         x = p:op("max", name .. "_floored", p:const("smallest_f16", -most), x)
         x = p:op("min", name .. "_capped", p:const("largest_f16", most), x)
         local power = p:op("int_max", name .. "_power", p:op("bit_and", name .. "_field", x, p:const("field", 0x7f800000)),
