@@ -14,6 +14,14 @@ static double dtype_value(moegen_rt_dtype dtype, uint32_t code)
     return x;
 }
 
+/* The same of what converts to f32 fast. */
+static double wide_value(moegen_rt_dtype dtype, uint32_t code)
+{
+    float x;
+    moegen_rt_convert(dtype, &code, MOEGEN_RT_F32, &x, 1);
+    return (double)x;
+}
+
 static uint32_t dtype_code(moegen_rt_dtype dtype, double largest, double x)
 {
     uint32_t code = 0;
@@ -23,10 +31,10 @@ static uint32_t dtype_code(moegen_rt_dtype dtype, double largest, double x)
 }
 
 /* Codings that are those of a dtype. */
-#define OF_DTYPE(name, NAME, largest)                                                              \
+#define OF_DTYPE(name, NAME, largest, value)                                                       \
     static double name##_value(uint32_t code)                                                      \
     {                                                                                              \
-        return dtype_value(MOEGEN_RT_##NAME, code);                                                \
+        return value(MOEGEN_RT_##NAME, code);                                                      \
     }                                                                                              \
     static uint32_t name##_code(double x)                                                          \
     {                                                                                              \
@@ -34,10 +42,10 @@ static uint32_t dtype_code(moegen_rt_dtype dtype, double largest, double x)
     }
 #define F32_LARGEST  0x1.fffffep127
 #define BF16_LARGEST 0x1.fep127
-OF_DTYPE(f32, F32, F32_LARGEST)
-OF_DTYPE(bf16, BF16, BF16_LARGEST)
-OF_DTYPE(e4m3, FP8_E4M3, 448)
-OF_DTYPE(e5m2, FP8_E5M2, 57344)
+OF_DTYPE(f32, F32, F32_LARGEST, wide_value)
+OF_DTYPE(bf16, BF16, BF16_LARGEST, wide_value)
+OF_DTYPE(e4m3, FP8_E4M3, 448, dtype_value)
+OF_DTYPE(e5m2, FP8_E5M2, 57344, dtype_value)
 
 static double e2m1_value(uint32_t code)
 {

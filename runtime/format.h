@@ -126,7 +126,8 @@ struct rt_rows {
     bool exact;         /* scales are powers of two: f32 holds x * inverse, element * scale */
     int shift[2];       /* by rule: what the exponent field of an f32 is above such a scale's */
     float element[512]; /* of a code of 8 bits; of a byte of 2 codes: both */
-    void (*codes)(const struct rt_coding *c, const float *q, int64_t n, uint8_t *to);
+    double scale[256];  /* of a code of 8 bits */
+    void (*codes)(const float *q, int64_t n, uint8_t *to); /* NULL: one by one */
 };
 void rt_rows_open(struct rt_rows *r, const struct rt_format *f);
 double rt_rows_inverse(double scale, double second);

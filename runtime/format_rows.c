@@ -14,8 +14,17 @@
 
 #include "format.h"
 
-enum { LANES = 16 };
+enum { LANES = 16, MANY = 64 };
 #define EACH for (int j = 0; j < LANES; j++)
+
+/* Where gcc can, loops are compiled for wider vectors too, and the loader takes what the CPU has;
+ * sanitizers are not ready when it asks. Nothing is contracted: all give the same bits. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&       \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define WIDE
+#endif
 
 static inline uint32_t bits_of(float x)
 {
@@ -52,7 +61,7 @@ static inline float odd(double q, bool snap)
 
 /* ---- magnitudes ---- */
 
-uint32_t rt_rows_most(const float *x, int64_t n)
+WIDE static uint32_t most_of(const float *x, int64_t n)
 {
     int32_t most[LANES] = {0}; /* no sign: their order as integers is that of the numbers */
     int64_t i = 0;
@@ -67,9 +76,18 @@ uint32_t rt_rows_most(const float *x, int64_t n)
         int32_t size = (int32_t)(bits_of(x[i]) & INT32_MAX);
         most[0] = size > most[0] ? size : most[0];
     }
-    for (int j = 1; j < LANES; j++)
+    for (int j = 0; j < 8; j++)
+        most[j] = most[j] > most[j + 8] ? most[j] : most[j + 8];
+    for (int j = 0; j < 4; j++)
+        most[j] = most[j] > most[j + 4] ? most[j] : most[j + 4];
+    for (int j = 1; j < 4; j++)
         most[0] = most[j] > most[0] ? most[j] : most[0];
     return (uint32_t)most[0];
+}
+
+uint32_t rt_rows_most(const float *x, int64_t n)
+{
+    return most_of(x, n);
 }
 
 static inline void raise_one(float x, uint32_t *most)
@@ -78,13 +96,18 @@ static inline void raise_one(float x, uint32_t *most)
     *most = (uint32_t)(size > old ? size : old);
 }
 
-void rt_rows_raise(const float *restrict x, int64_t n, uint32_t *restrict most)
+WIDE static void raise_all(const float *restrict x, int64_t n, uint32_t *restrict most)
 {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         EACH raise_one(x[i + j], &most[i + j]);
     for (; i < n; i++)
         raise_one(x[i], &most[i]);
+}
+
+void rt_rows_raise(const float *x, int64_t n, uint32_t *most)
+{
+    raise_all(x, n, most);
 }
 
 double rt_rows_amax(uint32_t most)
@@ -110,7 +133,8 @@ uint32_t rt_rows_scale_code(const struct rt_rows *r, enum rt_rule rule, uint32_t
     if (r->exact)
         return power_code(r->shift[rule], most, inverse);
     uint32_t code = rt_format_scale_code(r->format, rule, rt_rows_amax(most), second);
-    *inverse = rt_rows_inverse(r->format->scale->value(code), second);
+    const struct rt_coding *c = r->format->scale;
+    *inverse = rt_rows_inverse(c->bits == 8 ? r->scale[code] : c->value(code), second);
     return code;
 }
 
@@ -122,29 +146,54 @@ double rt_rows_inverse(double scale, double second)
     return by > 0 ? 1 / by : 0;
 }
 
-void rt_rows_scale(const struct rt_rows *r, const float *restrict x, int64_t n, double inverse,
-                   float *restrict q)
+/* Of what no scale serves: zeros of its sign. */
+static void vanish(const float *x, int64_t n, float *q)
 {
-    const float power = (float)inverse;
-    int64_t i = 0;
-    if (r->exact)
-        for (; i + LANES <= n; i += LANES)
-            EACH q[i + j] = number(x[i + j] * power);
-    else
-        for (; i + LANES <= n; i += LANES)
-            EACH q[i + j] = number(odd((double)x[i + j] * inverse, true));
-    for (; i < n; i++)
-        q[i] = number(odd((double)x[i] * inverse, true));
+    for (int64_t i = 0; i < n; i++)
+        q[i] = number(x[i] * 0.0f);
 }
 
-void rt_rows_scale_each(const float *restrict x, int64_t n, const double *restrict inverse,
-                        float *restrict q)
+WIDE static void scale_exact(const float *restrict x, int64_t n, float power, float *restrict q)
+{
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        EACH q[i + j] = x[i + j] * power;
+    for (; i < n; i++)
+        q[i] = x[i] * power;
+}
+
+WIDE static void scale_odd(const float *restrict x, int64_t n, double inverse, float *restrict q)
+{
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        EACH q[i + j] = odd((double)x[i + j] * inverse, true);
+    for (; i < n; i++)
+        q[i] = odd((double)x[i] * inverse, true);
+}
+
+void rt_rows_scale(const struct rt_rows *r, const float *x, int64_t n, double inverse, float *q)
+{
+    if (inverse == 0)
+        vanish(x, n, q);
+    else if (r->exact)
+        scale_exact(x, n, (float)inverse, q);
+    else
+        scale_odd(x, n, inverse, q);
+}
+
+WIDE static void scale_each(const float *restrict x, int64_t n, const double *restrict inverse,
+                            float *restrict q)
 {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         EACH q[i + j] = number(odd((double)x[i + j] * inverse[i + j], true));
     for (; i < n; i++)
         q[i] = number(odd((double)x[i] * inverse[i], true));
+}
+
+void rt_rows_scale_each(const float *x, int64_t n, const double *inverse, float *q)
+{
+    scale_each(x, n, inverse, q);
 }
 
 /* ---- codes ---- */
@@ -180,39 +229,34 @@ static inline uint8_t small_integer(float q, int32_t lowest, int32_t largest, in
     return (uint8_t)(x + bias);
 }
 
-#define CODES(name, expression)                                                                    \
-    static void name##_codes(const struct rt_coding *c, const float *restrict q, int64_t n,        \
-                             uint8_t *restrict to)                                                 \
+/* To bytes: a vector of them takes several of f32, so MANY at a time first. */
+#define MOST(lanes, expression)                                                                    \
+    for (; i + (lanes) <= n; i += (lanes))                                                         \
+        for (int j = 0; j < (lanes); j++)                                                          \
+            to[i + j] = expression(i + j);
+#define BYTES(name, from_type, from, expression)                                                   \
+    WIDE static void name(const from_type *restrict from, int64_t n, uint8_t *restrict to)         \
     {                                                                                              \
         int64_t i = 0;                                                                             \
-        (void)c;                                                                                   \
-        for (; i + LANES <= n; i += LANES)                                                         \
-            EACH to[i + j] = expression(q[i + j]);                                                 \
-        for (; i < n; i++)                                                                         \
-            to[i] = expression(q[i]);                                                              \
+        MOST(MANY, expression)                                                                     \
+        MOST(LANES, expression)                                                                    \
+        MOST(1, expression)                                                                        \
     }
-#define E4M3(q) small_float(q, 8, 3, 7, 448)
-#define E5M2(q) small_float(q, 8, 2, 15, 57344)
-#define E2M1(q) small_float(q, 4, 1, 1, 6)
-#define I8(q)   small_integer(q, -127, 127, 0)
-#define I4(q)   small_integer(q, -8, 7, 8)
-CODES(e4m3, E4M3)
-CODES(e5m2, E5M2)
-CODES(e2m1, E2M1)
-CODES(i8, I8)
-CODES(i4, I4)
-
-/* Any coding. */
-static void any_codes(const struct rt_coding *c, const float *q, int64_t n, uint8_t *to)
-{
-    for (int64_t i = 0; i < n; i++)
-        to[i] = (uint8_t)c->code((double)q[i]);
-}
+#define E4M3(i) small_float(q[i], 8, 3, 7, 448)
+#define E5M2(i) small_float(q[i], 8, 2, 15, 57344)
+#define E2M1(i) small_float(q[i], 4, 1, 1, 6)
+#define I8(i)   small_integer(q[i], -127, 127, 0)
+#define I4(i)   small_integer(q[i], -8, 7, 8)
+BYTES(e4m3_codes, float, q, E4M3)
+BYTES(e5m2_codes, float, q, E5M2)
+BYTES(e2m1_codes, float, q, E2M1)
+BYTES(i8_codes, float, q, I8)
+BYTES(i4_codes, float, q, I4)
 
 /* A coding without a row here is encoded one by one. */
 static const struct {
     const char *name;
-    void (*codes)(const struct rt_coding *c, const float *q, int64_t n, uint8_t *to);
+    void (*codes)(const float *q, int64_t n, uint8_t *to);
 } fast[] = {{"e4m3", e4m3_codes},
             {"e5m2", e5m2_codes},
             {"e2m1", e2m1_codes},
@@ -223,12 +267,14 @@ void rt_rows_open(struct rt_rows *r, const struct rt_format *f)
 {
     const struct rt_coding *c = f->element;
     const int top = ilogb(c->largest);
-    *r = (struct rt_rows){.format = f, .exact = rt_format_has_rule(f), .codes = any_codes};
+    *r = (struct rt_rows){.format = f, .exact = rt_format_has_rule(f)};
     r->shift[RT_OCP] = top;
     r->shift[RT_WIDE] = top - 1;
     for (size_t i = 0; i < sizeof fast / sizeof *fast; i++)
         if (strcmp(fast[i].name, c->name) == 0)
             r->codes = fast[i].codes;
+    for (unsigned byte = 0; byte < 256 && f->scale->bits == 8; byte++)
+        r->scale[byte] = f->scale->value(byte);
     for (unsigned byte = 0; byte < 256; byte++)
         if (c->bits == 8) {
             r->element[byte] = (float)c->value(byte);
@@ -238,7 +284,7 @@ void rt_rows_open(struct rt_rows *r, const struct rt_format *f)
         }
 }
 
-/* Two codes of 4 bits in one byte. */
+/* Two codes of 4 bits to a byte. */
 static inline uint8_t pair(const uint8_t *byte)
 {
     uint16_t both;
@@ -246,21 +292,26 @@ static inline uint8_t pair(const uint8_t *byte)
     return (uint8_t)(both | both >> 4);
 }
 
-void rt_rows_codes(const struct rt_rows *r, const float *q, int64_t n, void *codes,
-                   uint8_t *restrict byte)
+#define PAIR(i) pair(&byte[2 * (i)])
+BYTES(pairs, uint8_t, byte, PAIR)
+
+static void codes_of(const struct rt_rows *r, const float *q, int64_t n, uint8_t *to)
 {
-    const struct rt_coding *c = r->format->element;
-    uint8_t *restrict to = codes;
-    if (c->bits == 8) {
-        r->codes(c, q, n, to);
+    if (r->codes)
+        r->codes(q, n, to);
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i] = (uint8_t)r->format->element->code((double)q[i]);
+}
+
+void rt_rows_codes(const struct rt_rows *r, const float *q, int64_t n, void *codes, uint8_t *byte)
+{
+    if (r->format->element->bits == 8) {
+        codes_of(r, q, n, codes);
         return;
     }
-    r->codes(c, q, n, byte);
-    int64_t i = 0;
-    for (; i + LANES <= n / 2; i += LANES)
-        EACH to[i + j] = pair(&byte[2 * (i + j)]);
-    for (; i < n / 2; i++)
-        to[i] = pair(&byte[2 * i]);
+    codes_of(r, q, n, byte);
+    pairs(byte, n / 2, codes);
 }
 
 /* ---- values ---- */
@@ -278,7 +329,7 @@ void rt_rows_elements(const struct rt_rows *r, const void *codes, int64_t n, flo
 
 /* One rounding to f32; or to odd, to be rounded again. `scale` is one for all, or one for each. */
 #define TIMES(name, type, scale, round)                                                            \
-    static void name(const float *restrict element, int64_t n, type by, float *restrict to)        \
+    WIDE static void name(const float *restrict element, int64_t n, type by, float *restrict to)   \
     {                                                                                              \
         int64_t i = 0;                                                                             \
         for (; i + LANES <= n; i += LANES)                                                         \

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
@@ -287,7 +288,7 @@ static void check_group(const struct rt_format *f, enum rt_rule rule, const doub
 static void groups(const struct rt_format *f)
 {
     double x[32];
-    for (int e = -1074; e<1023; e += e> - 160 && e < 130 ? 1 : 61)
+    for (int e = -1074; e < 1023; e += abs(e + 15) < 145 ? 3 : 61) /* all of f32, and beyond */
         for (int rule = 0; rule < (rt_format_has_rule(f) ? 2 : 1); rule++) {
             for (int i = 0; i < 32; i++)
                 x[i] = ldexp(uniform(), i % 4 ? e : e - i);

@@ -11,8 +11,7 @@ struct decoding {
     const uint8_t *codes;
     const moegen_rt_tensor *scales, *to;
     const float *second;
-    double coded[256]; /* scales of 8 bits that are no dtype */
-    size_t bytes;      /* of a value */
+    size_t bytes; /* of a value */
 };
 
 static char *value_at(const struct decoding *d, int64_t at)
@@ -28,7 +27,7 @@ static void scales_of(const struct decoding *d, int64_t first, int64_t n, double
     const size_t bytes = moegen_rt_dtype_of(t->dtype)->bytes;
     if (t->dtype == MOEGEN_RT_U8)
         for (int64_t i = 0; i < n; i++)
-            by[i] = d->coded[(uint8_t)data[first + i]];
+            by[i] = d->w.rows.scale[(uint8_t)data[first + i]];
     else
         moegen_rt_decode(t->dtype, data + (size_t)first * bytes, (size_t)n, by);
     for (int64_t i = 0; i < n; i++)
@@ -131,8 +130,6 @@ bool store_decode(const struct store *s, const moegen_rt_tensor *codes,
                          .second = second ? second->data : NULL,
                          .to = to,
                          .bytes = moegen_rt_dtype_of(to->dtype)->bytes};
-    for (uint32_t code = 0; code < 256 && s->format->scale->bits == 8; code++)
-        d.coded[code] = s->format->scale->value(code);
     bool ok = work_open(&d.w, s, moegen_rt_team_size(team)) &&
               moegen_rt_team_run(team, on_rank, &d) == MOEGEN_RT_OK;
     work_close(&d.w);
