@@ -144,9 +144,9 @@ static inline float bf16_to_float(uint16_t code)
 static inline uint16_t bf16_of_float(float x)
 {
     uint32_t raw = bits_of_float(x);
-    if ((raw & INT32_MAX) > 0x7f800000)
-        return (uint16_t)(raw >> 16 | 0x40);
-    return (uint16_t)((raw + 0x7fff + (raw >> 16 & 1)) >> 16);
+    uint32_t nan = 0u - (uint32_t)((int32_t)(raw & INT32_MAX) > 0x7f800000); /* a mask: no branch */
+    uint32_t near = (raw + 0x7fff + (raw >> 16 & 1)) >> 16;
+    return (uint16_t)(((raw >> 16 | 0x40) & nan) | (near & ~nan));
 }
 
 static inline float f16_to_float(uint16_t code)
@@ -172,7 +172,7 @@ static inline uint16_t f16_of_float(float x)
 
 /* ---- n elements ---- */
 
-enum { CHUNK = 256 };
+enum { CHUNK = 256, LANES = 16 };
 
 #define LOOP(expression)                                                                           \
     do {                                                                                           \
@@ -180,11 +180,15 @@ enum { CHUNK = 256 };
             to[i] = expression;                                                                    \
     } while (0)
 
+/* Of LANES at a time compilers make vectors. */
 #define LOOPS(name, from_type, to_type, expression)                                                \
     static void name(const void *src, size_t n, void *dst)                                         \
     {                                                                                              \
         const from_type *from = src;                                                               \
         to_type *restrict to = dst;                                                                \
+        for (; n >= LANES; n -= LANES, from += LANES, to += LANES)                                 \
+            for (size_t i = 0; i < LANES; i++)                                                     \
+                to[i] = expression;                                                                \
         LOOP(expression);                                                                          \
     }
 LOOPS(f32_bf16, float, uint16_t, bf16_of_float(from[i]))
