@@ -60,10 +60,10 @@ static void round_to(moegen_rt_dtype dtype, const double *x, int64_t n, double *
     moegen_rt_decode(dtype, codes, (size_t)n, to);
 }
 
-/* One of what x, x - d and x + d are rounded to: the first, or another one. */
-static double choose(bool other, double x, double low, double high)
+/* Of what x, x - d and x + d are rounded to, another one than the first, if there is one. */
+static double choose(double x, double low, double high)
 {
-    return !other || (low == x && high == x) ? x : low != x ? low : high;
+    return low != x ? low : high;
 }
 
 double rt_stored(const struct rt_quantiser *q, double x, double typical)
@@ -71,8 +71,8 @@ double rt_stored(const struct rt_quantiser *q, double x, double typical)
     if (!q->on || q->stored == MOEGEN_RT_F32 || isnan(x))
         return x;
     double d = SLACK * (fabs(x) + typical), v[3] = {x, x - d, x + d};
-    round_to(q->stored, v, 3, v);
-    return choose(q->other, v[0], v[1], v[2]);
+    round_to(q->stored, v, q->other ? 3 : 1, v);
+    return q->other ? choose(v[0], v[1], v[2]) : v[0];
 }
 
 void rt_store(const struct rt_quantiser *q, double *x, int64_t n)
@@ -126,17 +126,18 @@ static void quantise_block(const struct rt_quantiser *q, double *x, int64_t n, d
         }
         peak = fmax(peak, fabs(x[i]));
     }
-    int scale = scale_of(q, peak, unsure);
-    for (int w = 0; w < 3; w++) {
+    double scale = ldexp(1, scale_of(q, peak, unsure));
+    int ways = q->other && unsure > 0 ? 3 : 1;
+    for (int w = 0; w < ways; w++) {
         for (int64_t i = 0; i < n; i++) {
             double d = unsure > 0 ? SLACK * (fabs(x[i]) + unsure) : 0;
-            double v = ldexp(w == 0 ? x[i] : w == 1 ? x[i] - d : x[i] + d, -scale);
+            double v = (w == 0 ? x[i] : w == 1 ? x[i] - d : x[i] + d) / scale;
             way[w][i] = fmin(fmax(v, -q->most), q->most);
         }
         round_to(q->element, way[w], n, way[w]);
     }
     for (int64_t i = 0; i < n; i++)
-        x[i] = ldexp(choose(q->other, way[0][i], way[1][i], way[2][i]), scale);
+        x[i] = scale * (ways > 1 ? choose(way[0][i], way[1][i], way[2][i]) : way[0][i]);
 }
 
 /* Elements that the tile of blocks has which starts where `left` are left. */
