@@ -212,6 +212,11 @@ MOEGEN_RT_API moegen_rt_status moegen_rt_safetensors_read_with(const char *path,
                                                                moegen_rt_problem *problem,
                                                                moegen_rt_problem *metadata,
                                                                moegen_rt_error *err);
+/* The same of the tensors whose names `wanted` answers with other than 0; of the others nothing but
+ * the header is read. */
+MOEGEN_RT_API moegen_rt_status moegen_rt_safetensors_read_some(
+    const char *path, moegen_rt_problem *problem, int (*wanted)(void *user, const char *name),
+    void *user, moegen_rt_error *err);
 /* Writes tensors in the order given. The file appears whole under its name or not at all: it is
  * written beside it and renamed. Names must be unique, UTF-8, without control characters. */
 MOEGEN_RT_API moegen_rt_status moegen_rt_safetensors_write(const char *path,

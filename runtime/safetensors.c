@@ -69,14 +69,15 @@ static moegen_rt_status read_header(int fd, const char *path, char **text, uint6
     return result == 1 ? MOEGEN_RT_OK : read_failed(path, result, err);
 }
 
-moegen_rt_status moegen_rt_safetensors_read(const char *path, moegen_rt_problem *problem,
-                                            moegen_rt_error *err)
-{
-    return moegen_rt_safetensors_read_with(path, problem, NULL, err);
-}
+/* Which tensors of a file are read; NULL: all. */
+struct choice {
+    int (*wanted)(void *user, const char *name);
+    void *user;
+};
 
-moegen_rt_status moegen_rt_safetensors_read_with(const char *path, moegen_rt_problem *problem,
-                                                 moegen_rt_problem *metadata, moegen_rt_error *err)
+static moegen_rt_status read_tensors(const char *path, moegen_rt_problem *problem,
+                                     moegen_rt_problem *metadata, const struct choice *choice,
+                                     moegen_rt_error *err)
 {
     char *text = NULL;
     struct rt_entry *entries = NULL;
@@ -102,6 +103,8 @@ moegen_rt_status moegen_rt_safetensors_read_with(const char *path, moegen_rt_pro
     for (size_t i = 0; i < count; i++) {
         const struct rt_entry *e = &entries[i];
         moegen_rt_tensor *t;
+        if (choice && !choice->wanted(choice->user, e->name))
+            continue;
         status = moegen_rt_problem_add(fresh, e->name, e->dtype, e->rank, e->shape, &t, err);
         if (status != MOEGEN_RT_OK)
             goto out;
@@ -118,6 +121,25 @@ out:
     free(text);
     close(fd);
     return status;
+}
+
+moegen_rt_status moegen_rt_safetensors_read(const char *path, moegen_rt_problem *problem,
+                                            moegen_rt_error *err)
+{
+    return read_tensors(path, problem, NULL, NULL, err);
+}
+
+moegen_rt_status moegen_rt_safetensors_read_with(const char *path, moegen_rt_problem *problem,
+                                                 moegen_rt_problem *metadata, moegen_rt_error *err)
+{
+    return read_tensors(path, problem, metadata, NULL, err);
+}
+
+moegen_rt_status moegen_rt_safetensors_read_some(const char *path, moegen_rt_problem *problem,
+                                                 int (*wanted)(void *user, const char *name),
+                                                 void *user, moegen_rt_error *err)
+{
+    return read_tensors(path, problem, NULL, &(struct choice){wanted, user}, err);
 }
 
 /* ---- writing ---- */

@@ -27,6 +27,8 @@ void shape_text(struct text *t, int rank, const int64_t *shape);
 
 /* What moegen_kernel_info tells, but for the origin, which is a handle's own. */
 const moegen_kernel_facts *kernel_facts(const moegen_kernel *kernel);
+/* Does it take a list of experts' matrices for this argument? */
+bool kernel_takes_list(const moegen_kernel *kernel, const char *name);
 /* Spec key i and its value; false past the last one. */
 bool kernel_param_at(const moegen_kernel *kernel, size_t i, const char **key, const char **value);
 

@@ -6,6 +6,12 @@
 
 #include "call.h"
 
+bool kernel_takes_list(const moegen_kernel *kernel, const char *name)
+{
+    int arg = arg_find(kernel->unit, name);
+    return arg >= 0 && kernel->unit->listed[arg];
+}
+
 void bind_set(moegen_call *call, int arg, struct bound *b)
 {
     free(call->bound[arg].list);

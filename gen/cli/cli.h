@@ -22,7 +22,8 @@ struct options {
     struct words operands; /* the spec first, where a command takes one */
     struct words set;      /* KEY=VALUE */
     struct words vary;     /* KEY=V1,V2 */
-    const char *target, *spelling, *cc, *out, *in, *depfile, *json, *max, *routing, *stem, *plot,
+    struct words in;       /* files, directories */
+    const char *target, *spelling, *cc, *out, *depfile, *json, *max, *routing, *stem, *plot,
         *cflags, *to, *from, *scale, *scale_rule, *gate_up;
     struct words only;                                /* PATTERN */
     int64_t threads, tokens, runs, seed, axis, group; /* axis -1: not given */
@@ -157,6 +158,17 @@ void stand_poison(struct stand *s, const moegen_rt_problem *in);
 const char *stand_damage(const struct stand *s);
 /* All params of the kernel, for the references. False: out of memory. */
 bool problem_params(moegen_rt_problem *p, const moegen_kernel *kernel);
+
+/* ---- cli_checkpoint.c: tensors under a checkpoint's names ---- */
+
+/* Adds to `in` what the kernel takes, under its own name or the one that the spec's `tensors`
+ * gives, of a tensor file or of all in a directory; all tensors of a file where the spec gives no
+ * names. Complains and returns an exit code. */
+int checkpoint_read(const moegen_kernel *kernel, const char *path, moegen_rt_problem *in);
+/* Where `in` has argument `a` under a checkpoint's name only: adds it under its own, or binds a
+ * list of experts' matrices to the call, and says so in *is_bound. */
+moegen_status checkpoint_bind(const moegen_kernel *kernel, moegen_call *call, const moegen_arg *a,
+                              moegen_rt_problem *in, bool *is_bound, moegen_error **err);
 
 /* ---- cli_case.c: inputs and expected outputs ---- */
 

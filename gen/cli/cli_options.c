@@ -47,7 +47,8 @@ static const struct option {
     {"--cflags", NULL, "F", GEN, TEXT, AT(cflags),
      "write the options that a compiler needs for the C: cc @F"},
     {"--depfile", NULL, "F", GEN, TEXT, AT(depfile), "write a dependency file for build systems"},
-    {"--in", "-i", "F", RUN, TEXT, AT(in), "tensor file with the inputs (safetensors)"},
+    {"--in", "-i", "F", RUN, LIST_OF, AT(in),
+     "tensor file with the inputs (safetensors), or a directory of such files (repeatable)"},
     {"--cc", NULL, "A,B", CHECK, TEXT, AT(cc),
      "also compile the C with these compilers: --cc gcc,clang"},
     {"--T", NULL, "N", CHECK | BENCH, INTEGER, AT(tokens), "number of tokens"},
@@ -188,6 +189,7 @@ void options_free(struct options *o)
 {
     free(o->operands.at);
     free(o->set.at);
+    free(o->in.at);
     free(o->vary.at);
     free(o->only.at);
 }

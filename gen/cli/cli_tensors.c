@@ -73,9 +73,11 @@ static moegen_status fit(moegen_rt_problem *in, const moegen_arg *a, moegen_erro
 static moegen_status bind_input(struct stand *s, const moegen_arg *a, moegen_rt_problem *in,
                                 moegen_error **err)
 {
+    bool is_bound = false;
+    moegen_status status = checkpoint_bind(s->kernel, s->call, a, in, &is_bound, err);
     const moegen_rt_tensor *t = moegen_rt_problem_tensor(in, a->name);
-    if (!t && a->optional)
-        return MOEGEN_OK;
+    if (status || is_bound || (!t && a->optional))
+        return status;
     if (!t) {
         struct text want = {0};
         for (int d = 0; d < a->rank; d++)
@@ -85,8 +87,7 @@ static moegen_status bind_input(struct stand *s, const moegen_arg *a, moegen_rt_
         text_free(&want);
         return MOEGEN_BAD_ARGUMENT;
     }
-    moegen_status status = fit(in, a, err);
-    if (status)
+    if ((status = fit(in, a, err)))
         return status;
     t = moegen_rt_problem_tensor(in, a->name);
     return moegen_call_bind(s->call, a->name, t->data, (moegen_dtype)t->dtype, t->rank, t->shape,

@@ -61,7 +61,6 @@ static int run(const struct options *o, struct job *j, moegen_rt_problem *in)
 {
     moegen_kernel *kernel = NULL;
     moegen_error *err = NULL;
-    moegen_rt_error why;
     struct stand s = {0};
     moegen_spec spec = job_spec(j, 0, 0);
     int result = EXIT_OK;
@@ -70,15 +69,16 @@ static int run(const struct options *o, struct job *j, moegen_rt_problem *in)
         result = fail(status, err);
         goto out;
     }
-    if (moegen_rt_safetensors_read(o->in, in, &why)) {
-        result = bad("%s", why.text);
+    for (int i = 0; i < o->in.count && !result; i++)
+        result = checkpoint_read(kernel, o->in.at[i], in);
+    if (result)
         goto out;
-    }
-    if ((status = stand_open(&s, kernel, in, (int)o->threads, o->in, &err))) {
+    const char *label = o->in.count > 1 ? "--in" : o->in.at[0];
+    if ((status = stand_open(&s, kernel, in, (int)o->threads, label, &err))) {
         result = fail(status, err);
         goto out;
     }
-    note_unused(in, &s, o->in);
+    note_unused(in, &s, label);
     stand_poison(&s, in);
     double start = seconds_now();
     if ((status = moegen_call_run(s.call, &err))) {
@@ -103,9 +103,9 @@ int cmd_run(struct options *o)
 {
     struct job j;
     moegen_rt_problem *in = NULL;
-    int result =
-        o->in && o->out ? job_open(&j, o) : bad("run takes --in FILE and --out FILE (safetensors)");
-    if (!o->in || !o->out)
+    int result = o->in.count && o->out ? job_open(&j, o)
+                                       : bad("run takes --in FILE and --out FILE (safetensors)");
+    if (!o->in.count || !o->out)
         return result;
     if (!result && j.kernels != 1) {
         struct text names = {0};

@@ -29,6 +29,7 @@
 --       { "loop",           either(enum { "dynamic" }, map { { "static_blocks", int(0) } }), default = "dynamic" },
 --       { "dropping",       bool(), default = false },
 --       { "scale_rule",     enum { "ocp", "wide" }, default = "ocp", later = true },   -- not listed: rules refuse all but the default
+--                                                               -- unlisted = true: many of a kind, listed nowhere either
 --       { "output_dtype",   enum { "f32", "bf16", "f16" }, default_of = "dtype" },
 --       { "affinity_dtype", enum { "f32", "bf16", "f16" }, default_of = "dtype" },
 --       { "bias_dtype",     enum { "f32", "bf16", "f16" }, default_of = "dtype" },

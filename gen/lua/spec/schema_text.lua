@@ -19,8 +19,8 @@ function schema_text.keys(family)
     local function walk(rows, prefix)
         for _, row in ipairs(rows) do
             local key, type = prefix .. row[1], row[2]
-            local parts = row.later and {} or { type, table.unpack(type.types or {}) }
-            if not row.later then
+            local parts = (row.later or row.unlisted) and {} or { type, table.unpack(type.types or {}) }
+            if not (row.later or row.unlisted) then
                 out[#out + 1] = { key = key, type = type.text, default = default_text(row), doc = row.doc or "" }
             end
             for _, one in ipairs(parts) do

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cli_checkpoint.c - tensors under the names that a checkpoint has for them: the spec's keys
+ * `tensors` and `layer`. One tensor for each expert becomes a list, or one tensor. */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+static const char layer_hole[] = "{layer}", expert_hole[] = "{expert}";
+
+/* ---- names ---- */
+
+/* A name with `hole` filled. */
+static void fill_hole(struct text *t, const char *name, const char *hole, const char *with)
+{
+    const char *at;
+    for (; (at = strstr(name, hole)) != NULL; name = at + strlen(hole))
+        text_fmt(t, "%.*s%s", (int)(at - name), name, with);
+    text_fmt(t, "%s", name);
+}
+
+/* The checkpoint's name of an argument, {expert} left in it; empty: the spec gives none. */
+static struct text name_of(const moegen_kernel *kernel, const char *arg)
+{
+    struct text key = {0}, name = {0};
+    text_fmt(&key, "tensors.%s.name", arg);
+    const char *value = key.at ? moegen_kernel_param(kernel, key.at) : NULL;
+    const char *layer = moegen_kernel_param(kernel, "layer");
+    if (value)
+        fill_hole(&name, value, layer_hole, layer ? layer : "");
+    name.lost = name.lost || key.lost;
+    text_free(&key);
+    return name;
+}
+
+static bool is_transposed(const moegen_kernel *kernel, const char *arg)
+{
+    struct text key = {0};
+    text_fmt(&key, "tensors.%s.transposed", arg);
+    const char *value = key.at ? moegen_kernel_param(kernel, key.at) : NULL;
+    text_free(&key);
+    return value && strcmp(value, "true") == 0;
+}
+
+/* Is `name` the pattern, with any number for {expert}? */
+static bool matches(const char *pattern, const char *name)
+{
+    const char *hole = strstr(pattern, expert_hole);
+    if (!hole)
+        return strcmp(pattern, name) == 0;
+    size_t before = (size_t)(hole - pattern), digits = 0;
+    if (strncmp(pattern, name, before) == 0)
+        digits = strspn(name + before, "0123456789");
+    return digits && strcmp(hole + strlen(expert_hole), name + before + digits) == 0;
+}
+
+/* ---- reading ---- */
+
+struct wanted {
+    const moegen_kernel_facts *facts;
+    struct text name[MAX_ARGS]; /* the checkpoint's */
+    bool any;                   /* is there one? */
+};
+
+static int is_wanted(void *user, const char *name)
+{
+    const struct wanted *w = user;
+    bool wanted = !w->any;
+    for (int i = 0; i < w->facts->arg_count && !wanted; i++)
+        wanted = strcmp(w->facts->args[i].name, name) == 0 ||
+                 (w->name[i].len && matches(w->name[i].at, name));
+    return wanted;
+}
+
+static int is_tensor_file(const struct dirent *entry)
+{
+    static const char suffix[] = ".safetensors";
+    size_t len = strlen(entry->d_name);
+    return len > sizeof suffix - 1 &&
+           strcmp(entry->d_name + len - (sizeof suffix - 1), suffix) == 0;
+}
+
+static int read_one(const char *path, struct wanted *w, moegen_rt_problem *in)
+{
+    moegen_rt_error why;
+    return moegen_rt_safetensors_read_some(path, in, is_wanted, w, &why) ? bad("%s", why.text)
+                                                                         : EXIT_OK;
+}
+
+/* All tensor files of a directory, in the order of their names. */
+static int read_all(const char *path, struct wanted *w, moegen_rt_problem *in)
+{
+    struct dirent **entries;
+    int count = scandir(path, &entries, is_tensor_file, alphasort), result = EXIT_OK;
+    if (count < 0)
+        return errno == ENOMEM ? fail(MOEGEN_NO_MEMORY, NULL)
+                               : bad("cannot read %s: %s", path, strerror(errno));
+    if (count == 0)
+        result = bad("%s: no *.safetensors in this directory", path);
+    for (int i = 0; i < count; i++) {
+        struct text file = {0};
+        text_fmt(&file, "%s/%s", path, entries[i]->d_name);
+        if (!result)
+            result = file.lost ? fail(MOEGEN_NO_MEMORY, NULL) : read_one(file.at, w, in);
+        text_free(&file);
+        free(entries[i]);
+    }
+    free(entries);
+    return result;
+}
+
+int checkpoint_read(const moegen_kernel *kernel, const char *path, moegen_rt_problem *in)
+{
+    struct wanted w = {.facts = kernel_facts(kernel)};
+    bool lacks_memory = false;
+    for (int i = 0; i < w.facts->arg_count; i++) {
+        w.name[i] = name_of(kernel, w.facts->args[i].name);
+        w.any = w.any || w.name[i].len;
+        lacks_memory = lacks_memory || w.name[i].lost;
+    }
+    DIR *directory = opendir(path);
+    if (directory)
+        closedir(directory);
+    int result = lacks_memory ? fail(MOEGEN_NO_MEMORY, NULL)
+                 : directory  ? read_all(path, &w, in)
+                              : read_one(path, &w, in);
+    for (int i = 0; i < w.facts->arg_count; i++)
+        text_free(&w.name[i]);
+    return result;
+}
+
+/* ---- binding ---- */
+
+/* What an argument consists of. */
+struct parts {
+    const moegen_arg *arg;
+    const moegen_rt_tensor **at;
+    int64_t count;
+    bool is_list; /* one for each expert */
+    bool transposed;
+};
+
+static moegen_status missing(const struct parts *p, const char *name, moegen_error **err)
+{
+    return error_set(err, MOEGEN_BAD_ARGUMENT, "tensor '%s' is missing: there is no '%s'",
+                     p->arg->name, name);
+}
+
+/* Finds all; they are alike. Complains. */
+static moegen_status find_parts(struct parts *p, const char *pattern, const moegen_rt_problem *in,
+                                moegen_error **err)
+{
+    moegen_status status = MOEGEN_OK;
+    for (int64_t e = 0; e < p->count && !status; e++) {
+        struct text name = {0};
+        char number[24];
+        snprintf(number, sizeof number, "%" PRId64, e);
+        fill_hole(&name, pattern, expert_hole, number);
+        const moegen_rt_tensor *t = name.lost ? NULL : moegen_rt_problem_tensor(in, name.at);
+        p->at[e] = t;
+        const moegen_rt_tensor *first = p->at[0];
+        if (name.lost)
+            status = error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+        else if (!t)
+            status = missing(p, name.at, err);
+        else if (t->dtype != first->dtype || t->rank != first->rank ||
+                 memcmp(t->shape, first->shape, (size_t)t->rank * sizeof *t->shape) != 0)
+            status =
+                error_set(err, MOEGEN_BAD_ARGUMENT,
+                          "tensor '%s' has another dtype or shape than '%s'", t->name, first->name);
+        else if (p->transposed && t->rank != 2)
+            status =
+                error_set(err, MOEGEN_BAD_ARGUMENT,
+                          "tensor '%s' has %d extents: transposed ones have 2", t->name, t->rank);
+        text_free(&name);
+    }
+    return status;
+}
+
+/* One tensor of all of them, under the argument's name; a copy. */
+static moegen_status join(const struct parts *p, moegen_rt_problem *in, moegen_error **err)
+{
+    const moegen_rt_tensor *first = p->at[0];
+    int64_t shape[MAX_RANK + 1] = {p->count};
+    int rank = first->rank + p->is_list;
+    moegen_rt_error why;
+    moegen_rt_tensor *to;
+    memcpy(shape + p->is_list, first->shape, (size_t)first->rank * sizeof *shape);
+    if (p->transposed) {
+        shape[rank - 2] = first->shape[1];
+        shape[rank - 1] = first->shape[0];
+    }
+    if (rank > MAX_RANK ||
+        moegen_rt_problem_add(in, p->arg->name, first->dtype, rank, shape, &to, &why))
+        return error_set(err, MOEGEN_BAD_ARGUMENT, "tensor '%s': %s", p->arg->name,
+                         rank > MAX_RANK ? "too many extents" : why.text);
+    size_t size = moegen_rt_dtype_of(first->dtype)->bytes, bytes = first->bytes;
+    for (int64_t e = 0; e < p->count; e++) {
+        char *at = (char *)to->data + (size_t)e * bytes;
+        const char *from = p->at[e]->data;
+        int64_t rows = p->transposed ? first->shape[0] : 1, columns = first->shape[1];
+        if (!p->transposed)
+            memcpy(at, from, bytes);
+        for (int64_t r = 0; r < rows && p->transposed; r++)
+            for (int64_t c = 0; c < columns; c++)
+                memcpy(at + (size_t)(c * rows + r) * size, from + (size_t)(r * columns + c) * size,
+                       size);
+    }
+    return MOEGEN_OK;
+}
+
+/* As they lie: one under the argument's name, or a list. */
+static moegen_status bind_parts(const struct parts *p, moegen_call *call, moegen_rt_problem *in,
+                                bool *is_bound, moegen_error **err)
+{
+    const moegen_rt_tensor *t = p->at[0];
+    moegen_rt_error why;
+    if (!p->is_list)
+        return moegen_rt_problem_lend(in, p->arg->name, t->dtype, t->rank, t->shape, t->data, &why)
+                   ? error_set(err, MOEGEN_NO_MEMORY, "%s", why.text)
+                   : MOEGEN_OK;
+    const void **list = malloc((size_t)p->count * sizeof *list);
+    if (!list)
+        return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+    for (int64_t e = 0; e < p->count; e++)
+        list[e] = p->at[e]->data;
+    *is_bound = true;
+    moegen_status status = moegen_call_bind_experts(call, p->arg->name, list, p->count,
+                                                    (moegen_dtype)t->dtype, t->rank, t->shape, err);
+    free(list);
+    return status;
+}
+
+moegen_status checkpoint_bind(const moegen_kernel *kernel, moegen_call *call, const moegen_arg *a,
+                              moegen_rt_problem *in, bool *is_bound, moegen_error **err)
+{
+    struct text name = name_of(kernel, a->name);
+    struct parts p = {.arg = a, .transposed = is_transposed(kernel, a->name)};
+    moegen_status status = MOEGEN_OK;
+    p.is_list = name.len && strstr(name.at, expert_hole);
+    p.count = p.is_list ? param_int(kernel, "E", 1) : 1;
+    p.at = calloc((size_t)p.count, sizeof *p.at);
+    if (name.lost || !p.at)
+        status = error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+    else if (!name.len || moegen_rt_problem_tensor(in, a->name))
+        ; /* it has the argument's own name */
+    else if (!(status = find_parts(&p, name.at, in, err))) {
+        bool fits =
+            kernel_takes_list(kernel, a->name) && p.at[0]->dtype == (moegen_rt_dtype)a->dtype;
+        bool as_is = !p.transposed && (!p.is_list || fits);
+        status = as_is ? bind_parts(&p, call, in, is_bound, err) : join(&p, in, err);
+    }
+    free(p.at);
+    text_free(&name);
+    return status;
+}
