@@ -325,12 +325,67 @@ static void test_ways(const char *text, const char *key, const char *value)
     }
 }
 
+/* Binds the experts' matrices among the tensors of a pass as lists of the state; the others. */
+static struct tensors list_experts(moegen_layer_state *state, struct tensors *all)
+{
+    struct tensors rest = {.count = 0};
+    for (size_t i = 0; i < all->count; i++) {
+        moegen_tensor *t = &all->t[i];
+        const void *list[8] = {0};
+        if (all->written[i] || !strstr(t->name, "proj_weight")) {
+            rest.written[rest.count] = all->written[i];
+            rest.t[rest.count++] = *t;
+            continue;
+        }
+        for (int64_t e = 0; e < t->shape[0]; e++)
+            list[e] = (float *)t->data + (size_t)e * elements(t) / (size_t)t->shape[0];
+        CHECK(!moegen_layer_state_bind_experts(state, t->name, list, t->shape[0], t->dtype,
+                                               t->rank - 1, t->shape + 1, NULL));
+    }
+    return rest;
+}
+
+/* Lists that the state keeps, against tensors that are passed. */
+static void test_experts(void)
+{
+    moegen_layer *layer = layer_of(toy, "weights", "{experts: separate, gate_up: separate}");
+    moegen_layer_state *state = state_of(layer);
+    moegen_error *err = NULL;
+    const int64_t shape[] = {24, 20};
+    struct tensors all[2][2], rest[2];
+    for (int i = 0; i < 2; i++)
+        for (int pass = 0; pass < 2; pass++) {
+            all[i][pass] = tensors_of(layer, pass, 33);
+            if (i == 1)
+                rest[pass] = list_experts(state, &all[i][pass]);
+            for (int again = 0; again < 2; again++)
+                run(state, pass, i ? &rest[pass] : &all[i][pass]);
+        }
+    for (int pass = 0; pass < 2; pass++)
+        CHECK(apart(&all[0][pass], &all[1][pass]) == 0);
+    moegen_status status =
+        moegen_layer_forward(state, all[0][FORWARD].t, all[0][FORWARD].count, &err);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "'up_proj_weight' belongs to the state"));
+    status = moegen_layer_state_bind_experts(state, "frogs", NULL, 0, MOEGEN_F32, 2, shape, &err);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "no tensor 'frogs'"));
+    status = moegen_layer_state_bind_experts(state, "up_proj_weight", (const void *[]){shape}, 1,
+                                             MOEGEN_F32, 2, shape, &err);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "but 1 matrices are given"));
+    status = moegen_layer_forward(state, rest[FORWARD].t, rest[FORWARD].count, &err);
+    CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "tensor 'up_proj_weight' is missing"));
+    for (int i = 0; i < 4; i++)
+        drop(&all[i / 2][i % 2]);
+    moegen_layer_state_release(state);
+    moegen_layer_release(layer);
+}
+
 int main(void)
 {
     moegen_engine_options o = {.struct_size = sizeof o, .cache_dir = "", .threads = 2};
     CHECK(moegen_engine_create(&o, &engine, NULL) == MOEGEN_OK);
     test_specs();
     test_errors();
+    test_experts();
     static const char *const texts[] = {toy, normed};
     for (int i = 0; i < 2; i++) {
         test_reuse(texts[i]);

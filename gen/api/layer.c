@@ -5,31 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "call.h"
 #include "engine.h"
+#include "layer.h"
 
-enum { FORWARD, BACKWARD, PASSES };
 static const char *const ops[PASSES] = {"forward", "backward"};
-
-struct moegen_layer {
-    _Atomic int refs;
-    moegen_kernel *kernel[PASSES];
-};
-
-/* A tensor of the state. */
-struct kept {
-    moegen_tensor now; /* of the last forward pass; data NULL: none yet */
-    void *memory;
-    size_t room;
-};
-
-struct moegen_layer_state {
-    moegen_layer *layer;
-    moegen_call *call[PASSES];
-    struct kept kept[MAX_ARGS];
-    int count;
-    bool filled; /* a forward pass has succeeded */
-};
 
 /* ---- the kernels ---- */
 
@@ -196,7 +175,8 @@ static moegen_status bind_given(moegen_layer_state *s, int pass, const moegen_te
     const moegen_kernel_facts *f = &s->layer->kernel[pass]->unit->facts;
     moegen_status first = MOEGEN_OK, status;
     for (size_t i = 0; i < count; i++) {
-        if (kept_find(s, t[i].name))
+        int a = arg_find(s->call[pass]->unit, t[i].name);
+        if (kept_find(s, t[i].name) || (a >= 0 && s->lasting[pass][a]))
             status =
                 error_set(err, MOEGEN_BAD_ARGUMENT, "tensor '%s' belongs to the state", t[i].name);
         else if (!t[i].data && (t[i].rank > MAX_RANK || !bind_is_empty(t[i].rank, t[i].shape)))
@@ -208,7 +188,7 @@ static moegen_status bind_given(moegen_layer_state *s, int pass, const moegen_te
         first = first ? first : status;
     }
     for (int a = 0; a < f->arg_count; a++) {
-        bool given = f->args[a].optional || kept_find(s, f->args[a].name);
+        bool given = f->args[a].optional || s->lasting[pass][a] || kept_find(s, f->args[a].name);
         for (size_t i = 0; i < count && !given; i++)
             given = t[i].name && strcmp(t[i].name, f->args[a].name) == 0;
         if (!given)
@@ -223,7 +203,7 @@ static void unbind_given(moegen_layer_state *s, int pass)
 {
     const moegen_kernel_facts *f = &s->layer->kernel[pass]->unit->facts;
     for (int a = 0; a < f->arg_count; a++)
-        if (!kept_find(s, f->args[a].name))
+        if (!s->lasting[pass][a] && !kept_find(s, f->args[a].name))
             moegen_call_bind(s->call[pass], f->args[a].name, NULL, f->args[a].dtype, 0, NULL, NULL);
 }
 

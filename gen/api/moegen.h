@@ -269,15 +269,14 @@ MOEGEN_API moegen_status moegen_call_bind(moegen_call *call, const char *name, v
 MOEGEN_API moegen_status moegen_call_bind_const(moegen_call *call, const char *name,
                                                 const void *data, moegen_dtype dtype, int rank,
                                                 const int64_t *shape, moegen_error **err);
-/* Binds tensor `name` of a kernel whose spec says `weights.experts: separate`, with each expert's
- * matrix at an address of its own: matrices[e] is that of expert e, dense row-major data of the
- * given dtype and shape (the tensor's without its first extent), aligned to its element size, which
- * must stay valid and in place for every later run and is only read; nothing is copied but the
- * `count` addresses themselves. count is the number of experts, and no address may be NULL; several
- * experts may share one. matrices NULL unbinds. moegen_call_bind takes such a tensor, too, as one:
- * with all matrices behind each other. Its gradients are one tensor in any case.
- * MOEGEN_BAD_ARGUMENT: what moegen_call_bind refuses, another number of matrices, or a tensor that
- * the kernel takes as one; MOEGEN_NO_MEMORY. What was bound before stays then. */
+/* Binds tensor `name` of a kernel whose spec says `weights.experts: separate`: matrices[e] is that
+ * of expert e, dense row-major data of this dtype and shape (the tensor's without its first
+ * extent), aligned to its element size, only read, which must stay valid and in place for every
+ * later run. Nothing is copied but the `count` addresses, one for each expert; none may be NULL,
+ * and several may be the same. matrices NULL unbinds. moegen_call_bind, too, takes such a tensor,
+ * all matrices behind each other; its gradient is one tensor in any case. After a failure
+ * (MOEGEN_BAD_ARGUMENT also for another count and for a tensor that the kernel takes as one;
+ * MOEGEN_NO_MEMORY) what was bound before stays. */
 MOEGEN_API moegen_status moegen_call_bind_experts(moegen_call *call, const char *name,
                                                   const void *const *matrices, int64_t count,
                                                   moegen_dtype dtype, int rank,
@@ -350,6 +349,14 @@ MOEGEN_API moegen_status moegen_layer_shape(const moegen_layer *layer, int backw
 MOEGEN_API moegen_status moegen_layer_state_create(moegen_layer *layer, moegen_layer_state **state,
                                                    moegen_error **err);
 MOEGEN_API void moegen_layer_state_release(moegen_layer_state *state);
+/* Binds a tensor of a layer with `weights.experts: separate` for all coming passes, as
+ * moegen_call_bind_experts does; then it is not passed to moegen_layer_forward and _backward.
+ * matrices NULL: it is again. After a failure it is bound in no pass. */
+MOEGEN_API moegen_status moegen_layer_state_bind_experts(moegen_layer_state *state,
+                                                         const char *name,
+                                                         const void *const *matrices, int64_t count,
+                                                         moegen_dtype dtype, int rank,
+                                                         const int64_t *shape, moegen_error **err);
 /* Threads that run the passes; see moegen_call_set_threads. */
 MOEGEN_API moegen_status moegen_layer_state_set_threads(moegen_layer_state *state, int threads,
                                                         moegen_error **err);
