@@ -176,14 +176,27 @@ local function tiles(spec, names, cfg)
         rows.zero(cfg, "zero")))
 end
 
+-- Where the scales of gate, of up and of the second product start, in C. in_turn: gate and up are columns in turn that share a scale each
+local function scales_of(spec, by_row, unit)
+    local weights, beside = stored.gate_up(spec)
+    local interleaved = stored.of(spec).interleaved
+    local function at(tensor, each)
+        return ("w->args->%s%s"):format((tensor:gsub("weight$", "scale")), spec.weights.shared and "" or " + w->expert" .. each)
+    end
+    local each = by_row and (beside and " * I" or " * GATES * I") or beside and "" or " * GATES"
+    local gate = at(weights, each)
+    local up = beside and at(beside, each) or gate .. (not spec.gated and "" or not by_row and " + 1" or interleaved and "" or " + I")
+    return {gate = gate, up = up, down = at("down_proj_weight", by_row and " * H" or ""), in_turn = interleaved and not by_row,
+        unit = unit and " * " .. plans.number(unit) or ""}
+end
+
 -- Adds to the names what products of columns need.
 local function column_names(names, spec, plan, job)
     local isa, has = plan.isa, names.has
     local cfg = strips.cfg(spec, plan, job, math.max(spec.H, spec.I_TP))
     cfg.unaligned = spec.H * cfg.weights.size % 64 ~= 0 or spec.I_TP * cfg.weights.size % 64 ~= 0
     local up, width = spec.gated and isa.lanes or plan.vectors * isa.lanes, plan.vectors * isa.lanes
-    names.sets = not spec.weights.shared and "w->expert"
-    names.unit = cfg.weights.unit and " * " .. plans.number(cfg.weights.unit) or ""
+    names.scale = scales_of(spec, has.scale == "row", cfg.weights.unit)
     names.reads_past, names.scaled, names.long = false, has.affinity_on_x, spec.H
     names.by_block, names.whole_segments = plan.shard == "block", plan.shard == "block"
     names.padding = plan.group > 1 and round_up(spec.I_TP, plan.group * plan.unroll) - spec.I_TP   -- of a row of P: pairs and steps

@@ -85,8 +85,6 @@ function stored.rules(takes)
     list[#list + 1] = {"weights.gate_up_order", function(s)
         return s.weights.gate_up_order == "split" or s.weights.gate_up == "joined"
     end, "{weights.gate_up_order} is about one tensor of gate and up, here {weights.gate_up}"}
-    list[#list + 1] = {"weights.gate_up", function(s) return s.weights.gate_up == "joined" or not stored.format(s) end,
-        "{weights.gate_up} is not supported yet for weights of {weights.dtype}"}
     list[#list + 1] = {"weights.group", function(s) return takes.group or not s.weights.group end,
         "{weights.group} is not supported yet"}
     list[#list + 1] = {"weights.shared", function(s) return takes.shared or not s.weights.shared end,
