@@ -96,7 +96,7 @@ end
 for _, isa in ipairs(target.all()) do
     local list, facts, helpers, extra = {}, {}, {}, {}
     for _, row in pairs(formats.rows) do
-        for _, one in ipairs(decodings(isa, row)) do
+        for _, one in ipairs(row.decode and decodings(isa, row) or {}) do
             list[#list + 1] = one
         end
     end
