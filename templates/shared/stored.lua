@@ -98,6 +98,9 @@ function stored.rules(takes)
     local function layout(wrong, sentence)
         list[#list + 1] = {"weights.layout", function(s) return not wrong(s.weights, stored.format(s), stored.scale(s)) end, sentence}
     end
+    list[#list + 1] = {"weights.layout", function(s)
+        return s.weights.layout == "plain" or stored.format(s) or s.weights.dtype == s.dtype
+    end, "{weights.layout} of {weights.dtype} is not supported yet beside {dtype}"}
     local packed = {contiguous = true, nki = true}
     layout(function(w, format) return packed[w.layout] and not (format and format.scale == "group") end,
         "{weights.layout} is of codes that share scales along the contraction, which {weights.dtype} has not")

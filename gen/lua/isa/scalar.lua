@@ -83,16 +83,6 @@ local ops = {
     -- any lane: each one's number is its last bits
     lookup       = {operands = "d a b",     meaning = "d->u[l] = b->u[a->u[l] % LANES]", says = "$d = $b[$a]"},
 
-    -- lanes narrowed to 16 bits, and these to 8, in groups of 128 bits: half of the 256-bit pack of avx2
-    pack_u16     = {operands = "d a b",     whole = "for (int l = 0; l < LANES; l += 4) for (int j = 0; j < 4; j++) "
-                                                 .. "{ d->h[2 * l + j] = saturated(a->i[l + j]); d->h[2 * l + 4 + j] = saturated(b->i[l + j]); }",
-                                            says = "$d = pack($a, $b)"},
-    pack_u8      = {operands = "d a b",     whole = "for (int l = 0; l < 2 * LANES; l += 8) for (int j = 0; j < 8; j++) "
-                                                 .. "{ d->b[2 * l + j] = saturated_byte(a->h[l + j]); d->b[2 * l + 8 + j] = saturated_byte(b->h[l + j]); }",
-                                            says = "$d = pack bytes($a, $b)"},
-    swap_middle  = {operands = "d a",       whole = "for (int l = 0; l < 2; l++) { d->u[l] = a->u[l]; d->u[2 + l] = a->u[4 + l]; "
-                                                 .. "d->u[4 + l] = a->u[2 + l]; d->u[6 + l] = a->u[6 + l]; }",
-                                            says = "$d = $a, middle quarters swapped"},
     -- f32 lanes rounded to bf16: of one vector into the low half, of two into one, the second one's first
     round_bf16   = {operands = "d a",       whole = "for (int l = 0; l < LANES; l++) { d->h[l] = bf16_of(a->u[l]); d->h[LANES + l] = 0; }",
                                             says = "$d = bf16 of $a"},

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- scalar_words.lua - what ops mean that read signed bytes, or vectors as 16-bit words. Columns: see scalar.lua, whose rows these are too
--- (a Lua function has room for some 200 constants).
+-- scalar_words.lua - what ops mean that read signed bytes, take vectors as 16-bit words, or narrow lanes to these. Columns: see
+-- scalar.lua, whose rows these are too (a Lua function has room for some 200 constants).
 return {
     load_i8      = {operands = "d m",       meaning = "d->i[l] = ((const int8_t *)m)[l]", says = "$d = $m, signed"},
     load_i8_half = {operands = "d m",       whole = "for (int l = 0; l < LANES; l++) { d->h[l] = (uint16_t)((const int8_t *)m)[l]; d->h[LANES + l] = 0; }",
@@ -8,4 +8,15 @@ return {
     shl_words    = {operands = "d a i",     whole = "for (int h = 0; h < 2 * LANES; h++) d->h[h] = (uint16_t)((uint32_t)a->h[h] << i);",
                                             says = "$d = words of $a << $i"},
     widen_f16    = {operands = "d a",       meaning = "d->f[l] = half_to_float(a->h[l])", says = "$d = low half of $a"},
+
+    -- lanes narrowed to 16 bits, and these to 8, in groups of 128 bits: half of the 256-bit pack of avx2
+    pack_u16     = {operands = "d a b",     whole = "for (int l = 0; l < LANES; l += 4) for (int j = 0; j < 4; j++) "
+                                                 .. "{ d->h[2 * l + j] = saturated(a->i[l + j]); d->h[2 * l + 4 + j] = saturated(b->i[l + j]); }",
+                                            says = "$d = pack($a, $b)"},
+    pack_u8      = {operands = "d a b",     whole = "for (int l = 0; l < 2 * LANES; l += 8) for (int j = 0; j < 8; j++) "
+                                                 .. "{ d->b[2 * l + j] = saturated_byte(a->h[l + j]); d->b[2 * l + 8 + j] = saturated_byte(b->h[l + j]); }",
+                                            says = "$d = pack bytes($a, $b)"},
+    swap_middle  = {operands = "d a",       whole = "for (int l = 0; l < 2; l++) { d->u[l] = a->u[l]; d->u[2 + l] = a->u[4 + l]; "
+                                                 .. "d->u[4 + l] = a->u[2 + l]; d->u[6 + l] = a->u[6 + l]; }",
+                                            says = "$d = $a, middle quarters swapped"},
 }
