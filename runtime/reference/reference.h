@@ -111,7 +111,7 @@ moegen_rt_status rt_weights_fill_gradient(moegen_rt_problem *p, const struct rt_
                                           uint64_t seed, moegen_rt_error *err);
 void rt_weights_free(struct rt_weights *w);
 
-/* ---- online.c: operands that a kernel quantises on the way ---- */
+/* ---- weights.c: operands that a kernel quantises on the way ---- */
 
 struct rt_online_column;
 struct rt_online {

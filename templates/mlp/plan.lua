@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - keys, arguments and plans of mlp_forward and mlp_backward, and the names that their templates' holes refer to.
 local dtype = require "dtype"
+local back = require "tiles.back"
 local clamp = require "math.clamp"
 local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
@@ -9,7 +10,7 @@ local panel_plan = require "product.panel_plan"
 local panel_rows = require "tiles.panel_rows"
 local panels = require "product.panels"
 local plans = require "shared.plans"
-local quantised = require "product.quantised"
+local quantised = require "codes.quantised"
 local rows = require "tiles.rows"
 local stored = require "shared.stored"
 local tensors = require "shared.tensors"
@@ -213,7 +214,7 @@ function mlp.backward_names(spec, plan, job)
     names.tiles = function()
         local limits = clamp.limits(spec, dtype.f32)
         local function through(given)
-            return epilogue.through(cfg, spec, limits, {apart = names.dots, bounds = names.bounds, given = given,
+            return back.through(cfg, spec, limits, {apart = names.dots, bounds = names.bounds, given = given,
                 stores = names.quantised})
         end
         return plans.append(tiles(), plans.list(

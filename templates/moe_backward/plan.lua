@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - the plan of moe_backward, and the names that its template's holes refer to.
 local dtype = require "dtype"
+local back = require "tiles.back"
 local clamp = require "math.clamp"
 local activation = require "math.activation"
 local dot = require "product.dot"
@@ -113,12 +114,12 @@ local function tiles(spec, plan, names, cfg)
         whole and rows.scatter(cfg, "scatter", {scaled = has.pre}),
         whole and rows.scatter(cfg, "scatter_add", {scaled = has.pre, add = true}),
         has.norm and norm.through(cfg, activation[spec.activation].both, through)
-            or epilogue.through(cfg, spec, clamp.limits(spec, has.again and f32 or io), through),
+            or back.through(cfg, spec, clamp.limits(spec, has.again and f32 or io), through),
         has.norm and norm.sum(cfg, "norm_sum"),
         has.norm and norm.column_squares(cfg, "norm_squares"),
         has.norm and norm.hat(cfg, "norm_hat"),
         has.norm and norm.back(cfg, "norm_back"),
-        has.pre and epilogue.column_sums(cfg, "column_sums"),
+        has.pre and back.column_sums(cfg, "column_sums"),
         has.pre and rows.scale(cfg, "scale"),
         (has.affinity_sums or has.pre or has.norm or whole) and rows.move(cfg, "add", {add = true}),
         (has.saved_down or has.bias_down_value) and whole and rows.dot(cfg, "dot", io, has.saved_down and io or bias),

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- by_rows.lua - moe_forward with weights whose rows are contracted: they are broadcast as they lie, and tokens are columns of panels.
-local codes = require "product.codes"
+local codes = require "codes.plan"
 local dtype = require "dtype"
 local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"

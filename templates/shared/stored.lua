@@ -106,7 +106,8 @@ function stored.rules(takes)
         "{weights.layout} is of codes that share scales along the contraction, which {weights.dtype} has not")
     layout(function(w, format) return format and format.scale == "group" and not (packed[w.layout] or w.layout == "packed") end,
         "{weights.layout} is not for {weights.dtype}, whose codes share scales along the contraction: contiguous or nki")
-    layout(function(w, _, scale) return scale == "block" and w.layout == "plain" end, "{weights.layout} has no scales of blocks; transposed has")
+    layout(function(w, _, scale) return scale == "block" and w.layout == "plain" end,
+        "{weights.layout} has no scales of blocks; transposed has")
     layout(function(w, format) return format and w.layout ~= "plain" and (w.gate_up ~= "joined" or w.experts == "separate") end,
         "{weights.layout} of {weights.dtype} is not supported yet in tensors of their own")
     list[#list + 1] = {"weights.group", function(s)
@@ -220,8 +221,8 @@ end
 -- true: the argument is a list of addresses, one for each index of the first extent.
 function stored.tensors(s)
     local format, list = stored.format(s), {}
-    local function add(m, suffix, dtype, experts, extents, says, scale)
-        list[#list + 1] = {m.tensor .. suffix, dtype, "in", experts, says = says, scale = scale}
+    local function add(m, suffix, type, experts, extents, says, scale)
+        list[#list + 1] = {m.tensor .. suffix, type, "in", experts, says = says, scale = scale}
         table.move(extents, 1, #extents, 5, list[#list])
     end
     for _, m in ipairs(matrices(s)) do

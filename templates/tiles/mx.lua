@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- mx.lua - operands rounded to a microscaling format where they are, as numbers: blocks of elements that share a scale, a power of two,
--- become what decoding their codes would give. Which elements make a block: see product/quantised.c.in.
+-- become what decoding their codes would give. Which elements make a block: see codes/quantised.c.in.
 --
 -- An element times the scale's inverse has some digits to keep, fewer below the format's least exponent: adding and subtracting 1.5
 -- times the power of two whose last digit that is rounds it to nearest even. A number of such digits is exact in f32, and in the

@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- codes.lua - the plan of products of rows of weights that are stored as codes, and the names that coded.c.in refers to.
+-- plan.lua - the plan of products of rows of weights that are stored as codes, and the names that coded.c.in refers to.
 local coded = require "tiles.coded"
-local dtype = require "dtype"
 local formats = require "tiles.formats"
 local panels = require "product.panels"
 local stored = require "shared.stored"
