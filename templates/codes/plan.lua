@@ -39,15 +39,18 @@ function codes.names(names, spec, plan)
         return
     end
     local format, f = stored.format(spec), formats.rows[spec.weights.dtype]
-    local set = {group = "%s * ((m->ld + %d) / %d)", block = "(%s + %d) / %d * ((m->ld + 127) / 128)", row = "%s", static = "m->parts"}
+    local set = {group = "%s * ((M.ld + %d) / %d)", block = "(%s + %d) / %d * ((M.ld + 127) / 128)", row = "%s", static = "M.parts"}
     local share, run = stored.scale(spec), run_of(spec)
     names.weights_c, names.few, names.token_rows = "uint8_t", false, {}
     names.coded = {format = f, scale = format.scales, scale_c = c_types[format.scales], share = share, run = run, bits = format.bits,
         unit = codes.unit(spec, plan), blocked = format.blocked, zero = f.zero or 0, interleaved = stored.of(spec).interleaved,
         tables = f.number and table.concat(formats.tables(plan.isa.lanes), ", ")}
-    -- scales of a matrix of so many rows: C
-    function names.coded.set(all)
-        return spec.weights.shared and "0" or "g->expert * (" .. set[share]:format(all, (run or 1) - 1, run or 1) .. ")"
+    -- Where the scales of an expert's matrix start, which has so many rows: C. member: of the matrix: "m->" or "matrix."
+    function names.coded.scales(weights, expert, all, member)
+        local tensor = "w->args->" .. weights:gsub("_weight$", "_scale")
+        local each = set[share]:format(all, (run or 1) - 1, run or 1):gsub("M%.", member)
+        return spec.weights.shared and tensor or names.listed and ("%s[%s]"):format(tensor, expert)
+            or ("%s + %s * (%s)"):format(tensor, expert, each)
     end
 end
 

@@ -181,7 +181,8 @@ local function scales_of(spec, by_row, unit)
     local weights, beside = stored.gate_up(spec)
     local interleaved = stored.of(spec).interleaved
     local function at(tensor, each)
-        return ("w->args->%s%s"):format((tensor:gsub("weight$", "scale")), spec.weights.shared and "" or " + w->expert" .. each)
+        local set = spec.weights.shared and "" or stored.of(spec).listed and "[w->expert]" or " + w->expert" .. each
+        return ("w->args->%s%s"):format((tensor:gsub("weight$", "scale")), set)
     end
     local each = by_row and (beside and " * I" or " * GATES * I") or beside and "" or " * GATES"
     local gate = at(weights, each)

@@ -11,7 +11,10 @@ local bool, either, int, map, str = types.bool, types.either, types.int, types.m
 local parameters = {
     {name = "router_weight"}, {name = "router_bias"}, {name = "correction_bias"},
     {name = "gate_up_proj_weight", each = true}, {name = "gate_proj_weight", each = true}, {name = "up_proj_weight", each = true},
-    {name = "down_proj_weight", each = true}, {name = "gate_and_up_proj_bias", each = true}, {name = "down_proj_bias", each = true},
+    {name = "down_proj_weight", each = true},
+    {name = "gate_up_proj_scale", each = true}, {name = "gate_proj_scale", each = true}, {name = "up_proj_scale", each = true},
+    {name = "down_proj_scale", each = true},
+    {name = "gate_and_up_proj_bias", each = true}, {name = "down_proj_bias", each = true},
     {name = "norm_weight", each = true}, {name = "norm_bias", each = true},
 }
 

@@ -108,8 +108,6 @@ function stored.rules(takes)
         "{weights.layout} is not for {weights.dtype}, whose codes share scales along the contraction: contiguous or nki")
     layout(function(w, _, scale) return scale == "block" and w.layout == "plain" end,
         "{weights.layout} has no scales of blocks; transposed has")
-    layout(function(w, format) return format and w.layout ~= "plain" and (w.gate_up ~= "joined" or w.experts == "separate") end,
-        "{weights.layout} of {weights.dtype} is not supported yet in tensors of their own")
     list[#list + 1] = {"weights.group", function(s)
         return not s.weights.group or s.weights.dtype == "int4" and (s.weights.group == 32 or s.weights.group == 128)
     end, "{weights.group} is no group of {weights.dtype}: int4 has 32 or 128"}
@@ -222,12 +220,12 @@ end
 function stored.tensors(s)
     local format, list = stored.format(s), {}
     local function add(m, suffix, type, experts, extents, says, scale)
-        list[#list + 1] = {m.tensor .. suffix, type, "in", experts, says = says, scale = scale}
+        local listed = stored.of(s).listed and not (scale and s.weights.shared)
+        list[#list + 1] = {m.tensor .. suffix, type, "in", experts, says = says, scale = scale, listed = listed}
         table.move(extents, 1, #extents, 5, list[#list])
     end
     for _, m in ipairs(matrices(s)) do
         add(m, "_weight", codes_dtype(s), s.E, shapes[s.weights.layout](s, m), says_codes(s, m))
-        list[#list].listed = stored.of(s).listed
     end
     local experts = s.weights.shared and 1 or s.E
     for _, m in ipairs(format and matrices(s) or {}) do
