@@ -26,6 +26,11 @@ function by_rows.no_pairs(spec)
     return by_rows.takes(spec) and codes.no_pairs(spec) or nil
 end
 
+-- What moe_forward takes of the key `weights`, see stored.lua.
+by_rows.weights = {dtype = {"f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2", "int8", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "int4"},
+    scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous"},
+    gate_up_order = {"interleaved"}, gate_up = {"separate"}, experts = {"separate"}}
+
 by_rows.rule = {"norm", function(s) return s.norm == "none" or not by_rows.takes(s) end,
     "{norm} needs weights.layout = plain, here {weights.layout}"}
 
