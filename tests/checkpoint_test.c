@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_test.c - `moegen run` reads the tensors of a checkpoint under their own names. The
- * files are small, but laid out as published for Qwen3-30B-A3B: shards of bf16 with a matrix [out,
- * in] for each expert and projection, and much else; what comes of them is what comes of the same
- * weights as the kernels' own tensors.
+ * files are small, but laid out as published: for Qwen3-30B-A3B shards of bf16 with a matrix [out,
+ * in] for each expert and projection, for GPT-OSS-20B MXFP4 with gate and up in turn, and much
+ * else; what comes of them is what comes of the same weights as the kernels' own tensors.
  *
  *     checkpoint_test MOEGEN SOURCE */
 #include <math.h>
@@ -124,6 +124,8 @@ static void write_own(const char *file, int l, bool transposed)
 
 /* ---- runs ---- */
 
+static const char *model = "qwen3-30b-a3b.yaml:layer";
+
 /* Runs the layer of the model's spec, made small, in the directory of the files; its exit status.
  */
 static int run(const char *options, const char *inputs)
@@ -131,10 +133,10 @@ static int run(const char *options, const char *inputs)
     char command[2048];
     snprintf(command, sizeof command,
              "cd %s && rm -f out.safetensors && MOEGEN_CACHE_DIR=cache %s run "
-             "%s/specs/qwen3-30b-a3b.yaml:layer -q "
+             "%s/specs/%s -q "
              "--set H=%d --set I_TP=%d --set E=%d --set top_k=2 --set block_size=8 %s "
              "--in hidden.safetensors %s --out out.safetensors 2>said",
-             dir, moegen, source, H, I, E, options, inputs);
+             dir, moegen, source, model, H, I, E, options, inputs);
     int status = system(command);
     return status < 0 ? -1 : status / 256;
 }
@@ -216,6 +218,106 @@ static void try_layer(int l)
     moegen_rt_problem_destroy(want);
 }
 
+/* ---- MXFP4 ---- */
+
+enum { RUN = 32, RUNS = (H + RUN - 1) / RUN, RUNS_I = (I + RUN - 1) / RUN };
+static uint8_t up_codes[E][2 * I][RUNS][RUN / 2], down_codes[E][H][RUNS_I][RUN / 2];
+static uint8_t up_scales[E][2 * I][RUNS], down_scales[E][H][RUNS_I];
+static float up_bias[E][2 * I], down_bias[E][H], router_bias[E];
+
+static void add_bytes(moegen_rt_problem *p, const char *name, const void *from, int rank,
+                      const int64_t *shape)
+{
+    moegen_rt_tensor *t;
+    moegen_rt_error err;
+    if (moegen_rt_problem_add(p, name, MOEGEN_RT_U8, rank, shape, &t, &err))
+        CHECK(false, "%s: %s", name, err.text);
+    else
+        memcpy(t->data, from, t->bytes);
+}
+
+/* Codes of anything, scales of about 2^-4; behind the end of a row zeros. */
+static void fill_runs(uint8_t *codes, uint8_t *scales, int rows, int K, unsigned seed)
+{
+    int runs = (K + RUN - 1) / RUN;
+    for (int r = 0; r < rows * runs; r++) {
+        scales[r] = (uint8_t)(121 + (r * 7 + (int)seed) % 5);
+        for (int i = 0; i < RUN / 2; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            codes[r * RUN / 2 + i] = r % runs * RUN + 2 * i < K ? (uint8_t)(seed >> 19) : 0;
+        }
+    }
+}
+
+/* Element k of a row, as OCP defines it. */
+static float element(const uint8_t *codes, const uint8_t *scales, int k)
+{
+    static const float values[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    int code = codes[k / 2] >> (k % 2 * 4) & 15;
+    return ldexpf(code < 8 ? values[code] : -values[code - 8], scales[k / RUN] - 127);
+}
+
+static void write_mxfp4(void)
+{
+    moegen_rt_problem *p = moegen_rt_problem_create();
+#define NAME(rest) "model.layers.3.mlp." rest
+    add(p, NAME("router.weight"), router[0][0], false, 2, (const int64_t[]){E, H});
+    add(p, NAME("router.bias"), router_bias, false, 1, (const int64_t[]){E});
+    add_bytes(p, NAME("experts.gate_up_proj_blocks"), up_codes, 4,
+              (const int64_t[]){E, 2 * I, RUNS, RUN / 2});
+    add_bytes(p, NAME("experts.gate_up_proj_scales"), up_scales, 3,
+              (const int64_t[]){E, 2 * I, RUNS});
+    add(p, NAME("experts.gate_up_proj_bias"), up_bias[0], false, 2, (const int64_t[]){E, 2 * I});
+    add_bytes(p, NAME("experts.down_proj_blocks"), down_codes, 4,
+              (const int64_t[]){E, H, RUNS_I, RUN / 2});
+    add_bytes(p, NAME("experts.down_proj_scales"), down_scales, 3, (const int64_t[]){E, H, RUNS_I});
+    add(p, NAME("experts.down_proj_bias"), down_bias[0], false, 2, (const int64_t[]){E, H});
+    add(p, "lm_head.weight", gate[0][0][0], false, 2, (const int64_t[]){I, H});
+    save(p, "mxfp4/model-00000-of-00000.safetensors");
+}
+
+/* The same as numbers, gate before up. */
+static void write_numbers(void)
+{
+    static float both[E][H][2][I], last[E][I][H], columns[H][E], bias[E][2][I];
+    for (int e = 0; e < E; e++)
+        for (int h = 0; h < H; h++)
+            for (int i = 0; i < I; i++) {
+                for (int g = 0; g < 2; g++) {
+                    both[e][h][g][i] =
+                        element(up_codes[e][2 * i + g][0], up_scales[e][2 * i + g], h);
+                    bias[e][g][i] = up_bias[e][2 * i + g];
+                }
+                last[e][i][h] = element(down_codes[e][h][0], down_scales[e][h], i);
+                columns[h][e] = router[0][e][h];
+            }
+    moegen_rt_problem *p = moegen_rt_problem_create();
+    add(p, "gate_up_proj_weight", both[0][0][0], false, 4, (const int64_t[]){E, H, 2, I});
+    add(p, "down_proj_weight", last[0][0], false, 3, (const int64_t[]){E, I, H});
+    add(p, "gate_and_up_proj_bias", bias[0][0], false, 3, (const int64_t[]){E, 2, I});
+    add(p, "down_proj_bias", down_bias[0], false, 2, (const int64_t[]){E, H});
+    add(p, "router_weight", columns[0], false, 2, (const int64_t[]){H, E});
+    add(p, "router_bias", router_bias, false, 1, (const int64_t[]){E});
+    save(p, "numbers.safetensors");
+}
+
+static void try_mxfp4(void)
+{
+    fill_runs(up_codes[0][0][0], up_scales[0][0], E * 2 * I, H, 6);
+    fill_runs(down_codes[0][0][0], down_scales[0][0], E * H, I, 7);
+    fill(up_bias[0], sizeof up_bias / 4, 8, 0x1p-7f);
+    fill(down_bias[0], sizeof down_bias / 4, 9, 0x1p-7f);
+    fill(router_bias, E, 10, 0x1p-7f);
+    write_mxfp4();
+    write_numbers();
+    model = "gpt-oss-20b.yaml:layer";
+    moegen_rt_problem *want = output_of("", "--in numbers.safetensors");
+    model = "gpt-oss-20b.yaml:mxfp4_layer";
+    compare("mxfp4", output_of("--set layer=3", "--in mxfp4"), want, false);
+    refuse("", "--in mxfp4", "there is no 'model.layers.0.mlp.router.weight'");
+    moegen_rt_problem_destroy(want);
+}
+
 int main(int argc, char **argv)
 {
     char command[256];
@@ -223,7 +325,7 @@ int main(int argc, char **argv)
         return 2;
     moegen = argv[1];
     source = argv[2];
-    snprintf(command, sizeof command, "cd %s && mkdir shards wide few empty", dir);
+    snprintf(command, sizeof command, "cd %s && mkdir shards wide few empty mxfp4", dir);
     CHECK(system(command) == 0, "no directories");
     fill(&gate[0][0][0][0], sizeof gate / 4, 1, 0x1p-9f);
     fill(&up[0][0][0][0], sizeof up / 4, 2, 0x1p-9f);
@@ -245,6 +347,7 @@ int main(int argc, char **argv)
     refuse("--set tensors.router_weight.transposed=false", "--in shards", "router_weight");
     refuse("", "--in empty", "empty: no *.safetensors in this directory");
     refuse("", "--in nowhere", "nowhere: cannot open");
+    try_mxfp4();
     snprintf(command, sizeof command, "rm -r %s", dir);
     CHECK(system(command) == 0, "not removed");
     return failures != 0;
