@@ -124,7 +124,7 @@ static void write_own(const char *file, int l, bool transposed)
 
 /* ---- runs ---- */
 
-static const char *model = "qwen3-30b-a3b.yaml:layer";
+static const char *model = "qwen3-30b-a3b.yaml:stored_layer";
 
 /* Runs the layer of the model's spec, made small, in the directory of the files; its exit status.
  */

@@ -10,7 +10,7 @@
 -- registers   vector registers that decoding takes at once, the result among them
 -- decode      (program, name, memory) -> f32 vector: every code's value / unit, exact, infinities and NaNs too
 -- number      of codes of 4 bits: (program, name, integer lanes whose low bits are a code, tables) -> f32 vector likewise
--- zero        a byte of codes of zero
+-- values      it reads tables.values; zero: a byte of codes of zero
 local dtype = require "dtype"
 
 local formats = {}
@@ -50,7 +50,7 @@ local rows = {
         end,
     },
     mxfp4 = {
-        bits = 4, c = "uint8_t", digits = 2, least = 0, zero = 0x00,
+        bits = 4, c = "uint8_t", digits = 2, least = 0, zero = 0x00, values = true,
         number = function(p, name, x, tables)
             local value = p:op("lookup", name .. "_value", x, tables.values)
             if p.isa.lanes >= 16 then   -- with those that have a sign
@@ -112,7 +112,7 @@ function formats.pairs(p, f, tables)
     local function vector(name, i)
         return p:op("load", name, p:at(tables, i * lanes))
     end
-    local t = {[0] = vector("spread_0", 0), vector("spread_1", 1), shift = vector("shift", 2), values = vector("values", 3)}
+    local t = {[0] = vector("spread_0", 0), vector("spread_1", 1), shift = vector("shift", 2), values = f.values and vector("values", 3)}
     return function(name, at)
         local bytes, x = p:op("load_u8", name .. "_codes", at(0)), {}
         for v = 0, 1 do
