@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # A family, or every one, with the cases of tests/kernels/FAMILY.yaml, against float64 (`moegen check`: all routings, 1, 2 and 3
 # threads, NaN in everything that is not an input): each case with every dtype on this CPU's best target and with one dtype, by one
-# thread, on the scalar one; `plain` with every dtype (of families that may multiply pairs also `odd_...`) and `odd` and those called `direct...`
-# with one on every target (those that the CPU lacks are emulated, slowly); `plain` and `ungated` with every activation, some with
-# every spelling and compiler, and kernels drawn at random from FAMILY.mix, a few of them on every target.
+# thread, on the scalar one; `plain` with every dtype (of families that may multiply pairs also `odd_...`) and `odd` and those
+# called `direct...` with one on every target (those that the CPU lacks are emulated, slowly); `plain` and `ungated` with every
+# activation, some with every spelling and compiler, and kernels drawn at random from FAMILY.mix, a few of them on every target.
 #   kernels.sh MOEGEN SOURCE [BUILD [FAMILY [SEED [COUNT]]]]        SEED, COUNT: of the random ones
 set -u
 moegen=$(realpath -- "$1") only=${4:-} seed=${5:-1} count=${6:-24}
