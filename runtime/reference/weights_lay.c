@@ -364,7 +364,7 @@ static bool is_canonical(const struct rt_weights *w)
 moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe *m,
                                 enum rt_kind kind, struct rt_weights *w, moegen_rt_error *err)
 {
-    const struct layout *l;
+    const struct layout *l = NULL;
     bool down = kind == RT_DOWN, shared = moegen_rt_problem_bool(p, "weights.shared", 0);
     bool separate = kind == RT_GATE_UP && is(p, "weights.gate_up", "separate", "joined");
     struct matrix x = {.kind = kind,
