@@ -54,7 +54,7 @@ for family in $(names kernels); do
     done
     ! has_key "$family" activation || for activation in $(names activations); do
       for case in plain ungated; do
-        ! grep -q "^  $case:" "$spec" || job "$spec:$case --target $targets --set activation=$activation $set"
+        ! grep -q "^  $case:" "$spec" || job "$spec:$case --target $targets --threads 1 --set activation=$activation $set"
       done
     done
     targets=auto
