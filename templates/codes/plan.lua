@@ -3,6 +3,7 @@
 local coded = require "tiles.coded"
 local formats = require "tiles.formats"
 local panels = require "product.panels"
+local plans = require "shared.plans"
 local stored = require "shared.stored"
 
 local codes = {}
@@ -15,10 +16,15 @@ function codes.are(spec)
     return stored.format(spec) ~= nil
 end
 
--- Elements of a row that share a scale, or nil: all.
+-- Has each column of the matrices as they are stored a scale? Their rows are then what products contract, or what they give.
+local function along(spec)
+    return spec.weights.layout == "plain"
+end
+
+-- Elements of a row that share a scale, or nil: all, or none.
 local function run_of(spec)
     local share = stored.scale(spec)
-    return share == "group" and stored.group(spec) or share == "block" and BLOCK or nil
+    return not along(spec) and (share == "group" and stored.group(spec) or share == "block" and BLOCK) or nil
 end
 
 -- Elements that are decoded at a time.
@@ -32,19 +38,49 @@ function codes.no_pairs(spec)
     return format and format.scales ~= "u8" and ("scales of %s make numbers that 16 bits do not hold"):format(spec.weights.dtype) or nil
 end
 
--- Adds the names of decoding.
+-- The tiles that blocks and columns want: names.coded.whole takes whole runs of a scale; names.coded.part has one for each row, and is for
+-- columns, which may begin anywhere, if runs are much longer than a panel. unit: elements, unit_c: C
+local function choose_tiles(names, depth)
+    local c, phases = names.coded, names.phases
+    local cuts = phases.transposes and c.run and c.run > 2 * depth
+    local unit = coded.unit(c.run, depth)
+    local scales = c.along and unit or c.run and unit // c.run
+    c.whole = (phases.contiguous or not cuts) and {name = "decode", run = c.run, unit = unit, unit_c = "UNIT", scales = scales or 1,
+        passed = scales and " - units * SCALES" or ""} or false
+    c.part = cuts and {name = "decode_part", unit = depth, unit_c = "PART", passed = ""} or false
+end
+
+-- What a rank keeps: rows of workspace.lua.
+local function space(names)
+    return plans.list(
+        names.transposes and {"image", names.panel_c, {"K_PANELS", names.depth, "IMAGE"}, "a block of columns before they become rows",
+            own = true},
+        names.coded.shared_columns and {"scales", "float", {"H > GATES * I ? H : GATES * I"}, "of columns, if those of a part share one,",
+            own = true},
+        names.coded.shared_columns and {"scales_of", "const float *", nil, "and where they come from", starts = "(const float *)0"})
+end
+
+-- Adds the names of decoding, once those of phases are there.
 function codes.names(names, spec, plan)
-    names.coded, names.weights_c = codes.are(spec) and {}, names.io
-    if not names.coded then
+    names.weights_c = names.io
+    if not codes.are(spec) then
         return
     end
-    local format, f = stored.format(spec), formats.rows[spec.weights.dtype]
-    local set = {group = "%s * ((M.ld + %d) / %d)", block = "(%s + %d) / %d * ((M.ld + 127) / 128)", row = "%s", static = "M.parts"}
-    local share, run = stored.scale(spec), run_of(spec)
+    local format, f, depth = stored.format(spec), formats.rows[spec.weights.dtype], panels.depth(plan)
+    local share, run, scaled = stored.scale(spec), run_of(spec), along(spec)
+    local set = {group = "%s * ((M.ld + %d) / %d)", block = "(%s + %d) / %d * ((M.ld + 127) / 128)", row = scaled and "M.ld" or "%s",
+        static = "M.parts"}
     names.weights_c, names.few, names.token_rows = "uint8_t", false, {}
     names.coded = {format = f, scale = format.scales, scale_c = c_types[format.scales], share = share, run = run, bits = format.bits,
-        unit = codes.unit(spec, plan), blocked = format.blocked, zero = f.zero or 0, interleaved = stored.of(spec).interleaved,
-        tables = f.number and table.concat(formats.tables(plan.isa.lanes), ", ")}
+        blocked = format.blocked, zero = f.zero or 0, interleaved = stored.of(spec).interleaved, along = scaled,
+        shared_columns = scaled and share == "static", tables = f.number and table.concat(formats.tables(plan.isa.lanes), ", ")}
+    choose_tiles(names, depth)
+    if names.transposes then
+        local unit, list = (names.coded.part or names.coded.whole).unit, names.constants
+        names.transposes_whole = true
+        list[#list + 1] = {"IMAGE", plans.round_up(plan.slab, unit) + unit, "columns of codes that are decoded to be turned, at most"}
+    end
+    names.coded.space = space(names)
     -- Where the scales of an expert's matrix start, which has so many rows: C. member: of the matrix: "m->" or "matrix."
     function names.coded.scales(weights, expert, all, member)
         local tensor = "w->args->" .. weights:gsub("_weight$", "_scale")
@@ -54,9 +90,13 @@ function codes.names(names, spec, plan)
     end
 end
 
--- The tile.
+-- The tiles.
 function codes.tiles(names, cfg)
-    return names.coded and coded.rows(cfg, names.coded)
+    local c, list = names.coded, {}
+    for _, tile in ipairs(c and plans.list(c.whole, c.part) or {}) do
+        list[#list + 1] = coded.rows(cfg, tile.name, c, tile.run)
+    end
+    return list
 end
 
 return codes

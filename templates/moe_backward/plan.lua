@@ -2,6 +2,7 @@
 -- plan.lua - the plan of moe_backward, and the names that its template's holes refer to.
 local dtype = require "dtype"
 local back = require "tiles.back"
+local codes = require "codes.plan"
 local clamp = require "math.clamp"
 local activation = require "math.activation"
 local dot = require "product.dot"
@@ -22,14 +23,30 @@ local convert, round_up = plans.convert, plans.round_up
 
 backward.plan_keys = {dot.key, table.unpack(panel_plan.keys)}
 
+-- What moe_backward takes of the key `weights` beside those of tokens' dtype, see stored.lua: codes, which have no gradients.
+backward.weights = {dtype = {"fp8_e4m3", "fp8_e5m2", "int8", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "int4"},
+    scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous"},
+    gate_up_order = {"interleaved"}, gate_up = {"separate"}, experts = {"separate"}}
+
+backward.rule = {"weights.dtype", function(s) return s.weight_grads == "none" or not codes.are(s) end,
+    "{weights.dtype} has no gradients: it needs weight_grads = none, here {weight_grads}"}
+
+-- Why products may not be of pairs, or nil.
+local function no_pairs(spec)
+    return codes.no_pairs(spec) or panel_plan.no_pairs(spec)
+end
+
 function backward.uses(isa, spec, props)
-    return dot.uses(isa, spec, props, panel_plan.no_pairs(spec))
+    return dot.uses(isa, spec, props, no_pairs(spec))
 end
 
 function backward.plan(plan, spec, shape, info)
-    dot.choose(plan, spec, info, panel_plan.no_pairs(spec))
-    local products = spec.weight_grads == "all" and panel_plan.both or panel_plan.forward
-    products(plan, spec, shape, info)
+    dot.choose(plan, spec, info, no_pairs(spec))
+    if spec.weight_grads == "all" then
+        panel_plan.both(plan, spec, shape, info)
+    else
+        panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and spec.checkpoint == "recompute" and codes.unit})
+    end
 end
 
 backward.params = dot.params
@@ -48,7 +65,7 @@ local function steps(spec)
         gradients = grads, bias_up = grads and spec.bias.gate_up, bias_down = grads and spec.bias.down,
         bias_up_value = spec.bias.gate_up and again, bias_down_value = spec.bias.down and post and not saved_down,
         add = spec.accumulate_grads,
-        gate_up = {stored.gate_up(spec)}, transposed = stored.of(spec).transposed,
+        gate_up = {stored.gate_up(spec)}, transposed = spec.weights.layout ~= "plain",
         interleaved = stored.of(spec).interleaved, separate = stored.of(spec).separate,
     }
 end
@@ -104,7 +121,7 @@ local function tiles(spec, plan, names, cfg)
     local width = plan.vectors * lanes
     local through = {scaled = has.post, affinity_sums = has.affinity_sums, apart = names.dots and has.again,
         step = has.interleaved and 2 or 1}
-    return plans.append(panels.tiles(names, cfg, plan), plans.list(
+    return plans.append(panels.tiles(names, cfg, plan), codes.tiles(names, cfg), plans.list(
         has.again and epilogue.bounded(cfg, through.step),
         not has.again and spec.block_size >= lanes and rows.column(cfg, io, "column", through.step * width, names.dots),
         names.dots and rows.words(cfg, io, "words"),
@@ -166,6 +183,7 @@ function backward.names(spec, plan, job)
             rows = has.transposed and {both, spec.H, one} or {spec.H, spec.I_TP, one}})
     end
     work.phases(names, has, spec)
+    codes.names(names, spec, plan)
     work.space(names, has)
     names.tiles = function()
         return tiles(spec, plan, names, cfg)

@@ -76,8 +76,7 @@ local function tiles(spec, plan, names, cfg)
     local has, io, out, lanes = names.has, dtype[spec.dtype], dtype[spec.output_dtype], cfg.isa.lanes
     local width, whole = plan.vectors * lanes, spec.H >= lanes
     local keeps = has.checkpoint_up and spec.block_size >= lanes
-    return plans.append(panels.tiles(names, cfg, plan), plans.list(
-        codes.tiles(names, cfg),
+    return plans.append(panels.tiles(names, cfg, plan), codes.tiles(names, cfg), plans.list(
         rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(math.max(spec.H, spec.I_TP) // plan.group),
             s_units = "STAGE", pitch = width, along = lanes, step = lanes * width}),
         names.dots and rows.words(cfg, io, "words"),
@@ -102,8 +101,8 @@ function by_rows.names(names, spec, plan, job, common)
     names.enters, names.transposes_whole, names.saves_runs = true, false, has.checkpoint_up and spec.block_size >= plan.isa.lanes
     panels.products(names, cfg, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
     names.splits = false
-    codes.names(names, spec, plan)
     phases_of(names, spec, has)
+    codes.names(names, spec, plan)
     space_of(names, has, common)
     names.tiles = function()
         return tiles(spec, plan, names, cfg)

@@ -48,7 +48,7 @@ end
 
 -- Adds the phases of a list, in order, without those that are false, and what follows of them.
 function phases.add(names, list)
-    local all, words, sums = {transposes = false}, {}, {}
+    local all, words, sums = {transposes = false, contiguous = false}, {}, {}
     for flag in pairs(flags) do
         all[flag] = false
     end
@@ -58,6 +58,7 @@ function phases.add(names, list)
             row.reads = row.reads or {words[#words]}
             words[#words + 1], all[#all + 1] = row.name, row
             all.transposes = all.transposes or row.layout == "n"
+            all.contiguous = all.contiguous or row.layout == "k"
             for flag, key in pairs(flags) do
                 all[flag] = all[flag] or row[key] ~= nil
             end

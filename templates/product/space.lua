@@ -31,6 +31,9 @@ function space.rows(names, list, has)
         add("after", ("const %s *"):format(names.io), nil, "the block after the next one, or NULL:")
         add("after_ld", "int64_t", nil, "rows so far apart")
     end
+    for _, row in ipairs(names.coded and names.coded.space or {}) do
+        list[#list + 1] = row
+    end
     if names.gradient and not names.staged then
         local panel = "ROW_PANELS * columns * WIDTH"
         if has.row then

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- coded.lua - the tile that makes numbers of rows of codes which share scales along the row, see formats.lua.
+-- coded.lua - the tile that makes numbers of rows of codes, see formats.lua, which share scales along the row or have one for each column.
 local formats = require "tiles.formats"
 local ir = require "ir"
 local quantise = require "tiles.quantise"
@@ -13,12 +13,12 @@ end
 
 -- Some rows of n units, as panels that are `pitch` elements apart, in f32 or in pairs of cfg.dtype; `over`, `back` and `s_over` lead
 -- from the end of a row to the next one, of codes, of panels and of scales; codes `ahead` are fetched. has: format (row of
--- formats.lua), scale (key of formats.scales), scale_c (its C type), run (codes that share one; nil: the row)
-function coded.rows(cfg, has)
+-- formats.lua), scale (key of formats.scales), scale_c (its C type), along (each column has one). run: codes that share one; nil: the row
+function coded.rows(cfg, name, has, run)
     local isa, lanes, group = cfg.isa, cfg.isa.lanes, cfg.product.group
     local depth, f = cfg.vectors * lanes * group, has.format
-    local unit, run, bits = coded.unit(has.run, depth), has.run, f.bits or 8
-    local p = ir.program(isa, cfg.prefix .. "decode", {("Rows of codes as n * %d numbers of each, in %s."):format(unit,
+    local unit, bits = coded.unit(run, depth), f.bits or 8
+    local p = ir.program(isa, cfg.prefix .. name, {("Rows of codes as n * %d numbers of each, in %s."):format(unit,
         group > 1 and "pairs" or "f32")})
     local to_dtype = group > 1 and cfg.dtype or nil
     local A = p:pointer("A", to_dtype and to_dtype.c or "float", "")
@@ -38,7 +38,9 @@ function coded.rows(cfg, has)
         for from = 0, unit - 1, 2 * lanes do
             local x = read("w_" .. from, function(i) return p:at(W, from * bits // 8 + i) end)
             for v = 0, 1 do
-                x[v] = p:op("mul", ("x_%d"):format(from + v * lanes), x[v], whole or scales[(from + v * lanes) // run])
+                local at = from + v * lanes
+                local by = has.along and p:op("load", "scale_" .. at, p:at(scale, at)) or whole or scales[at // run]
+                x[v] = p:op("mul", "x_" .. at, x[v], by)
             end
             local at = from % depth
             if to_dtype then
@@ -52,12 +54,12 @@ function coded.rows(cfg, has)
             end
         end
         p:advance(W, unit * bits // 8)
-        if run then
-            p:advance(scale, unit // run)
+        if run or has.along then
+            p:advance(scale, has.along and unit or unit // run)
         end
     end
     p:loop(rows, function()
-        local whole = not run and load_scale(p, "whole", p:at(scale, 0))
+        local whole = not run and not has.along and load_scale(p, "whole", p:at(scale, 0))
         p:loop(p:count_from("left", n), function() body(whole) end, "units")
         p:advance(W, over)
         p:advance(A, back)
