@@ -32,6 +32,15 @@ local function parameters(s)
     return append(tensors.router(s, s.router_bias), tensors.parameters(s))
 end
 
+-- Their gradients, of which the experts may have none.
+local function gradients(s)
+    local list = {}
+    for i, row in ipairs(tensors.router(s, s.router_bias)) do
+        list[i] = tensors.gradient(s, row)
+    end
+    return append(list, tensors.gradients(s, tensors.parameters(s)))
+end
+
 -- What a forward pass leaves for the backward pass.
 local function state(s, role)
     local dense = s.dispatch == "dense"
@@ -64,7 +73,7 @@ local function backward_args(s)
     return append(list, state(s, "in"), {
         {"output_hidden_states_grad", s.dtype, "in", "T", s.H, says = "gradient of output"},
         {"hidden_states_grad", s.dtype, "out", "T", s.H, says = "gradient of hidden_states, through the experts and through the router"},
-    }, tensors.gradients(s, all))
+    }, gradients(s))
 end
 
 function layer.args(s)
@@ -99,9 +108,11 @@ function layer.parts(s)
         return list
     end
     experts.checkpoint = s.checkpoint == "recompute" and "recompute" or "saved"
+    experts.weight_grads = s.weight_grads
     for _, part in ipairs{router, experts} do
         part.accumulate_grads, part.output_dtype, part.hidden_grad_dtype = s.accumulate_grads, s.output_dtype, "f32"
     end
+    experts.accumulate_grads = s.accumulate_grads and s.weight_grads == "all"
     return {{"experts", "moe_backward", experts, plan = "plan.experts"}, {"router", "router", router, plan = "plan.router"}}
 end
 
