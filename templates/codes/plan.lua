@@ -5,6 +5,7 @@ local formats = require "tiles.formats"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local stored = require "shared.stored"
+local words = require "codes.words"
 
 local codes = {}
 
@@ -73,7 +74,7 @@ function codes.names(names, spec, plan)
     names.weights_c, names.few, names.token_rows = "uint8_t", false, {}
     names.coded = {format = f, scale = format.scales, scale_c = c_types[format.scales], share = share, run = run, bits = format.bits,
         blocked = format.blocked, zero = f.zero or 0, interleaved = stored.of(spec).interleaved, along = scaled,
-        shared_columns = scaled and share == "static", tables = f.number and table.concat(formats.tables(plan.isa.lanes), ", ")}
+        shared_columns = scaled and share == "static", words = false, tables = f.number and table.concat(formats.tables(plan.isa.lanes), ", ")}
     choose_tiles(names, depth)
     if names.transposes then
         local unit, list = (names.coded.part or names.coded.whole).unit, names.constants
@@ -81,6 +82,15 @@ function codes.names(names, spec, plan)
         list[#list + 1] = {"IMAGE", plans.round_up(plan.slab, unit) + unit, "columns of codes that are decoded to be turned, at most"}
     end
     names.coded.space = space(names)
+    if words.are(spec) then
+        words.names(names, spec, format.bits, plan.isa.lanes)
+        plans.append(names.coded.space, words.space(names))
+        set.group = "%s * ((words_of(M.ld) + 7) / 8)"
+    end
+    -- Elements of an expert's tensor of codes, which has so many rows of ld elements: C.
+    function names.coded.elements(all, ld)
+        return ("%s * %s(%s)"):format(all, names.coded.words and "words_of" or "row_bytes", ld)
+    end
     -- Where the scales of an expert's matrix start, which has so many rows: C. member: of the matrix: "m->" or "matrix."
     function names.coded.scales(weights, expert, all, member)
         local tensor = "w->args->" .. weights:gsub("_weight$", "_scale")
@@ -91,12 +101,12 @@ function codes.names(names, spec, plan)
 end
 
 -- The tiles.
-function codes.tiles(names, cfg)
+function codes.tiles(names, cfg, spec)
     local c, list = names.coded, {}
     for _, tile in ipairs(c and plans.list(c.whole, c.part) or {}) do
         list[#list + 1] = coded.rows(cfg, tile.name, c, tile.run)
     end
-    return list
+    return plans.append(list, c and c.words and words.tiles(names, cfg, spec) or {})
 end
 
 return codes

@@ -11,6 +11,7 @@ local plans = require "shared.plans"
 local rows = require "tiles.rows"
 local space = require "product.space"
 local stored = require "shared.stored"
+local words = require "codes.words"
 
 local by_rows = {}
 
@@ -18,7 +19,7 @@ by_rows.keys = panel_plan.forward_keys
 
 -- Do the weights of a spec want it?
 function by_rows.takes(spec)
-    return stored.of(spec).transposed or spec.weights.layout == "contiguous"
+    return spec.weights.layout ~= "plain"
 end
 
 -- Why products may not be of pairs, or nil.
@@ -28,7 +29,7 @@ end
 
 -- What moe_forward takes of the key `weights`, see stored.lua.
 by_rows.weights = {dtype = {"f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2", "int8", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "int4"},
-    scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous"},
+    scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous", "nki"},
     gate_up_order = {"interleaved"}, gate_up = {"separate"}, experts = {"separate"}}
 
 by_rows.rule = {"norm", function(s) return s.norm == "none" or not by_rows.takes(s) end,
@@ -52,10 +53,10 @@ local function phases_of(names, spec, has)
     local interleaved = stored.of(spec).interleaved
     local weights, beside = stored.gate_up(spec)
     phases.add(names, {
-        {"GATHER", parts = ("HK / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"},
+        {"GATHER", parts = "HK / " .. names.gathered, run = "gather_part"},
         {"GATE_UP", rows = interleaved and "GATES * I" or "I", all = beside and "I" or "GATES * I", k = "H", weights = weights,
             layout = "k", gate = has.gate_apart and not beside and "I" or nil, beside = beside, by = {"w->X", words "HK"},
-            run = "hidden_rows"},
+            ordered = names.in_words, run = "hidden_rows"},
         {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = {floats "w->P", words "IK"}, run = "output_rows"},
     })
 end
@@ -75,15 +76,16 @@ end
 local function tiles(spec, plan, names, cfg)
     local has, io, out, lanes = names.has, dtype[spec.dtype], dtype[spec.output_dtype], cfg.isa.lanes
     local width, whole = plan.vectors * lanes, spec.H >= lanes
+    local apart = names.in_words and words.apart(plan) * width or width
     local keeps = has.checkpoint_up and spec.block_size >= lanes
-    return plans.append(panels.tiles(names, cfg, plan), codes.tiles(names, cfg), plans.list(
+    return plans.append(panels.tiles(names, cfg, plan), codes.tiles(names, cfg, spec), plans.list(
         rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(math.max(spec.H, spec.I_TP) // plan.group),
-            s_units = "STAGE", pitch = width, along = lanes, step = lanes * width}),
+            s_units = "STAGE", pitch = apart, along = lanes, step = lanes * apart}),
         names.dots and rows.words(cfg, io, "words"),
         has.affinity_on_x and rows.scale(cfg, "scale"),
         epilogue.hidden(cfg, spec, {checkpoint = has.checkpoint_up, bias = has.bias_up, scaled = has.affinity_on_p, step = has.step}),
         has.bias_down and epilogue.biased(cfg, has.bias_scaled),
-        keeps and rows.give_column(cfg, io, "give_column", has.step * width),
+        keeps and rows.give_column(cfg, io, "give_column", names.save_step * width),
         has.checkpoint_down and whole and rows.transpose(cfg, io, "transpose_down", lanes, "LANES"),
         whole and rows.scatter(cfg, "scatter", {scaled = has.affinity_in_finish}),
         whole and has.add and rows.scatter(cfg, "scatter_add", {scaled = has.affinity_in_finish, add = true}),
@@ -100,7 +102,9 @@ function by_rows.names(names, spec, plan, job, common)
     names.scattered = {scaled = has.affinity_in_finish, adds = has.add and "!apart(w)" or "0"}
     names.enters, names.transposes_whole, names.saves_runs = true, false, has.checkpoint_up and spec.block_size >= plan.isa.lanes
     panels.products(names, cfg, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
-    names.splits = false
+    names.splits, names.in_words = false, words.are(spec)
+    names.save_step = names.in_words and words.WORD or has.step
+    names.gathered = names.in_words and "(WORD * LANES)" or names.dots and "DEPTH" or "LANES"
     phases_of(names, spec, has)
     codes.names(names, spec, plan)
     space_of(names, has, common)

@@ -6,6 +6,8 @@ local types = schema.types
 
 local stored = {}
 
+local TILE <const>, LANES <const>, DEEP <const>, RUN <const> = 512, 4, 128, 8   -- of nki
+
 local enum, bool = types.enum, types.bool
 
 -- Element types of weights beside those of tokens: 8 and 4 bits, with scales.
@@ -108,6 +110,16 @@ function stored.rules(takes)
         "{weights.layout} is not for {weights.dtype}, whose codes share scales along the contraction: contiguous or nki")
     layout(function(w, _, scale) return scale == "block" and w.layout == "plain" end,
         "{weights.layout} has no scales of blocks; transposed has")
+    layout(function(w, format) return w.layout == "nki" and format and not format.blocked end,
+        "{weights.layout} is of MX formats, not of {weights.dtype}")
+    layout(function(w) return w.layout == "nki" and w.gate_up_order ~= "split" end,
+        "{weights.layout} has an order of its own, not weights.gate_up_order = {weights.gate_up_order}")
+    local function of_nki(key, by)
+        list[#list + 1] = {key, function(s) return s.weights.layout ~= "nki" or s[key] % by == 0 end,
+            ("{%s} is no multiple of %d, as weights.layout = nki needs"):format(key, by)}
+    end
+    of_nki("H", TILE)
+    of_nki("I_TP", LANES)
     list[#list + 1] = {"weights.group", function(s)
         return not s.weights.group or s.weights.dtype == "int4" and (s.weights.group == 32 or s.weights.group == 128)
     end, "{weights.group} is no group of {weights.dtype}: int4 has 32 or 128"}
@@ -116,7 +128,6 @@ end
 
 -- ---- tensors ----
 
-local TILE <const>, LANES <const>, DEEP <const>, RUN <const> = 512, 4, 128, 8   -- of nki
 local BLOCK <const> = 128   -- rows and columns that share a scale
 
 local function dtype_size(name)
