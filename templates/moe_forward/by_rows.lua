@@ -1,9 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- by_rows.lua - moe_forward with weights whose rows are contracted: they are broadcast as they lie, and tokens are columns of panels.
+local activations = require "codes.activations"
 local codes = require "codes.plan"
 local dtype = require "dtype"
 local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
+local micro = require "tiles.micro"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
 local phases = require "product.phases"
@@ -36,16 +38,16 @@ by_rows.rule = {"norm", function(s) return s.norm == "none" or not by_rows.takes
     "{norm} needs weights.layout = plain, here {weights.layout}"}
 
 function by_rows.plan(plan, spec, shape, info)
-    dot.choose(plan, spec, info, by_rows.no_pairs(spec))
+    dot.choose(plan, spec, info, by_rows.no_pairs(spec), activations.are(spec))
     panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and codes.unit})
 end
 
 function by_rows.constants(spec, plan)
     local depth = panels.depth(plan)
     return plans.append({
-        {"HK", plans.round_up(spec.H, depth), "rows of a panel over H, full panels of k"},
-        {"IK", plans.round_up(spec.I_TP, depth), "rows of a panel over I"},
-    }, panels.constants(plan, math.max(spec.H, spec.I_TP) // plan.group))
+        {"HK", plans.round_up(spec.H, activations.rows(spec, depth)), "rows of a panel over H, full panels of k"},
+        {"IK", plans.round_up(spec.I_TP, activations.rows(spec, depth)), "rows of a panel over I"},
+    }, panels.constants(plan, math.max(spec.H, spec.I_TP) // plan.group), activations.constants(spec))
 end
 
 local function phases_of(names, spec, has)
@@ -57,6 +59,7 @@ local function phases_of(names, spec, has)
         {"GATE_UP", rows = interleaved and "GATES * I" or "I", all = beside and "I" or "GATES * I", k = "H", weights = weights,
             layout = "k", gate = has.gate_apart and not beside and "I" or nil, beside = beside, by = {"w->X", words "HK"},
             ordered = names.in_words, run = "hidden_rows"},
+        names.rounds and {"ROUND", parts = "IK / MX_BLOCK", run = "round_part"},
         {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = {floats "w->P", words "IK"}, run = "output_rows"},
     })
 end
@@ -65,6 +68,7 @@ local function space_of(names, has, common)
     space.rows(names, plans.append(common, plans.list(
         {"X", "float", {names.words "HK"}, "hidden states" .. (names.dots and ", in pairs" or ""), of = "columns"},
         {"P", names.panel_c, {"IK"}, "act(gate) * up" .. (names.dots and ", in pairs" or ""), of = "columns"},
+        names.rounds and names.dots and {"hidden", "float", {"IK"}, "and before it is quantised", of = "columns"},
         has.gate_apart and {"G", "float", {"columns", "SLAB"}, "sums of the gate", own = true, shape = "[panels][SLAB][WIDTH]"},
         {"Y", "float", {"w->columns", "H"}, "what each row adds to the output", when = "apart(w)", shape = "[columns][H]"},
         {"at", "int64_t", {"columns"}, "row of a column, or -1", own = true},
@@ -76,14 +80,15 @@ end
 local function tiles(spec, plan, names, cfg)
     local has, io, out, lanes = names.has, dtype[spec.dtype], dtype[spec.output_dtype], cfg.isa.lanes
     local width, whole = plan.vectors * lanes, spec.H >= lanes
+    local hidden_cfg = names.rounds and setmetatable({product = micro.widened}, {__index = cfg}) or cfg   -- P is quantised from f32
     local apart = names.in_words and words.apart(plan) * width or width
     local keeps = has.checkpoint_up and spec.block_size >= lanes
-    return plans.append(panels.tiles(names, cfg, plan), codes.tiles(names, cfg, spec), plans.list(
+    return plans.append(panels.tiles(names, cfg, plan), codes.tiles(names, cfg, spec), activations.tiles(names, cfg, spec), plans.list(
         rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(math.max(spec.H, spec.I_TP) // plan.group),
             s_units = "STAGE", pitch = apart, along = lanes, step = lanes * apart}),
         names.dots and rows.words(cfg, io, "words"),
         has.affinity_on_x and rows.scale(cfg, "scale"),
-        epilogue.hidden(cfg, spec, {checkpoint = has.checkpoint_up, bias = has.bias_up, scaled = has.affinity_on_p, step = has.step}),
+        epilogue.hidden(hidden_cfg, spec, {checkpoint = has.checkpoint_up, bias = has.bias_up, scaled = has.affinity_on_p, step = has.step}),
         has.bias_down and epilogue.biased(cfg, has.bias_scaled),
         keeps and rows.give_column(cfg, io, "give_column", names.save_step * width),
         has.checkpoint_down and whole and rows.transpose(cfg, io, "transpose_down", lanes, "LANES"),
@@ -104,7 +109,9 @@ function by_rows.names(names, spec, plan, job, common)
     panels.products(names, cfg, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
     names.splits, names.in_words = false, words.are(spec)
     names.save_step = names.in_words and words.WORD or has.step
-    names.gathered = names.in_words and "(WORD * LANES)" or names.dots and "DEPTH" or "LANES"
+    names.rounds = activations.are(spec)
+    names.hidden = names.rounds and names.dots and "hidden" or "P"
+    names.gathered = names.rounds and not names.dots and not names.in_words and "MX_BLOCK" or names.in_words and "(WORD * LANES)" or names.dots and "DEPTH" or "LANES"
     phases_of(names, spec, has)
     codes.names(names, spec, plan)
     space_of(names, has, common)

@@ -3,6 +3,7 @@
 local dtype = require "dtype"
 local schema = require "schema"
 local activation = require "math.activation"
+local activations = require "codes.activations"
 local by_rows = require "moe_forward.by_rows"
 local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
@@ -41,7 +42,7 @@ local column_keys = {
 forward.plan_keys = keys.of_plans(column_keys, by_rows.keys)
 
 function forward.uses(isa, spec, props)
-    return dot.uses(isa, spec, props, by_rows.no_pairs(spec))
+    return dot.uses(isa, spec, props, by_rows.no_pairs(spec), activations.are(spec))
 end
 
 -- Rows of weights: how many are packed, and how many make a sum. step: rows that a tile takes at least

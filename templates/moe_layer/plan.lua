@@ -99,6 +99,7 @@ function layer.parts(s)
         {top_k = s.dispatch == "dense" and s.E or s.top_k, skip_token = true, affinity_dtype = "f32"})
     if not backward then
         experts.checkpoint = activations(s) and "save" or "none"
+        experts.quantize_activations, experts.scale_rule = s.quantize_activations, s.scale_rule
         local index = spec_of(s, {"E", "top_k", "block_size", "T"}, {skip_token = true})
         local list = {{"router", "router", router, plan = "plan.router"}, {"index", "moe_index", index},
             {"experts", "moe_forward", experts, plan = "plan.experts"}}

@@ -86,11 +86,12 @@ mx.words = {c = "float", words = true,
 
 -- Blocks down n vectors of columns: each is `runs` runs of `rows` rows, which are `ld` apart (ld_to: those at dst); `jump` leads from
 -- the end of a run to the next one, `next` from the last one to the next vector. again: src. what: of mx.elements, or words
--- has: ld, ld_to (or parameters); apart: dst has jumps of its own
+-- has: ld, ld_to (or parameters); apart: dst has jumps of its own; to: what dst holds, of mx.elements (none: the same)
 function mx.down(cfg, name, how, what, has)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Blocks down n vectors of columns, rounded to " .. how.name .. "."})
     p.hoists = 0
-    local dst, src, again = p:pointer("dst", what.c), p:pointer("src", "const " .. what.c), p:pointer("again", "const " .. what.c)
+    local to = has.to or what
+    local dst, src, again = p:pointer("dst", to.c), p:pointer("src", "const " .. what.c), p:pointer("again", "const " .. what.c)
     local n, runs, rows = p:integer("n"), p:integer("runs"), p:integer("rows")
     local ld = has.ld or p:integer("ld")
     local jump, over = p:integer("jump"), p:integer("next")
@@ -117,7 +118,7 @@ function mx.down(cfg, name, how, what, has)
                 for i = 1, #x do
                     x[i] = rounded(p, c, x[i], scale, inverse)
                 end
-                what.put(p, p:at(dst, 0), x)
+                to.put(p, p:at(dst, 0), x)
                 p:advance(again, ld)
                 p:advance(dst, ld_to)
             end, "rows")
