@@ -41,6 +41,11 @@ moegen_rt_status rt_quantiser_read(const moegen_rt_problem *p, struct rt_quantis
     return rt_fail(err, MOEGEN_RT_UNSUPPORTED, "the runtime has no format '%s'", name);
 }
 
+double rt_unsure(double x, double typical)
+{
+    return SLACK * (fabs(x) + typical);
+}
+
 double rt_typical(const double *x, int64_t n)
 {
     double squares = 0;
@@ -70,7 +75,7 @@ double rt_stored(const struct rt_quantiser *q, double x, double typical)
 {
     if (!q->on || q->stored == MOEGEN_RT_F32 || isnan(x))
         return x;
-    double d = SLACK * (fabs(x) + typical), v[3] = {x, x - d, x + d};
+    double d = rt_unsure(x, typical), v[3] = {x, x - d, x + d};
     round_to(q->stored, v, q->other ? 3 : 1, v);
     return q->other ? choose(v[0], v[1], v[2]) : v[0];
 }
@@ -109,7 +114,7 @@ static int exponent_of(double x)
 /* The exponent of a block's scale. */
 static int scale_of(const struct rt_quantiser *q, double peak, double unsure)
 {
-    double d = unsure > 0 ? SLACK * (peak + unsure) : 0;
+    double d = unsure > 0 ? rt_unsure(peak, unsure) : 0;
     int is = exponent_of(peak), low = exponent_of(peak - d), high = exponent_of(peak + d);
     int e = (q->other ? (low != is ? low : high) : is) - q->top;
     return peak == 0 || e < -127 ? -127 : e;
@@ -130,7 +135,7 @@ static void quantise_block(const struct rt_quantiser *q, double *x, int64_t n, d
     int ways = q->other && unsure > 0 ? 3 : 1;
     for (int w = 0; w < ways; w++) {
         for (int64_t i = 0; i < n; i++) {
-            double d = unsure > 0 ? SLACK * (fabs(x[i]) + unsure) : 0;
+            double d = unsure > 0 ? rt_unsure(x[i], unsure) : 0;
             double v = (w == 0 ? x[i] : w == 1 ? x[i] - d : x[i] + d) / scale;
             way[w][i] = fmin(fmax(v, -q->most), q->most);
         }

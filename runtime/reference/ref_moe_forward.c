@@ -68,7 +68,7 @@ static void first_product(struct pass *s, int64_t e, const int64_t *tokens, int6
         double a = m->pre ? affinity(s, tokens[r], e) : 1;
         for (int64_t h = 0; h < m->H; h++)
             s->x[r * m->H + h] *= a;
-        rt_online_row(&s->quantise_x, s->x + r * m->H);
+        rt_online_row(&s->quantise_x, s->x + r * m->H, m->pre);
     }
     memset(s->gu, 0, (size_t)(rows * columns) * sizeof *s->gu);
     rt_product(s->x, rows, m->H, weights, first, columns, s->gu, s->work);
@@ -113,7 +113,7 @@ static void second_product(struct pass *s, int64_t e, const int64_t *tokens, int
         double a = m->post_intermediate ? affinity(s, tokens[r], e) : 1;
         for (int64_t i = 0; i < m->I; i++)
             s->p[r * m->I + i] = a * (m->gated ? m->act->value(g[i]) * u[i] : m->act->value(g[i]));
-        rt_online_row(&s->quantise_p, s->p + r * m->I);
+        rt_online_row(&s->quantise_p, s->p + r * m->I, true);
     }
     memset(s->d, 0, (size_t)(rows * m->H) * sizeof *s->d);
     rt_product(s->p, rows, m->I, weights, first, m->H, s->d, s->work);
@@ -193,18 +193,6 @@ static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_want *want,
     return status;
 }
 
-/* A value between two codes may come out as either: about what a few of a million do to the sums
- * behind them. */
-static void add_noise(moegen_rt_problem *out)
-{
-    static const char *const names[] = {"output", "gate_up_activations_T", "down_activations"};
-    for (int i = 0; i < 3; i++) {
-        moegen_rt_tensor *t = moegen_rt_problem_tensor(out, names[i]);
-        if (t)
-            t->noise = 1e-3;
-    }
-}
-
 static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
 {
     int64_t H = s->m.H, I = s->m.I, columns = s->m.parts * I, wide = columns > H ? columns : H;
@@ -222,8 +210,10 @@ static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
     return ok ? MOEGEN_RT_OK : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
 }
 
-moegen_rt_status rt_compute_moe_forward(const moegen_rt_problem *p, const moegen_rt_want *want,
-                                        moegen_rt_problem *out, moegen_rt_error *err)
+/* other: operands between two numbers that they may be rounded to are rounded to the other side. */
+static moegen_rt_status compute_once(const moegen_rt_problem *p, const moegen_rt_want *want,
+                                     bool other, moegen_rt_problem *out, bool *quantised,
+                                     moegen_rt_error *err)
 {
     struct pass s = {0};
     moegen_rt_status status = rt_moe_read(p, &s.m, err);
@@ -233,14 +223,14 @@ moegen_rt_status rt_compute_moe_forward(const moegen_rt_problem *p, const moegen
         status = rt_online_read(p, &s.in.gate_up, &s.quantise_x, err);
     if (status == MOEGEN_RT_OK)
         status = rt_online_read(p, &s.in.down, &s.quantise_p, err);
+    *quantised = s.quantise_x.K != 0;
+    s.quantise_x.other = s.quantise_p.other = other;
     if (status == MOEGEN_RT_OK)
         status = rt_wanted(want, s.in.T, &s.wanted, err);
     if (status == MOEGEN_RT_OK)
         status = make_outputs(&s, want, out, err);
     if (status == MOEGEN_RT_OK)
         status = allocate(&s, err);
-    if (status == MOEGEN_RT_OK && s.quantise_x.K)
-        add_noise(out);
     for (int64_t b = 0; status == MOEGEN_RT_OK && b < s.in.run; b++) /* step 1 */
         status = block(&s, b, err);
     double *owned[] = {s.x, s.gu, s.p, s.d, s.bias, s.work, s.norm};
@@ -252,5 +242,21 @@ moegen_rt_status rt_compute_moe_forward(const moegen_rt_problem *p, const moegen
     free(s.slots);
     free(s.tokens);
     free(s.wanted);
+    return status;
+}
+
+moegen_rt_status rt_compute_moe_forward(const moegen_rt_problem *p, const moegen_rt_want *want,
+                                        moegen_rt_problem *out, moegen_rt_error *err)
+{
+    bool quantised;
+    moegen_rt_status status = compute_once(p, want, false, out, &quantised, err);
+    if (status != MOEGEN_RT_OK || !quantised)
+        return status;
+    moegen_rt_problem *moved = moegen_rt_problem_create();
+    status = moved ? compute_once(p, want, true, moved, &quantised, err)
+                   : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+    if (status == MOEGEN_RT_OK)
+        rt_set_noise(out, moved);
+    moegen_rt_problem_destroy(moved);
     return status;
 }

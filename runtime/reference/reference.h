@@ -118,16 +118,17 @@ struct rt_online {
     const struct rt_format *format;
     enum rt_rule rule;
     int64_t K;                       /* of a row; 0: it stays as it is */
+    bool other;                      /* see rt_online_row */
     struct rt_online_column *column; /* by the block that it is in */
-    double *room;
     uint8_t *codes;
 };
 /* How the spec has the operand of such weights quantised. To be freed with rt_online_free, also
  * after a failure. */
 moegen_rt_status rt_online_read(const moegen_rt_problem *p, const struct rt_weights *w,
                                 struct rt_online *q, moegen_rt_error *err);
-/* x[K], as it is after quantisation. */
-void rt_online_row(const struct rt_online *q, double *x);
+/* x[K], as it is after quantisation. computed: in f32 it may be on the other side of a number between
+ * two codes; with q->other, such elements become what they are there. */
+void rt_online_row(const struct rt_online *q, double *x, bool computed);
 void rt_online_free(struct rt_online *q);
 
 /* ---- moe.c: what the moe_ families share ---- */
@@ -243,6 +244,8 @@ struct rt_quantiser {
 };
 moegen_rt_status rt_quantiser_read(const moegen_rt_problem *p, struct rt_quantiser *q,
                                    moegen_rt_error *err);
+/* How far x may be from what a kernel computes in f32, the typical number being of that size. */
+double rt_unsure(double x, double typical);
 /* Root of the mean square of the numbers that are finite and not 0. */
 double rt_typical(const double *x, int64_t n);
 /* x [rows, n] as it enters a product along n, or down the rows: in `to`, or x if nothing is

@@ -231,7 +231,7 @@ void rt_weights_give(struct rt_weights *w)
 /* ---- operands that a kernel quantises on the way: rows of x and p, in the blocks that the weights
  * have along their contraction (SEMANTICS 1.2) ---- */
 
-enum { BLOCK = 32 }; /* of weights that have none */
+enum { BLOCK = 32 }; /* also that of weights which have none */
 
 struct rt_online_column {
     int64_t block, k;
@@ -258,9 +258,8 @@ moegen_rt_status rt_online_read(const moegen_rt_problem *p, const struct rt_weig
     q->rule = wide ? RT_WIDE : RT_OCP;
     q->K = w->K;
     q->column = malloc((size_t)w->K * sizeof *q->column);
-    q->room = malloc((size_t)w->K * sizeof *q->room);
-    q->codes = malloc((size_t)w->K);
-    if (!q->column || !q->room || !q->codes)
+    q->codes = malloc(BLOCK);
+    if (!q->column || !q->codes)
         return rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
     for (int64_t k = 0; k < w->K; k++)
         q->column[k] = (struct rt_online_column){blocks ? w->of[0].scale.row[k] : k / BLOCK, k};
@@ -268,26 +267,59 @@ moegen_rt_status rt_online_read(const moegen_rt_problem *p, const struct rt_weig
     return MOEGEN_RT_OK;
 }
 
-void rt_online_row(const struct rt_online *q, double *x)
+static double scale_of(const struct rt_online *q, double amax)
 {
-    const struct rt_format *f = q->format;
+    return q->format->scale->value(rt_format_scale_code(q->format, q->rule, amax, 1));
+}
+
+/* The numbers that the codes of x + way * what each may be off by have. */
+static void round_block(const struct rt_online *q, const double *x, int64_t n, double scale,
+                        double way, double typical, double *to)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = x[i] + (way != 0 ? way * rt_unsure(x[i], typical) : 0);
+    rt_format_encode(q->format, to, n, scale, 1, q->codes, 0);
+    rt_format_elements(q->format, q->codes, 0, n, to);
+    for (int64_t i = 0; i < n; i++)
+        to[i] *= scale;
+}
+
+static void quantise_block(const struct rt_online *q, const double *x, int64_t n, double typical,
+                           double *to)
+{
+    double amax = rt_format_amax(x, n, 1), scale = scale_of(q, amax), is[BLOCK], moved[BLOCK];
+    bool other = q->other && typical > 0 && isfinite(amax);
+    if (other) {
+        double d = rt_unsure(amax, typical), low = scale_of(q, amax > d ? amax - d : 0);
+        scale = low != scale ? low : scale_of(q, amax + d);
+    }
+    round_block(q, x, n, scale, 0, typical, is);
+    memcpy(to, is, (size_t)n * sizeof *to);
+    for (int way = -1; way <= 1 && other; way += 2) {
+        round_block(q, x, n, scale, way, typical, moved);
+        for (int64_t i = 0; i < n; i++)
+            if (moved[i] != is[i])
+                to[i] = moved[i];
+    }
+}
+
+void rt_online_row(const struct rt_online *q, double *x, bool computed)
+{
+    double typical = computed && q->other ? rt_typical(x, q->K) : 0;
     for (int64_t first = 0, end; first < q->K; first = end) {
+        double block[BLOCK], to[BLOCK];
         int64_t n = 0;
         for (end = first; end < q->K && q->column[end].block == q->column[first].block; end++)
-            q->room[n++] = x[q->column[end].k];
-        uint32_t code = rt_format_scale_code(f, q->rule, rt_format_amax(q->room, n, 1), 1);
-        double scale = f->scale->value(code);
-        rt_format_encode(f, q->room, n, scale, 1, q->codes, 0);
-        rt_format_elements(f, q->codes, 0, n, q->room);
+            block[n++] = x[q->column[end].k];
+        quantise_block(q, block, n, typical, to);
         for (int64_t i = 0; i < n; i++)
-            x[q->column[first + i].k] = q->room[i] * scale;
+            x[q->column[first + i].k] = to[i];
     }
 }
 
 void rt_online_free(struct rt_online *q)
 {
     free(q->column);
-    free(q->room);
     free(q->codes);
     *q = (struct rt_online){0};
 }
