@@ -179,9 +179,35 @@ static void on_the_way(enum layout layout, const struct format *f, bool wide)
         }
         CHECK(worst < 1e-12, "%s, token %d: off by %g", layouts[layout], t, worst);
     }
-    CHECK(moegen_rt_problem_tensor(out, "output")->noise > 0, "no noise is told");
     moegen_rt_problem_destroy(p);
     moegen_rt_problem_destroy(q);
+    moegen_rt_problem_destroy(out);
+}
+
+/* A number that f32 may round to either of two codes makes noise, others none: p is (1, x). */
+static void told(double x, bool noise)
+{
+    enum { H = 64, I = 32, ONE = 0x38, SCALE_ONE = 127 };
+    struct how w = {
+        .H = H, .I = I, .E = 1, .layout = CONTIGUOUS, .share = GROUP, .format = &formats[3]};
+    moegen_rt_problem *p = stored_problem(&w, "moe_forward",
+                                          "dtype f64 top_k 1 affinity.scale none activation relu "
+                                          "quantize_activations mxfp8");
+    const moegen_rt_tensor *t = moegen_rt_problem_tensor(p, "gate_up_proj_weight"),
+                           *s = moegen_rt_problem_tensor(p, "gate_up_proj_scale"),
+                           *hidden = moegen_rt_problem_tensor(p, "hidden_states");
+    double *row = hidden->data;
+    uint8_t *codes = t->data;
+    memset(hidden->data, 0, hidden->bytes);
+    memset(codes, 0, t->bytes);
+    memset(s->data, SCALE_ONE, s->bytes);
+    row[0] = 1;
+    row[1] = x - 1;
+    codes[0] = codes[H] = codes[H + 1] = ONE; /* 1, and the sum of both */
+    moegen_rt_problem *out = outputs(p, "moe_forward");
+    double is = moegen_rt_problem_tensor(out, "output")->noise;
+    CHECK(noise ? is > 1e-3 && is < 1 : is == 0, "p = %g makes noise of %g", x, is);
+    moegen_rt_problem_destroy(p);
     moegen_rt_problem_destroy(out);
 }
 
@@ -251,6 +277,9 @@ int main(void)
         on_the_way(NKI, &formats[3], wide);
         on_the_way(TRANSPOSED, NULL, wide);
     }
+    told(1.0625, true); /* in the middle of two codes */
+    told(1.125, false);
+    told(2, true); /* the largest, where exponents change */
     refused();
     other_dtypes();
     printf("%d complaints\n", failures);

@@ -126,8 +126,8 @@ struct rt_online {
  * after a failure. */
 moegen_rt_status rt_online_read(const moegen_rt_problem *p, const struct rt_weights *w,
                                 struct rt_online *q, moegen_rt_error *err);
-/* x[K], as it is after quantisation. computed: in f32 it may be on the other side of a number between
- * two codes; with q->other, such elements become what they are there. */
+/* x[K], as it is after quantisation. computed: in f32 it may be on the other side of a number
+ * between two codes; with q->other, such elements become what they are there. */
 void rt_online_row(const struct rt_online *q, double *x, bool computed);
 void rt_online_free(struct rt_online *q);
 

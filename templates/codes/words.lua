@@ -40,7 +40,8 @@ local kinds = {[8] = {c = "uint32_t", dtype = dtype.f32, joined = false}, [4] = 
 -- Adds the names of words. bits: of a code
 function words.names(names, spec, bits, lanes)
     local kind = kinds[bits]
-    names.coded.words = {c = kind.c, kind = kind, square = kind.joined and 2 * lanes or lanes, pitch = pitch(spec, bits) * WORD * bits // 32}
+    names.coded.words = {c = kind.c, kind = kind, square = kind.joined and 2 * lanes or lanes,
+        pitch = pitch(spec, bits) * WORD * bits // 32}
     plans.append(names.constants, {
         {"WORD", WORD, "codes of a word,"}, {"WORD_RUN", RUN, "elements along a contraction whose words lie side by side,"},
         {"WORD_SCALE", SCALE, "words that share a scale"}, {"WORDS", pitch(spec, bits), "words between columns that have become rows"},

@@ -13,7 +13,7 @@ local plans = require "shared.plans"
 local rows = require "tiles.rows"
 local space = require "product.space"
 local stored = require "shared.stored"
-local words = require "codes.words"
+local in_words = require "codes.words"
 
 local by_rows = {}
 
@@ -80,15 +80,16 @@ end
 local function tiles(spec, plan, names, cfg)
     local has, io, out, lanes = names.has, dtype[spec.dtype], dtype[spec.output_dtype], cfg.isa.lanes
     local width, whole = plan.vectors * lanes, spec.H >= lanes
-    local hidden_cfg = names.rounds and setmetatable({product = micro.widened}, {__index = cfg}) or cfg   -- P is quantised from f32
-    local apart = names.in_words and words.apart(plan) * width or width
+    local wide = names.rounds and setmetatable({product = micro.widened}, {__index = cfg}) or cfg   -- P is quantised from f32
+    local apart = names.in_words and in_words.apart(plan) * width or width
     local keeps = has.checkpoint_up and spec.block_size >= lanes
-    return plans.append(panels.tiles(names, cfg, plan), codes.tiles(names, cfg, spec), activations.tiles(names, cfg, spec), plans.list(
+    local products = plans.append(panels.tiles(names, cfg, plan), codes.tiles(names, cfg, spec), activations.tiles(names, cfg, spec))
+    return plans.append(products, plans.list(
         rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(math.max(spec.H, spec.I_TP) // plan.group),
             s_units = "STAGE", pitch = apart, along = lanes, step = lanes * apart}),
         names.dots and rows.words(cfg, io, "words"),
         has.affinity_on_x and rows.scale(cfg, "scale"),
-        epilogue.hidden(hidden_cfg, spec, {checkpoint = has.checkpoint_up, bias = has.bias_up, scaled = has.affinity_on_p, step = has.step}),
+        epilogue.hidden(wide, spec, {checkpoint = has.checkpoint_up, bias = has.bias_up, scaled = has.affinity_on_p, step = has.step}),
         has.bias_down and epilogue.biased(cfg, has.bias_scaled),
         keeps and rows.give_column(cfg, io, "give_column", names.save_step * width),
         has.checkpoint_down and whole and rows.transpose(cfg, io, "transpose_down", lanes, "LANES"),
@@ -96,6 +97,14 @@ local function tiles(spec, plan, names, cfg)
         whole and has.add and rows.scatter(cfg, "scatter_add", {scaled = has.affinity_in_finish, add = true}),
         whole and has.add and rows.move(cfg, "combine", {add = true}),
         whole and out.narrow and rows.move(cfg, "narrow_output", {to = out})))
+end
+
+-- Rows of panels that are gathered together: whole squares, and whole blocks if they are quantised. C
+local function gathered(names)
+    if names.in_words then
+        return "(WORD * LANES)"
+    end
+    return names.dots and "DEPTH" or names.rounds and "MX_BLOCK" or "LANES"
 end
 
 -- Adds to the names what products of rows need. common: of the workspace, what both ways keep
@@ -107,11 +116,11 @@ function by_rows.names(names, spec, plan, job, common)
     names.scattered = {scaled = has.affinity_in_finish, adds = has.add and "!apart(w)" or "0"}
     names.enters, names.transposes_whole, names.saves_runs = true, false, has.checkpoint_up and spec.block_size >= plan.isa.lanes
     panels.products(names, cfg, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
-    names.splits, names.in_words = false, words.are(spec)
-    names.save_step = names.in_words and words.WORD or has.step
+    names.splits, names.in_words = false, in_words.are(spec)
+    names.save_step = names.in_words and in_words.WORD or has.step
     names.rounds = activations.are(spec)
     names.hidden = names.rounds and names.dots and "hidden" or "P"
-    names.gathered = names.rounds and not names.dots and not names.in_words and "MX_BLOCK" or names.in_words and "(WORD * LANES)" or names.dots and "DEPTH" or "LANES"
+    names.gathered = gathered(names)
     phases_of(names, spec, has)
     codes.names(names, spec, plan)
     space_of(names, has, common)
