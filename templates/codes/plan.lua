@@ -75,7 +75,7 @@ function codes.names(names, spec, plan)
     names.coded = {format = f, scale = format.scales, scale_c = c_types[format.scales], share = share, run = run, bits = format.bits,
         blocked = format.blocked, zero = f.zero or 0, interleaved = stored.of(spec).interleaved, along = scaled,
         shared_columns = scaled and share == "static", words = false,
-        tables = f.number and table.concat(formats.tables(plan.isa.lanes), ", ")}
+        tables = f.number and table.concat(formats.tables(plan.isa.lanes, f), ", ")}
     choose_tiles(names, depth)
     if names.transposes then
         local unit, list = (names.coded.part or names.coded.whole).unit, names.constants

@@ -2,6 +2,7 @@
 -- plan.lua - the plan of grouped_gemm, and the names that its template's holes refer to.
 local dtype = require "dtype"
 local types = require("schema").types
+local along = require "product.along"
 local dot = require "product.dot"
 local gemm = require "tiles.gemm"
 local heights = require "tiles.heights"
@@ -42,6 +43,7 @@ local choose = {}
 function choose.forward(plan, spec, info)
     panel_plan.choose_block(plan, spec, info, dtype[spec.dtype].narrow and 128 or 64, spec.N, spec.K)
     panel_plan.choose_idle(plan, "lanes without a row: from here on turning the weights costs less, for few rows")
+    along.choose(plan, false)
     plan:choose("pass_rows", 1024, PASS)
 end
 
@@ -264,6 +266,7 @@ function grouped.names(spec, plan, job)
         names.staged = plan.staged
     elseif forward then
         panels.few(names, cfg, plan)
+        along.names(names, cfg, plan, spec.K)
     else
         in_place.names(names, cfg, plan, spec, {spec.N})
     end

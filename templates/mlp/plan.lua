@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - keys, arguments and plans of mlp_forward and mlp_backward, and the names that their templates' holes refer to.
+local along = require "product.along"
 local dtype = require "dtype"
 local back = require "tiles.back"
 local clamp = require "math.clamp"
@@ -139,6 +140,7 @@ local function names_of(spec, plan, job, totals, gives)
         quantised = quantised.is(spec),
         routed_rows = "w->args->S > 0 ? w->args->S : 0", transposes_whole = false, scalars = {plan.group == 1 and {io, "widen"} or false}}
     panels.products(names, cfg, plan, totals)
+    along.names(names, cfg, plan, math.max(spec.H, gates(spec) * spec.I_TP))
     if names.quantised then
         quantised.names(names, cfg, spec, plan.block_bytes ~= nil)
     end

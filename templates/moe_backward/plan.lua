@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - the plan of moe_backward, and the names that its template's holes refer to.
+local along = require "product.along"
 local dtype = require "dtype"
 local back = require "tiles.back"
 local codes = require "codes.plan"
@@ -176,6 +177,7 @@ function backward.names(spec, plan, job)
             plan.group > 1 and (has.bias_up or has.bias_down) and {io, "narrow"} or false},
     }
     panels.products(names, cfg, plan, totals)
+    along.names(names, cfg, plan, math.max(spec.H, gates * spec.I_TP))
     if has.gradients then
         local both, one = has.separate and spec.I_TP or gates * spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil
         panels.gradients(names, cfg, plan, out, {add = has.add,

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- by_rows.lua - moe_forward with weights whose rows are contracted: they are broadcast as they lie, and tokens are columns of panels.
 local activations = require "codes.activations"
+local along = require "product.along"
 local codes = require "codes.plan"
 local dtype = require "dtype"
 local dot = require "product.dot"
@@ -123,6 +124,7 @@ function by_rows.names(names, spec, plan, job, common)
     names.gathered = gathered(names)
     phases_of(names, spec, has)
     codes.names(names, spec, plan)
+    along.names(names, cfg, plan, math.max(spec.H, spec.I_TP))
     space_of(names, has, common)
     names.tiles = function()
         return tiles(spec, plan, names, cfg)

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- panel_plan.lua - plans of products in panels of tokens, and of gradients of weights: their keys, what is chosen, and limits.
+local along = require "product.along"
 local dtype = require "dtype"
 local limits = require "shared.limits"
 local panels = require "product.panels"
@@ -33,6 +34,7 @@ panel_plan.forward_keys = {
     {"few_rows", int(1, 4096), optional = true, doc = "of a slab for a single panel of tokens"},
     {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
     {"idle", int(1, 64), optional = true, doc = "lanes without a token from which on few tokens have tiles of their own"},
+    along.key,
     {"pass_rows", int(16, 65536), optional = true, doc = "tokens (of an expert) that are worked on together"},
 }
 
@@ -114,6 +116,7 @@ function panel_plan.forward(plan, spec, _, info, has)
         schema.complain(info, "plan.k_block", ("%d products are no multiple of %d, which are decoded together"):format(plan.k_block, unit))
     end
     panel_plan.choose_idle(plan, "lanes without a token: from here on turning the weights costs less, for few tokens")
+    along.choose(plan, unit ~= nil)
     plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace", {step = has.step})
 end
 

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- panels.lua - what families with products in panels of tokens share: constants, names and tiles that the fragments
 -- matrix.c.in and matrix_gradient.c.in refer to. Their plan: panel_plan.lua; the layout of a panel: matrix.lua.
+local along = require "product.along"
 local dtype = require "dtype"
 local heights = require "tiles.heights"
 local matrix = require "tiles.matrix"
@@ -218,7 +219,7 @@ function panels.product_tiles(names, cfg, plan)
         list[#list + 1] = matrix.by_token(cfg, m)
     end
     local lanes, width, dots = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes, cfg.product.group > 1
-    return plans.append(list, plans.list(
+    return plans.append(list, along.tiles(names, cfg), plans.list(
         names.few and rows.squares(cfg, "transpose_rows", {dtype = cfg.dtype, pairs = not dots, words = dots, pitch = width,
             step = (dots and lanes or names.square) * width}),
         names.few and names.transpose_sums == "transpose_sums" and rows.squares(cfg, "transpose_sums", {dtype = dtype.f32,

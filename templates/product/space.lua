@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- space.lua - what products keep in the workspace: rows of workspace.lua.
+local along = require "product.along"
 local workspace = require "shared.workspace"
 
 local space = {}
@@ -10,6 +11,7 @@ function space.rows(names, list, has)
     local function add(...)
         list[#list + 1] = {...}
         list[#list].own = true
+        return list[#list]
     end
     add("stage", "float", {"LANES", "STAGE"}, "rows on their way into panels")
     if names.splits then
@@ -30,6 +32,7 @@ function space.rows(names, list, has)
         add("pace", "int64_t", nil, "rows that a tile copies after each panel")
         add("after", ("const %s *"):format(names.io), nil, "the block after the next one, or NULL:")
         add("after_ld", "int64_t", nil, "rows so far apart")
+        along.space(names, add)
     end
     for _, row in ipairs(names.coded and names.coded.space or {}) do
         list[#list + 1] = row

@@ -10,7 +10,7 @@
 -- registers   vector registers that decoding takes at once, the result among them
 -- decode      (program, name, memory) -> f32 vector: every code's value / unit, exact, infinities and NaNs too
 -- number      of codes of 4 bits: (program, name, integer lanes whose low bits are a code, tables) -> f32 vector likewise
--- values      it reads tables.values; zero: a byte of codes of zero
+-- values      from so many lanes on it reads tables.values, of `numbers` (nil: E2M1, and with a sign); zero: a byte of codes of zero
 local dtype = require "dtype"
 
 local formats = {}
@@ -50,7 +50,7 @@ local rows = {
         end,
     },
     mxfp4 = {
-        bits = 4, c = "uint8_t", digits = 2, least = 0, zero = 0x00, values = true,
+        bits = 4, c = "uint8_t", digits = 2, least = 0, zero = 0x00, values = 8,
         number = function(p, name, x, tables)
             local value = p:op("lookup", name .. "_value", x, tables.values)
             if p.isa.lanes >= 16 then   -- with those that have a sign
@@ -61,8 +61,12 @@ local rows = {
         end,
     },
     int4 = {
-        bits = 4, c = "uint8_t", digits = 4, least = 0, zero = 0x88,
-        number = function(p, name, x)
+        bits = 4, c = "uint8_t", digits = 4, least = 0, zero = 0x88, values = 16,
+        numbers = {-8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0},
+        number = function(p, name, x, tables)
+            if p.isa.lanes >= 16 then
+                return p:op("lookup", name .. "_value", x, tables.values)
+            end
             local code = p:op("bit_and", name .. "_code", x, p:const("nibble", 0xf))
             return p:op("to_float", name .. "_value", p:op("int_add", name .. "_less", code, p:const("minus_8", -8 & 0xffffffff)))
         end,
@@ -77,9 +81,9 @@ end
 
 formats.rows = rows
 
--- The tables of decoding, for tiles: vectors, as words. Bytes are spread over two vectors of lanes, each one twice, and every other lane
+-- The tables of decoding codes of the row f, for tiles: vectors, as words. Bytes are spread over two vectors of lanes, each one twice, and every other lane
 -- is shifted to the high code.
-function formats.tables(lanes)
+function formats.tables(lanes, f)
     local list = {}
     for i = 0, 2 * lanes - 1 do
         list[#list + 1] = i // 2
@@ -88,10 +92,14 @@ function formats.tables(lanes)
         list[#list + 1] = i % 2 * 4
     end
     for i = 0, lanes - 1 do
-        local bits = string.unpack("<I4", string.pack("<f", E2M1[i % 8 + 1]))
-        list[#list + 1] = bits | (i >= 8 and 1 << 31 or 0)
+        local bits = string.unpack("<I4", string.pack("<f", f.numbers and f.numbers[i + 1] or E2M1[i % 8 + 1]))
+        list[#list + 1] = bits | (i >= 8 and not f.numbers and 1 << 31 or 0)
     end
     return list
+end
+
+function formats.reads_values(f, lanes)
+    return f.values ~= nil and lanes >= f.values
 end
 
 -- Two f32 vectors of neighbours of the row f: `at` gives places, bytes from the first code on; tables: pointer, or nil.
@@ -112,7 +120,7 @@ function formats.pairs(p, f, tables)
     local function vector(name, i)
         return p:op("load", name, p:at(tables, i * lanes))
     end
-    local t = {[0] = vector("spread_0", 0), vector("spread_1", 1), shift = vector("shift", 2), values = f.values and vector("values", 3)}
+    local t = {[0] = vector("spread_0", 0), vector("spread_1", 1), shift = vector("shift", 2), values = formats.reads_values(f, lanes) and vector("values", 3)}
     return function(name, at)
         local bytes, x = p:op("load_u8", name .. "_codes", at(0)), {}
         for v = 0, 1 do
@@ -137,6 +145,21 @@ formats.scales = {
         local bits = p:op("shr", name .. "_byte", p:op("bcast_u8", name .. "_bytes", mem), 1)
         local x = p:op("bit_and", name .. "_exponent", bits, p:const("exponent", 0x7f800000))
         x = p:op("max", name .. "_power", x, p:const("least_scale", 0x00400000))
+        return p:op("add", name, x, p:op("sub", name .. "_nothing", x, x))
+    end,
+}
+
+-- Scales as a vector: (program, name, memory).
+formats.scale_rows = {
+    f32 = function(p, name, mem)
+        return p:op("load", name, mem)
+    end,
+    bf16 = function(p, name, mem)
+        return p:op("shl", name, p:op("load_u16", name .. "_bits", mem), 16)
+    end,
+    u8 = function(p, name, mem)
+        local x = p:op("shl", name .. "_power", p:op("load_u8", name .. "_byte", mem), 23)
+        x = p:op("max", name .. "_least", x, p:const("least_scale", 0x00400000))
         return p:op("add", name, x, p:op("sub", name .. "_nothing", x, x))
     end,
 }

@@ -115,6 +115,8 @@ local function transposed(p, row, column)
     end
 end
 
+rows.transposed = transposed
+
 -- A square of lanes x lanes: column c of S (rows `width` apart) becomes the run T[c * pitch ..], in dtype dt.
 -- units: of T, see coordinate.lua
 function rows.transpose(cfg, dt, name, pitch, units)

@@ -1,0 +1,88 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- along.lua - products of few tokens in which K lies in lanes: their plan, names and what they keep. The tiles: tiles/along.lua.
+local dtype = require "dtype"
+local formats = require "tiles.formats"
+local limits = require "shared.limits"
+local plans = require "shared.plans"
+local rows = require "tiles.rows"
+local schema = require "schema"
+local tiles = require "tiles.along"
+
+local along = {}
+
+along.key = {"along", schema.types.int(0, 64), optional = true,
+    doc = "tokens (of an expert) up to which products with rows of weights have K in lanes; 0: never"}
+
+-- has: coded, codes are multiplied
+function along.choose(plan, coded)
+    local lanes = plan.isa.lanes
+    plan:choose("along", coded and lanes or 2 * lanes, coded and "tokens: codes are decoded in lanes, once for some tokens"
+        or "tokens: weights are multiplied where they lie, no lane is idle", limits.useful(64, "tokens of few"))
+end
+
+-- Adds the names; deep: elements of the longest contraction of rows.
+function along.names(names, cfg, plan, deep)
+    local coded = names.coded
+    names.along = false
+    if not plan.along or plan.along == 0 or coded and not formats.scale_rows[coded.scale] then
+        return
+    end
+    local lanes = cfg.isa.lanes
+    local unit, slots = tiles.unit(cfg, coded), plans.round_up(plan.along, lanes)
+    local words = plans.round_up(deep, unit.elements) // unit.elements * unit.words
+    local height, tokens = tiles.shape(cfg, coded)
+    local scales = coded and plans.round_up(math.max(coded.run and (deep + coded.run - 1) // coded.run or 1,
+        (deep + unit.elements - 1) // unit.elements), lanes) + lanes
+    names.along = {unit = unit, rows = height, tokens = tokens, line = plans.odd_lines(words), pitch = scales, coded = coded,
+        c = coded and "uint8_t" or names.io, scales = tiles.scales(cfg, coded), tables = coded and table.concat(tiles.tables(cfg, coded), ", ")}
+    -- arguments for all rows but the first, C
+    function names.along.others(form)
+        local list = {}
+        for r = 1, height - 1 do
+            list[r] = form:format(r)
+        end
+        return table.concat(list)
+    end
+    plans.append(names.constants, plans.list(
+        {"ALONG", plan.along, "tokens for which K lies in lanes,"},
+        {"ALONG_SLOTS", slots, "as whole vectors;"},
+        {"ALONG_ROWS", height, "rows of a tile,"},
+        {"ALONG_TOKENS", tokens, "and its tokens at most;"},
+        {"LINE", names.along.line, "words between tokens' rows: an odd number of cache lines"},
+        coded and {"ALONG_SCALES", scales, "between rows of scales"}))
+end
+
+-- What it keeps: rows of workspace.lua.
+function along.space(names, add)
+    local also = names.phases.also
+    if not names.along then
+        return
+    end
+    add("lines", "float", {also and "2 * ALONG_SLOTS" or "ALONG_SLOTS", "LINE"}, "tokens as rows,")
+    for _, which in ipairs(also and {"", "_last"} or {""}) do
+        add("lines_of" .. which, "const float *", nil, "of these panels").starts = "0"
+        add("lines_in" .. which, "int64_t", nil, "of this segment").starts = "-1"
+    end
+    add("parts", "float", {"ALONG_SLOTS", "LANES", "LANES"}, "sums in lanes of a vector of rows")
+    add("sums", "float", {"ALONG_SLOTS", "SLAB"}, "of tokens")
+    if names.along.coded then
+        add("scales", "float", {"ALONG_ROWS", "ALONG_SCALES"}, "of the rows at work")
+    end
+end
+
+function along.tiles(names, cfg)
+    local has, lanes, list = names.along, cfg.isa.lanes, {}
+    if not has then
+        return list
+    end
+    local width = cfg.vectors * lanes
+    for tokens = 1, has.tokens do
+        list[tokens] = tiles.tile(cfg, tokens, has)
+    end
+    return plans.append(list, plans.list(
+        tiles.lines(cfg, has), tiles.fold(cfg), has.coded and tiles.scale_row(cfg, has.coded),
+        rows.squares(cfg, "turn", {dtype = dtype.f32, stride = cfg.slab, s_units = "SLAB", pitch = width,
+            step = lanes * width, along = lanes})))
+end
+
+return along

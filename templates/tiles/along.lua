@@ -1,0 +1,292 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- along.lua - tiles of products of few tokens in which K lies in lanes: weights are read once where they lie, in memory's order, and
+-- sums are added up across lanes in the end.
+--
+-- Tokens are rows, [LINE] words of each, zeros past K. A unit is what tiles take of a row of weights at a time: as many vectors of
+-- words as become of a vector of memory, or two of codes. Where a lane of memory has `run` neighbours, vector i of its unit holds
+-- element i of each lane, and so do the tokens' rows. The unit that K ends in is multiplied from a copy, with zeros.
+--
+-- along(tokens)    parts[token][row][LANES] += W * X over n units, for along.rows() rows
+-- fold             sums[token][row] += the lanes of parts, for a vector of rows
+-- lines            panels of tokens as rows
+-- scale_row        scales of a row of codes, in f32
+local formats = require "tiles.formats"
+local ir = require "ir"
+local quantise = require "tiles.quantise"
+local rows = require "tiles.rows"
+
+local along = {}
+
+-- What tiles take at a time. elements: of K; run: see above; vectors: of words; wide: elements of the type that W points to
+function along.unit(cfg, coded)
+    local lanes = cfg.isa.lanes
+    local function unit(run, vectors, wide)
+        return {elements = lanes * vectors, run = run, vectors = vectors, wide = wide, words = lanes * vectors}
+    end
+    if coded and coded.bits == 4 then
+        return unit(8, 8, 4 * lanes)
+    elseif coded then
+        return unit(1, 2, 2 * lanes)
+    elseif cfg.product.group > 1 then
+        local words = unit(1, 1, cfg.product.group * lanes)
+        words.elements = words.wide
+        return words
+    end
+    local run = quantise.per_lane(cfg.dtype)
+    return unit(run, run, run * lanes)
+end
+
+-- Rows of a tile, and its tokens at most: sums, vectors of each row and of a token are in registers, of codes sums of a unit too.
+function along.shape(cfg, coded)
+    local registers = cfg.isa.registers.v
+    local height = registers // 8
+    if coded then
+        return height, height
+    end
+    return height, (registers - height * along.unit(cfg).vectors - 2) // height
+end
+
+-- Scales of a unit, if a run of a row shares one: tiles have one for each at least.
+function along.scales(cfg, coded)
+    return coded and coded.run and math.max(1, along.unit(cfg, coded).elements // coded.run)
+end
+
+-- Tables of tiles for codes: which scale a lane has, and what codes of 4 bits are.
+function along.tables(cfg, coded)
+    local lanes, list = cfg.isa.lanes, formats.tables(cfg.isa.lanes, coded.format)
+    local each = lanes // (along.scales(cfg, coded) or 1)
+    local out = {}
+    for l = 0, lanes - 1 do
+        out[l + 1] = l // each
+    end
+    return table.move(list, 3 * lanes + 1, 4 * lanes, lanes + 1, out)
+end
+
+-- f(row, place) -> vectors of a unit of weights, one by one
+local function of_numbers(p, cfg)
+    local split = quantise.split(p, cfg.dtype)
+    return function(r, at)
+        local name = "w_" .. r
+        if cfg.product.group > 1 then
+            return {p:op("load_bits", name, at(0))}
+        elseif quantise.per_lane(cfg.dtype) > 1 then
+            return {split(name, p:op("load_bits", name .. "_pairs", at(0)))}
+        end
+        return {quantise.load(p, cfg.dtype, name, at(0))}
+    end
+end
+
+-- acc += W * X over a unit of numbers.
+local function number_step(p, cfg, t, read)
+    local lanes, w = cfg.isa.lanes, {}
+    for r = 0, t.rows - 1 do
+        p:op("prefetch_1", t.near(r))
+        w[r] = read(r, function(i) return t.at(r, i) end)
+    end
+    for i = 1, t.unit.vectors do
+        for token = 0, t.tokens - 1 do
+            local x = p:op("load", ("x_%d_%d"):format(token, i), p:at(t.X, token * t.line + (i - 1) * lanes))
+            for r = 0, t.rows - 1 do
+                p:op(cfg.product.multiply, t.acc[r][token], w[r][i], x)
+            end
+        end
+    end
+end
+
+-- Vectors of a unit of codes of a row: f(row, i, before) -> vector; before: of i - 1
+local function of_codes(p, cfg, t, f, tables)
+    local lanes = cfg.isa.lanes
+    if f.number then
+        local values = {values = formats.reads_values(f, lanes) and p:op("load", "values", p:at(tables, lanes))}
+        local raw
+        return function(r, i)
+            raw = i == 0 and p:op("load_bits", "codes_" .. r, t.at(r, 0)) or p:op("shr", ("codes_%d_%d"):format(r, i), raw, 4)
+            return f.number(p, ("w_%d_%d"):format(r, i), raw, values)
+        end
+    end
+    local read, pair = formats.pairs(p, f), nil
+    return function(r, i)
+        pair = i == 0 and read("w_" .. r, function(k) return t.at(r, k) end) or pair
+        return pair[i]
+    end
+end
+
+-- The same of codes: sums of a unit are scaled, if scales are of runs.
+local function code_step(p, cfg, t, read, scale)
+    local lanes = cfg.isa.lanes
+    for r = 0, t.rows - 1 do
+        local sum = {}
+        p:op("prefetch_1", t.near(r))
+        for i = 0, t.unit.vectors - 1 do
+            local w = read(r, i)
+            for token = 0, t.tokens - 1 do
+                local x = p:op("load", ("x_%d_%d_%d"):format(r, token, i), p:at(t.X, token * t.line + i * lanes))
+                if not scale then
+                    p:op("fma", t.acc[r][token], w, x)
+                elseif i == 0 then
+                    sum[token] = p:op("mul", ("sum_%d_%d"):format(r, token), w, x)
+                else
+                    p:op("fma", sum[token], w, x)
+                end
+            end
+        end
+        local factor = scale and scale(r)
+        for token = 0, scale and t.tokens - 1 or -1 do
+            p:op("fma", t.acc[r][token], factor, sum[token])
+        end
+    end
+end
+
+-- The tile for so many tokens. has: line (words of a token's row), coded (see codes/plan.lua) and pitch (of scales, f32), or nil.
+-- Fetches at `near` what comes later: `step` elements on after each unit; other rows are ld, ld_2, .. further on.
+function along.tile(cfg, tokens, has)
+    local lanes, coded, unit = cfg.isa.lanes, has.coded, along.unit(cfg, has.coded)
+    local p = ir.program(cfg.isa, ("%salong_%d"):format(cfg.prefix, tokens),
+        {("parts[%d tokens][rows] += W * X over n units, K in lanes; fetches weights at `near`."):format(tokens)})
+    local t = {tokens = tokens, rows = along.shape(cfg, coded), unit = unit, line = has.line, acc = {}}
+    local parts, W = p:pointer("parts", "float"), nil
+    t.X = p:pointer("X", "const float", "LINE LANES")
+    local c = coded and "const uint8_t" or "const " .. cfg.dtype.c
+    W = p:pointer("W", c)
+    local near, step, n, ld = p:pointer("near", c), p:integer("step"), p:integer("n"), {}
+    for r = 1, t.rows - 1 do
+        ld[r] = p:integer(r == 1 and "ld" or "ld_" .. r)
+    end
+    t.near = function(r) return p:at(near, 0, ld[r]) end
+    t.at = function(r, i) return p:at(W, i, ld[r]) end
+    local scales, tables = coded and p:pointer("scales", "const float"), coded and p:pointer("tables", "const float")
+    local each, read, scale = along.scales(cfg, coded), nil, nil
+    if coded then
+        read = of_codes(p, cfg, t, coded.format, tables)
+        local spread = each and each > 1 and p:op("load", "spread", p:at(tables, 0))
+        scale = each and function(r)
+            local at = p:at(scales, r * has.pitch)
+            return spread and p:op("lookup", "scale_" .. r, spread, p:op("load", "scales_" .. r, at)) or p:op("bcast", "scale_" .. r, at)
+        end
+    else
+        read = of_numbers(p, cfg)
+    end
+    for r = 0, t.rows - 1 do
+        t.acc[r] = {}
+        for token = 0, tokens - 1 do
+            t.acc[r][token] = p:op("zero", ("acc_%d_%d"):format(r, token))
+        end
+    end
+    p:loop(n, function()
+        if coded then
+            code_step(p, cfg, t, read, scale)
+        else
+            number_step(p, cfg, t, read)
+        end
+        p:advance(W, unit.wide)
+        p:advance(near, step)
+        p:advance(t.X, unit.words)
+        if each then
+            p:advance(scales, each)
+        end
+    end, "units of K")
+    for token = 0, tokens - 1 do
+        for r = 0, t.rows - 1 do
+            local at, name = p:at(parts, (token * lanes + r) * lanes), ("_%d_%d"):format(r, token)
+            local before = p:op("load", "before" .. name, at)
+            if coded and not each then
+                local factor = p:op("bcast", "scale" .. name, p:at(scales, r * has.pitch))
+                p:op("fma", before, factor, t.acc[r][token])
+                p:op("store", at, before)
+            else
+                p:op("store", at, p:op("add", "part" .. name, before, t.acc[r][token]))
+            end
+        end
+    end
+    return p
+end
+
+-- The sums of the lanes of each of LANES vectors, get(i), as a vector.
+local function folded(p, get)
+    local function pair(name, even, odd, a, b)
+        return p:op("add", name, p:op(even, name .. "_" .. even, a, b), p:op(odd, name .. "_" .. odd, a, b))
+    end
+    local function fold(first, n)
+        if n == 1 then
+            return get(first)
+        end
+        local a, b, name = fold(first, n // 2), fold(first + n // 2, n // 2), ("sum_%d_%d"):format(first, n)
+        if n == 2 then
+            return pair(name, "unpack_low", "unpack_high", a, b)
+        elseif n == 4 then
+            return pair(name, "halves_low", "halves_high", a, b)
+        end
+        return pair(name, "groups_even", "groups_odd", a, b)
+    end
+    return fold(0, p.isa.lanes)
+end
+
+function along.fold(cfg)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "fold", {"sums[n tokens][LANES rows] += lanes of parts."})
+    local sums, parts, n = p:pointer("sums", "float", "SLAB LANES"), p:pointer("parts", "const float"), p:integer("n")
+    p:loop(n, function()
+        local x = folded(p, function(i) return p:op("load", "part_" .. i, p:at(parts, i * lanes)) end)
+        p:op("store", p:at(sums, 0), p:op("add", "sum", x, p:op("load", "before", p:at(sums, 0))))
+        p:advance(sums, cfg.slab)
+        p:advance(parts, lanes * lanes)
+    end, "tokens")
+    return p
+end
+
+-- n units of LANES columns of a panel, as words of their rows; of pairs that codes are multiplied by, both elements in f32.
+function along.lines(cfg, has)
+    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+    local unit, splits = along.unit(cfg, has.coded), has.coded and cfg.product.group > 1
+    local p = ir.program(cfg.isa, cfg.prefix .. "lines", {("n * %d rows of columns of a panel, as rows."):format(unit.elements)})
+    local T, S, n = p:pointer("T", "float", "LINE LANES"), p:pointer("S", "const float", "WIDTH LANES"), p:integer("n")
+    local split = splits and quantise.split(p, cfg.dtype)
+    local in_turn = splits and unit.run == 1   -- pairs become neighbours again
+    local apart = splits and unit.run > 1 and unit.run // 2 or unit.run
+    local function word(i)
+        return in_turn and i // 4 * 2 + i % 2 + (i % 4 >= 2 and lanes // 2 or 0) or i * apart
+    end
+    local function square()
+        rows.transposed(p, function(i)
+            return p:op("load", "row_" .. i, p:at(S, word(i) * width))
+        end, function(c, x)
+            if not splits then
+                return p:op("store", p:at(T, c * has.line), x)
+            end
+            local low, high = split("x_" .. c, x)
+            if in_turn then
+                low, high = p:op("unpack_low", "x_low_" .. c, low, high), p:op("unpack_high", "x_up_" .. c, low, high)
+            end
+            p:op("store", p:at(T, c * has.line), low)
+            p:op("store", p:at(T, c * has.line + lanes), high)
+        end)
+    end
+    local squares = unit.vectors // (splits and 2 or 1)
+    local next_square = unit.run > 1 and width or lanes * width
+    p:loop(n, function()
+        p:loop(p:count_from("left", squares), function()
+            square()
+            p:advance(S, next_square)
+            p:advance(T, splits and 2 * lanes or lanes)
+        end, "squares")
+        if unit.run > 1 then
+            p:advance(S, squares * (lanes - 1) * width)
+        end
+    end, "units of K")
+    return p
+end
+
+-- n vectors of scales, in f32.
+function along.scale_row(cfg, coded)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "scale_row", {"Scales, n vectors of them."})
+    local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const " .. coded.scale_c), p:integer("n")
+    p:loop(n, function()
+        p:op("store", p:at(dst, 0), formats.scale_rows[coded.scale](p, "x", p:at(src, 0)))
+        p:advance(dst, lanes)
+        p:advance(src, lanes)
+    end, "vectors")
+    return p
+end
+
+return along
