@@ -31,10 +31,10 @@ function along.names(names, cfg, plan, deep)
     local unit, slots = tiles.unit(cfg, coded), plans.round_up(plan.along, lanes)
     local words = plans.round_up(deep, unit.elements) // unit.elements * unit.words
     local height, tokens = tiles.shape(cfg, coded)
-    local scales = coded and plans.round_up(math.max(coded.run and (deep + coded.run - 1) // coded.run or 1,
+    local room = coded and plans.round_up(math.max(coded.run and (deep + coded.run - 1) // coded.run or 1,
         (deep + unit.elements - 1) // unit.elements), lanes) + lanes
-    names.along = {unit = unit, rows = height, tokens = tokens, line = plans.odd_lines(words), pitch = scales, coded = coded,
-        c = coded and "uint8_t" or names.io, scales = tiles.scales(cfg, coded), tables = coded and table.concat(tiles.tables(cfg, coded), ", ")}
+    names.along = {unit = unit, rows = height, tokens = tokens, line = plans.odd_lines(words), pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1), coded = coded,
+        c = coded and "uint8_t" or names.io, scales = tiles.scales(cfg, coded), tables = coded and coded.format.number and table.concat(tiles.tables(cfg, coded), ", ")}
     -- arguments for all rows but the first, C
     function names.along.others(form)
         local list = {}
@@ -49,7 +49,7 @@ function along.names(names, cfg, plan, deep)
         {"ALONG_ROWS", height, "rows of a tile,"},
         {"ALONG_TOKENS", tokens, "and its tokens at most;"},
         {"LINE", names.along.line, "words between tokens' rows: an odd number of cache lines"},
-        coded and {"ALONG_SCALES", scales, "between rows of scales"}))
+        coded and {"ALONG_SCALES", room, "between rows of scales"}))
 end
 
 -- What it keeps: rows of workspace.lua.
@@ -66,7 +66,7 @@ function along.space(names, add)
     add("parts", "float", {"ALONG_SLOTS", "LANES", "LANES"}, "sums in lanes of a vector of rows")
     add("sums", "float", {"ALONG_SLOTS", "SLAB"}, "of tokens")
     if names.along.coded then
-        add("scales", "float", {"ALONG_ROWS", "ALONG_SCALES"}, "of the rows at work")
+        add("scales", "float", {"LANES", "ALONG_SCALES"}, "of the rows at work")
     end
 end
 
@@ -80,7 +80,7 @@ function along.tiles(names, cfg)
         list[tokens] = tiles.tile(cfg, tokens, has)
     end
     return plans.append(list, plans.list(
-        tiles.lines(cfg, has), tiles.fold(cfg), has.coded and tiles.scale_row(cfg, has.coded),
+        tiles.lines(cfg, has), tiles.fold(cfg), has.coded and has.coded.share == "group" and tiles.scale_rows(cfg, has.coded),
         rows.squares(cfg, "turn", {dtype = dtype.f32, stride = cfg.slab, s_units = "SLAB", pitch = width,
             step = lanes * width, along = lanes})))
 end

@@ -6,12 +6,13 @@
 -- words as become of a vector of memory, or two of codes. Where a lane of memory has `run` neighbours, vector i of its unit holds
 -- element i of each lane, and so do the tokens' rows. The unit that K ends in is multiplied from a copy, with zeros.
 --
--- along(tokens)    parts[token][row][LANES] += W * X over n units, for along.rows() rows
+-- along(tokens)    parts[token][row][LANES] += W * X over n units, for groups of rows
 -- fold             sums[token][row] += the lanes of parts, for a vector of rows
 -- lines            panels of tokens as rows
--- scale_row        scales of a row of codes, in f32
+-- scale_rows       scales of rows of codes, in f32
 local formats = require "tiles.formats"
 local ir = require "ir"
+local micro = require "tiles.micro"
 local quantise = require "tiles.quantise"
 local rows = require "tiles.rows"
 
@@ -26,7 +27,7 @@ function along.unit(cfg, coded)
     if coded and coded.bits == 4 then
         return unit(8, 8, 4 * lanes)
     elseif coded then
-        return unit(1, 2, 2 * lanes)
+        return unit(1, 32 // lanes, 32)
     elseif cfg.product.group > 1 then
         local words = unit(1, 1, cfg.product.group * lanes)
         words.elements = words.wide
@@ -39,10 +40,10 @@ end
 -- Rows of a tile, and its tokens at most: sums, vectors of each row and of a token are in registers, of codes sums of a unit too.
 function along.shape(cfg, coded)
     local registers = cfg.isa.registers.v
-    local height = registers // 8
     if coded then
-        return height, height
+        return 2, registers // 8 * 3 // 2 - 1
     end
+    local height = registers // 8
     return height, (registers - height * along.unit(cfg).vectors - 2) // height
 end
 
@@ -106,8 +107,8 @@ local function of_codes(p, cfg, t, f, tables)
     end
     local read, pair = formats.pairs(p, f), nil
     return function(r, i)
-        pair = i == 0 and read("w_" .. r, function(k) return t.at(r, k) end) or pair
-        return pair[i]
+        pair = i % 2 == 0 and read(("w_%d_%d"):format(r, i), function(k) return t.at(r, i * lanes + k) end) or pair
+        return pair[i % 2]
     end
 end
 
@@ -137,24 +138,25 @@ local function code_step(p, cfg, t, read, scale)
     end
 end
 
--- The tile for so many tokens. has: line (words of a token's row), coded (see codes/plan.lua) and pitch (of scales, f32), or nil.
--- Fetches at `near` what comes later: `step` elements on after each unit; other rows are ld, ld_2, .. further on.
+-- The tile for so many tokens. has: line (words of a token's row), coded (see codes/plan.lua) and pitch (between rows' scales, f32), or
+-- nil. Rows of a group lie ld apart, two of them from W on and, ld_2 apart, two from W_2 on; `over`, `back` and `s_over` lead from the end of a
+-- group's rows to the next one's, of W, of X and of scales. Fetches lines at `near`, which moves on by `step`, at each unit.
 function along.tile(cfg, tokens, has)
     local lanes, coded, unit = cfg.isa.lanes, has.coded, along.unit(cfg, has.coded)
     local p = ir.program(cfg.isa, ("%salong_%d"):format(cfg.prefix, tokens),
-        {("parts[%d tokens][rows] += W * X over n units, K in lanes; fetches weights at `near`."):format(tokens)})
-    local t = {tokens = tokens, rows = along.shape(cfg, coded), unit = unit, line = has.line, acc = {}}
-    local parts, W = p:pointer("parts", "float"), nil
-    t.X = p:pointer("X", "const float", "LINE LANES")
+        {("parts[%d tokens][rows] += W * X over n units, K in lanes, for groups of rows; fetches weights at `near`."):format(tokens)})
+    local t = {tokens = tokens, rows = along.shape(cfg, coded), unit = unit, line = has.line}
     local c = coded and "const uint8_t" or "const " .. cfg.dtype.c
-    W = p:pointer("W", c)
-    local near, step, n, ld = p:pointer("near", c), p:integer("step"), p:integer("n"), {}
-    for r = 1, t.rows - 1 do
-        ld[r] = p:integer(r == 1 and "ld" or "ld_" .. r)
-    end
-    t.near = function(r) return p:at(near, 0, ld[r]) end
-    t.at = function(r, i) return p:at(W, i, ld[r]) end
-    local scales, tables = coded and p:pointer("scales", "const float"), coded and p:pointer("tables", "const float")
+    local parts = p:pointer("parts", "float")
+    t.X = p:pointer("X", "const float", "LINE LANES")
+    local W, W_2 = p:pointer("W", c), t.rows > 2 and p:pointer("W_2", c)
+    local near, step, n, groups = p:pointer("near", c), p:integer("step"), p:integer("n"), p:integer("groups")
+    local ld, ld_2, over, back = p:integer("ld"), W_2 and p:integer("ld_2"), p:integer("over"), p:integer("back")
+    local line = 64 // (coded and 1 or cfg.dtype.size)
+    t.near = function(r) return p:at(near, r * line) end
+    t.at = function(r, i) return p:at(r >= 2 and W_2 or W, i, r == 1 and ld or r == 3 and ld_2 or nil) end
+    local scales, s_over = coded and p:pointer("scales", "const float"), coded and along.scales(cfg, coded) and p:integer("s_over")
+    local tables = coded and coded.format.number and p:pointer("tables", "const float")
     local each, read, scale = along.scales(cfg, coded), nil, nil
     if coded then
         read = of_codes(p, cfg, t, coded.format, tables)
@@ -166,38 +168,46 @@ function along.tile(cfg, tokens, has)
     else
         read = of_numbers(p, cfg)
     end
-    for r = 0, t.rows - 1 do
-        t.acc[r] = {}
-        for token = 0, tokens - 1 do
-            t.acc[r][token] = p:op("zero", ("acc_%d_%d"):format(r, token))
-        end
-    end
-    p:loop(n, function()
-        if coded then
-            code_step(p, cfg, t, read, scale)
-        else
-            number_step(p, cfg, t, read)
-        end
-        p:advance(W, unit.wide)
-        p:advance(near, step)
-        p:advance(t.X, unit.words)
-        if each then
-            p:advance(scales, each)
-        end
-    end, "units of K")
-    for token = 0, tokens - 1 do
-        for r = 0, t.rows - 1 do
-            local at, name = p:at(parts, (token * lanes + r) * lanes), ("_%d_%d"):format(r, token)
-            local before = p:op("load", "before" .. name, at)
-            if coded and not each then
-                local factor = p:op("bcast", "scale" .. name, p:at(scales, r * has.pitch))
-                p:op("fma", before, factor, t.acc[r][token])
-                p:op("store", at, before)
+    p:loop(groups, function()
+        t.acc = micro.zeros(p, t.rows, tokens, "acc")
+        p:loop(p:count_from("left", n), function()
+            if coded then
+                code_step(p, cfg, t, read, scale)
             else
-                p:op("store", at, p:op("add", "part" .. name, before, t.acc[r][token]))
+                number_step(p, cfg, t, read)
+            end
+            p:advance(W, unit.wide)
+            if W_2 then
+                p:advance(W_2, unit.wide)
+            end
+            p:advance(near, step)
+            p:advance(t.X, unit.words)
+            if each then
+                p:advance(scales, each)
+            end
+        end, "units of K")
+        for token = 0, tokens - 1 do
+            for r = 0, t.rows - 1 do
+                local at, name = p:at(parts, (token * lanes + r) * lanes), ("_%d_%d"):format(r, token)
+                local before = p:op("load", "before" .. name, at)
+                if coded and not each then
+                    p:op("fma", before, p:op("bcast", "scale" .. name, p:at(scales, r)), t.acc[r][token])
+                    p:op("store", at, before)
+                else
+                    p:op("store", at, p:op("add", "part" .. name, before, t.acc[r][token]))
+                end
             end
         end
-    end
+        p:advance(parts, t.rows * lanes)
+        p:advance(W, over)
+        if W_2 then
+            p:advance(W_2, over)
+        end
+        p:advance(t.X, back)
+        if coded then
+            p:advance(scales, s_over or t.rows)
+        end
+    end, "groups of rows")
     return p
 end
 
@@ -276,16 +286,23 @@ function along.lines(cfg, has)
     return p
 end
 
--- n vectors of scales, in f32.
-function along.scale_row(cfg, coded)
-    local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. "scale_row", {"Scales, n vectors of them."})
-    local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const " .. coded.scale_c), p:integer("n")
-    p:loop(n, function()
-        p:op("store", p:at(dst, 0), formats.scale_rows[coded.scale](p, "x", p:at(src, 0)))
-        p:advance(dst, lanes)
-        p:advance(src, lanes)
-    end, "vectors")
+-- The scales of some rows, in f32: n vectors, and the last one, from `last` on after them; `over` leads to the next row, and `back` to
+-- its place.
+function along.scale_rows(cfg, coded)
+    local lanes, load = cfg.isa.lanes, formats.scale_rows[coded.scale]
+    local p = ir.program(cfg.isa, cfg.prefix .. "scale_rows", {"Scales of some rows: n vectors of each, and the last one."})
+    local dst, src, n, count = p:pointer("dst", "float"), p:pointer("src", "const " .. coded.scale_c), p:integer("n"), p:integer("rows")
+    local last, over, back = p:integer("last"), p:integer("over"), p:integer("back")
+    p:loop(count, function()
+        p:loop(p:count_from("left", n), function()
+            p:op("store", p:at(dst, 0), load(p, "x", p:at(src, 0)))
+            p:advance(dst, lanes)
+            p:advance(src, lanes)
+        end, "vectors")
+        p:op("store", p:at(dst, 0, last), load(p, "y", p:at(src, 0, last)))
+        p:advance(dst, back)
+        p:advance(src, over)
+    end, "rows")
     return p
 end
 
