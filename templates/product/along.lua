@@ -63,10 +63,10 @@ function along.space(names, add)
         add("lines_of" .. which, "const float *", nil, "of these panels").starts = "0"
         add("lines_in" .. which, "int64_t", nil, "of this segment").starts = "-1"
     end
-    add("parts", "float", {"ALONG_SLOTS", "LANES", "LANES"}, "sums in lanes of a vector of rows")
+    add("parts", "float", {"ALONG_SLOTS", "SLAB", "LANES"}, "sums in lanes")
     add("sums", "float", {"ALONG_SLOTS", "SLAB"}, "of tokens")
     if names.along.coded then
-        add("scales", "float", {"LANES", "ALONG_SCALES"}, "of the rows at work")
+        add("scales", "float", {"SLAB", "ALONG_SCALES"}, "of the rows at work")
     end
 end
 

@@ -7,7 +7,7 @@
 -- element i of each lane, and so do the tokens' rows. The unit that K ends in is multiplied from a copy, with zeros.
 --
 -- along(tokens)    parts[token][row][LANES] += W * X over n units, for groups of rows
--- fold             sums[token][row] += the lanes of parts, for a vector of rows
+-- fold             sums[token][row] = the lanes of parts[token][row]
 -- lines            panels of tokens as rows
 -- scale_rows       scales of rows of codes, in f32
 local formats = require "tiles.formats"
@@ -147,7 +147,7 @@ function along.tile(cfg, tokens, has)
         {("parts[%d tokens][rows] += W * X over n units, K in lanes, for groups of rows; fetches weights at `near`."):format(tokens)})
     local t = {tokens = tokens, rows = along.shape(cfg, coded), unit = unit, line = has.line}
     local c = coded and "const uint8_t" or "const " .. cfg.dtype.c
-    local parts = p:pointer("parts", "float")
+    local parts = p:pointer("parts", "float", "SLAB*LANES LANES")
     t.X = p:pointer("X", "const float", "LINE LANES")
     local W, W_2 = p:pointer("W", c), t.rows > 2 and p:pointer("W_2", c)
     local near, step, n, groups = p:pointer("near", c), p:integer("step"), p:integer("n"), p:integer("groups")
@@ -188,7 +188,7 @@ function along.tile(cfg, tokens, has)
         end, "units of K")
         for token = 0, tokens - 1 do
             for r = 0, t.rows - 1 do
-                local at, name = p:at(parts, (token * lanes + r) * lanes), ("_%d_%d"):format(r, token)
+                local at, name = p:at(parts, (token * cfg.slab + r) * lanes), ("_%d_%d"):format(r, token)
                 local before = p:op("load", "before" .. name, at)
                 if coded and not each then
                     p:op("fma", before, p:op("bcast", "scale" .. name, p:at(scales, r)), t.acc[r][token])
@@ -233,14 +233,14 @@ end
 
 function along.fold(cfg)
     local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. "fold", {"sums[n tokens][LANES rows] += lanes of parts."})
+    local p = ir.program(cfg.isa, cfg.prefix .. "fold", {"sums = lanes of parts, for n vectors of a token's rows."})
     local sums, parts, n = p:pointer("sums", "float", "SLAB LANES"), p:pointer("parts", "const float"), p:integer("n")
     p:loop(n, function()
         local x = folded(p, function(i) return p:op("load", "part_" .. i, p:at(parts, i * lanes)) end)
-        p:op("store", p:at(sums, 0), p:op("add", "sum", x, p:op("load", "before", p:at(sums, 0))))
-        p:advance(sums, cfg.slab)
+        p:op("store", p:at(sums, 0), x)
+        p:advance(sums, lanes)
         p:advance(parts, lanes * lanes)
-    end, "tokens")
+    end, "vectors of rows")
     return p
 end
 
@@ -287,14 +287,15 @@ function along.lines(cfg, has)
 end
 
 -- The scales of some rows, in f32: n vectors, and the last one, from `last` on after them; `over` leads to the next row, and `back` to
--- its place.
+-- its place. Those that come `ahead` are fetched.
 function along.scale_rows(cfg, coded)
     local lanes, load = cfg.isa.lanes, formats.scale_rows[coded.scale]
     local p = ir.program(cfg.isa, cfg.prefix .. "scale_rows", {"Scales of some rows: n vectors of each, and the last one."})
     local dst, src, n, count = p:pointer("dst", "float"), p:pointer("src", "const " .. coded.scale_c), p:integer("n"), p:integer("rows")
-    local last, over, back = p:integer("last"), p:integer("over"), p:integer("back")
+    local last, over, back, ahead = p:integer("last"), p:integer("over"), p:integer("back"), p:integer("ahead")
     p:loop(count, function()
         p:loop(p:count_from("left", n), function()
+            p:op("prefetch_1", p:at(src, 0, ahead))
             p:op("store", p:at(dst, 0), load(p, "x", p:at(src, 0)))
             p:advance(dst, lanes)
             p:advance(src, lanes)
