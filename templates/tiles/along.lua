@@ -286,13 +286,14 @@ function along.lines(cfg, has)
     return p
 end
 
--- The scales of some rows, in f32: n vectors, and the last one, from `last` on after them; `over` leads to the next row, and `back` to
+-- The scales of some rows, in f32: n vectors, and if there is more the last one, from `last` on after them; `over` leads to the next row, and `back` to
 -- its place. Those that come `ahead` are fetched.
 function along.scale_rows(cfg, coded)
     local lanes, load = cfg.isa.lanes, formats.scale_rows[coded.scale]
     local p = ir.program(cfg.isa, cfg.prefix .. "scale_rows", {"Scales of some rows: n vectors of each, and the last one."})
     local dst, src, n, count = p:pointer("dst", "float"), p:pointer("src", "const " .. coded.scale_c), p:integer("n"), p:integer("rows")
     local last, over, back, ahead = p:integer("last"), p:integer("over"), p:integer("back"), p:integer("ahead")
+    local more = p:integer("more")
     p:loop(count, function()
         p:loop(p:count_from("left", n), function()
             p:op("prefetch_1", p:at(src, 0, ahead))
@@ -300,7 +301,9 @@ function along.scale_rows(cfg, coded)
             p:advance(dst, lanes)
             p:advance(src, lanes)
         end, "vectors")
-        p:op("store", p:at(dst, 0, last), load(p, "y", p:at(src, 0, last)))
+        p:loop(p:count_from("one", more), function()
+            p:op("store", p:at(dst, 0, last), load(p, "y", p:at(src, 0, last)))
+        end, "the last one", true)
         p:advance(dst, back)
         p:advance(src, over)
     end, "rows")
