@@ -42,8 +42,7 @@ local choose = {}
 
 function choose.forward(plan, spec, info)
     panel_plan.choose_block(plan, spec, info, dtype[spec.dtype].narrow and 128 or 64, spec.N, spec.K)
-    panel_plan.choose_idle(plan, "lanes without a row: from here on turning the weights costs less, for few rows")
-    along.choose(plan, false)
+    along.choose(plan, spec)
     plan:choose("pass_rows", 1024, PASS)
 end
 
@@ -265,7 +264,6 @@ function grouped.names(spec, plan, job)
         panels.gradients(names, cfg, plan, out, {add = adds, rows = {spec.N}, columns = {spec.K}})
         names.staged = plan.staged
     elseif forward then
-        panels.few(names, cfg, plan)
         along.names(names, cfg, plan, spec.K)
     else
         in_place.names(names, cfg, plan, spec, {spec.N})

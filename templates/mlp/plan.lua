@@ -34,7 +34,7 @@ end
 
 mlp.forward_plan, mlp.forward_uses = planned(panel_plan.forward, function() end)
 mlp.backward_plan, mlp.backward_uses = planned(function(plan, spec, shape, info)
-    panel_plan.both(plan, spec, shape, info, quantised.rows(spec))
+    panel_plan.both(plan, spec, shape, info, {step = quantised.rows(spec), turns = true})
 end, panel_plan.no_pairs)
 mlp.params = dot.params
 

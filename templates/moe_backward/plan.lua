@@ -44,9 +44,9 @@ end
 function backward.plan(plan, spec, shape, info)
     dot.choose(plan, spec, info, no_pairs(spec))
     if spec.weight_grads == "all" then
-        panel_plan.both(plan, spec, shape, info)
+        panel_plan.both(plan, spec, shape, info, {turns = true})
     else
-        panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and spec.checkpoint == "recompute" and codes.unit})
+        panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and spec.checkpoint == "recompute" and codes.unit, turns = not codes.are(spec)})
     end
 end
 

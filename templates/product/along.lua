@@ -6,6 +6,7 @@ local limits = require "shared.limits"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
 local schema = require "schema"
+local stored = require "shared.stored"
 local tiles = require "tiles.along"
 
 local along = {}
@@ -13,11 +14,10 @@ local along = {}
 along.key = {"along", schema.types.int(0, 64), optional = true,
     doc = "tokens (of an expert) up to which products with rows of weights have K in lanes; 0: never"}
 
--- has: coded, codes are multiplied
-function along.choose(plan, coded)
-    local lanes = plan.isa.lanes
-    plan:choose("along", coded and lanes or 2 * lanes, coded and "tokens: codes are decoded in lanes, once for some tokens"
-        or "tokens: weights are multiplied where they lie, no lane is idle", limits.useful(64, "tokens of few"))
+function along.choose(plan, spec)
+    local lanes, format = plan.isa.lanes, spec.weights and stored.format(spec)
+    plan:choose("along", format and 2 * lanes // format.bits or lanes + lanes // 2, "tokens up to which weights of contiguous K are multiplied where they"
+        .. " lie, K in lanes: with more, lanes of tokens have work", limits.useful(64, "more tokens fill lanes"))
 end
 
 -- Adds the names; deep: elements of the longest contraction of rows.

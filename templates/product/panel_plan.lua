@@ -33,12 +33,13 @@ panel_plan.forward_keys = {
     {"slab", int(1, 4096), optional = true, doc = "rows of weights that a pass over the tokens uses"},
     {"few_rows", int(1, 4096), optional = true, doc = "of a slab for a single panel of tokens"},
     {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
-    {"idle", int(1, 64), optional = true, doc = "lanes without a token from which on few tokens have tiles of their own"},
     along.key,
     {"pass_rows", int(16, 65536), optional = true, doc = "tokens (of an expert) that are worked on together"},
 }
 
-panel_plan.keys = plans.append({table.unpack(panel_plan.forward_keys)}, panel_plan.gradient_keys)
+panel_plan.keys = plans.append({table.unpack(panel_plan.forward_keys)}, {
+    {"idle", int(1, 64), optional = true, doc = "lanes without a token from which on few tokens have tiles of their own"},
+}, panel_plan.gradient_keys)
 
 -- Complains of steps that do not divide a panel.
 local function check_steps(plan, info, key)
@@ -91,8 +92,8 @@ function panel_plan.choose_slab(plan, rows, why)
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))
 end
 
-function panel_plan.choose_idle(plan, why)
-    plan:choose("idle", plan.isa.lanes // 4, why, limits.useful(plan.isa.lanes, ("vectors have %d lanes"):format(plan.isa.lanes)))
+local function choose_idle(plan)
+    plan:choose("idle", plan.isa.lanes // 4, "lanes without a token: from here on turning the sums costs less, for few tokens", limits.useful(plan.isa.lanes, ("vectors have %d lanes"):format(plan.isa.lanes)))
 end
 
 -- Rows of the largest matrix; so many products have the longest sums.
@@ -101,7 +102,7 @@ local function longest(spec)
 end
 
 -- The plan of products. has: unit: (spec, plan) -> elements of a row of weights that are made at a time; step: passes are multiples of so
--- many tokens
+-- many tokens; turns: there may be columns of weights
 function panel_plan.forward(plan, spec, _, info, has)
     local isa = plan.isa
     plan.vectors = 2
@@ -115,8 +116,10 @@ function panel_plan.forward(plan, spec, _, info, has)
     if unit and plan.k_block % unit ~= 0 then
         schema.complain(info, "plan.k_block", ("%d products are no multiple of %d, which are decoded together"):format(plan.k_block, unit))
     end
-    panel_plan.choose_idle(plan, "lanes without a token: from here on turning the weights costs less, for few tokens")
-    along.choose(plan, unit ~= nil)
+    if has.turns then
+        choose_idle(plan)
+    end
+    along.choose(plan, spec)
     plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace", {step = has.step})
 end
 
@@ -145,8 +148,8 @@ function panel_plan.choose_cuts(plan, block_bytes, rows, columns, size)
 end
 
 -- Products and gradients.
-function panel_plan.both(plan, spec, shape, info, step)
-    panel_plan.forward(plan, spec, shape, info, {step = step})
+function panel_plan.both(plan, spec, shape, info, has)
+    panel_plan.forward(plan, spec, shape, info, has)
     panel_plan.choose_sums(plan, info)
     panel_plan.choose_cuts(plan, 1 << 20, longest(spec), longest(spec), dtype[spec.output_dtype].size)
 end

@@ -77,15 +77,16 @@ end
 
 -- Constants of products of rows of weights.
 function panels.product_constants(plan)
-    return {
+    return plans.append({
         {"UNROLL", plan.unroll, "k steps of a tile's loop"},
         {"STEPS", plan.vectors * plan.isa.lanes // plan.unroll, "loops over a full panel"},
         {"K_PANELS", panels.block(plan), "panels of k that a slab of weights holds"},
         {"SLAB", plan.slab, "rows of such a slab"}, {"FEW_ROWS", plan.few_rows, "of one for a single panel of tokens"},
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
+    }, plan.idle and {
         {"FEW_PANELS", panels.few_panels(plan), "panels of as few tokens as may have a row of a tile each,"},
         {"IDLE_LANES", plan.idle, "if vectors of them would have so many idle lanes"},
-    }
+    } or {})
 end
 
 -- Floats between rows of so many words on their way into panels.
@@ -109,13 +110,12 @@ function panels.constants(plan, wide, size)
     return plans.append(panels.shape(plan), panels.product_constants(plan), panels.token_constants(plan, panels.stage(wide), size))
 end
 
--- Adds the names of products of few tokens.
-function panels.few(names, cfg, plan)
+-- Adds the names of products of few tokens with columns of weights.
+local function few(names, cfg, plan)
     local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
-    names.square = lanes * math.max(quantise.per_lane(cfg.dtype), cfg.product.group)
     names.token_rows = {}
     -- a block of weights and the sums have to fit into the room of a slab
-    if math.max(panels.block(plan), panels.few_panels(plan)) * width <= panels.block(plan) * plan.slab then
+    if plan.idle and math.max(panels.block(plan), panels.few_panels(plan)) * width <= panels.block(plan) * plan.slab then
         names.token_rows = heights.tokens(plan.tile_rows, lanes, width, panels.few_panels(plan), plan.idle)
     end
     names.few, names.transpose_sums = #names.token_rows > 0, "transpose_sums"
@@ -151,7 +151,7 @@ function panels.products(names, cfg, plan, totals)
     end
     names.product_rows = heights.blocks(plan.tile_rows, lanes, plan.slab, totals)
     names.narrow_rows = heights.blocks(2 * plan.tile_rows, lanes, plan.slab, totals)
-    panels.few(names, cfg, plan)
+    few(names, cfg, plan)
 end
 
 -- How gradients of dtype `out` go to memory, unless they are added to: past the caches if rows of `columns` (one of them at
@@ -218,10 +218,8 @@ function panels.product_tiles(names, cfg, plan)
     for _, m in ipairs(names.token_rows) do
         list[#list + 1] = matrix.by_token(cfg, m)
     end
-    local lanes, width, dots = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes, cfg.product.group > 1
+    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
     return plans.append(list, along.tiles(names, cfg), plans.list(
-        names.few and rows.squares(cfg, "transpose_rows", {dtype = cfg.dtype, pairs = not dots, words = dots, pitch = width,
-            step = (dots and lanes or names.square) * width}),
         names.few and names.transpose_sums == "transpose_sums" and rows.squares(cfg, "transpose_sums", {dtype = dtype.f32,
             stride = width, pitch = width, step = lanes, along = lanes * width})))
 end

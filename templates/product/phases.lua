@@ -69,6 +69,9 @@ function phases.add(names, list)
             end
         end
     end
+    if not all.transposes then
+        names.few, names.token_rows = false, {}
+    end
     all.kinds = {all.products and "matrix" or nil}   -- of what products multiply by
     all.kinds[#all.kinds + 1] = all.columns and "strip" or nil
     all.gates = all.gates or all.products and all.beside
