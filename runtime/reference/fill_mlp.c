@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "reference.h"
+#include "prequantised.h"
 
 const char *const rt_mlp_name[RT_GIVEN] = {"gate_pre", "gate_act", "up", "hidden"};
 
@@ -65,16 +65,14 @@ static moegen_rt_status fill(moegen_rt_problem *p, const moegen_rt_fill *how, bo
     int64_t S = moegen_rt_problem_int(p, "S", how->T);
     if (S < 1)
         return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "S: %lld is less than 1", (long long)S);
-    int64_t x[] = {S, m.H}, gate_up[] = {m.parts * m.I, m.H}, down[] = {m.H, m.I};
-    status = rt_add_normal(p, "hidden_states", io, 2, x, how->seed, 1, err);
-    if (status == MOEGEN_RT_OK)
-        status = rt_add_normal(p, "gate_up_weights", io, 2, gate_up, how->seed,
-                               1 / sqrt((double)m.H), err);
-    if (status == MOEGEN_RT_OK)
-        status = rt_add_normal(p, "down_proj_weight", io, 2, down, how->seed, 1 / sqrt((double)m.I),
-                               err);
-    if (status == MOEGEN_RT_OK && backward)
-        status = rt_add_normal(p, "output_hidden_states_grad", io, 2, x, how->seed, 1, err);
+    int64_t gate_up[] = {m.parts * m.I, m.H}, down[] = {m.H, m.I};
+    double scale[] = {1, 1 / sqrt((double)m.H), 1 / sqrt((double)m.I), 1};
+    struct rt_operand_shape of[RT_OPERANDS];
+    struct rt_quantiser q;
+    rt_mlp_operands(&m, S, backward, of);
+    status = rt_quantiser_read(p, &q, err);
+    for (int i = 0; i < (backward ? RT_OPERANDS : RT_DY) && status == MOEGEN_RT_OK; i++)
+        status = rt_operand_fill(p, &q, &of[i], io, how->seed, scale[i], err);
     if (status == MOEGEN_RT_OK && backward)
         status = rt_fill_gradient(p, "gate_up_weight_grad", 2, gate_up, how->seed, err);
     if (status == MOEGEN_RT_OK && backward)

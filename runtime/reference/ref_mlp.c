@@ -5,13 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference.h"
+#include "prequantised.h"
 
 enum { ROWS = 16, TILE = 512 }; /* at work; with blocks of tokens: whole tiles of these */
 struct pass {
     struct rt_mlp m;
     bool backward;
-    const moegen_rt_tensor *x, *gate_up, *down, *dy, *given[RT_GIVEN];
+    struct rt_operand operand[RT_OPERANDS];
+    const moegen_rt_tensor *gate_up, *down, *given[RT_GIVEN];
     struct rt_limits gate, up; /* as gate_pre and up hold them */
     int64_t S;
     double *y, *kept[RT_GIVEN];    /* forward */
@@ -39,11 +40,18 @@ struct pass {
 
 /* ---- one chunk of rows ---- */
 
-/* x [rows, n] as it enters a product along n. unsure: it was computed. */
-static const double *along(const struct pass *s, const double *x, int64_t rows, int64_t n,
-                           bool unsure)
+/* Rows of operand `which` as they enter a product along H. */
+static const double *tokens(const struct pass *s, int which, const double *x, int64_t rows)
 {
-    return rt_quantised(&s->q, x, rows, n, false, unsure, s->left);
+    return s->operand[which].is_given
+               ? x
+               : rt_quantised(&s->q, x, rows, s->m.H, false, false, s->left);
+}
+
+/* x [rows, n], which was computed, as it enters a product along n. */
+static const double *along(const struct pass *s, const double *x, int64_t rows, int64_t n)
+{
+    return rt_quantised(&s->q, x, rows, n, false, true, s->left);
 }
 
 /* Intermediate `which` of the rows in `list`, if it was given. */
@@ -70,7 +78,7 @@ static void intermediates(struct pass *s, const int64_t *list, int64_t rows)
     int64_t n = rows * s->C, columns = m->parts * s->C;
     if (!s->given[RT_UP] || (m->gated && !s->given[RT_GATE_PRE])) {
         memset(s->gu, 0, (size_t)(rows * columns) * sizeof *s->gu);
-        rt_product_t(along(s, s->in, rows, m->H, false), rows, m->H, s->first, 0, columns, s->gu,
+        rt_product_t(tokens(s, RT_X, s->in, rows), rows, m->H, s->first, 0, columns, s->gu,
                      s->work);
         for (int64_t r = 0; r < rows; r++) {
             if (m->gated)
@@ -109,7 +117,7 @@ static void forward(struct pass *s, const int64_t *list, int64_t rows)
 {
     const struct rt_mlp *m = &s->m;
     memset(s->out, 0, (size_t)(rows * m->H) * sizeof *s->out);
-    rt_product_t(along(s, s->v[RT_HIDDEN], rows, m->I, true), rows, m->I, s->down, 0, m->H, s->out,
+    rt_product_t(along(s, s->v[RT_HIDDEN], rows, m->I), rows, m->I, s->down, 0, m->H, s->out,
                  s->work);
     for (int64_t r = 0; r < rows; r++) {
         memcpy(s->y + list[r] * m->H, s->out + r * m->H, (size_t)m->H * sizeof *s->y);
@@ -148,12 +156,12 @@ static void backward(struct pass *s, const int64_t *list, int64_t rows)
     const struct rt_mlp *m = &s->m;
     int64_t columns = m->parts * s->C;
     memset(s->acc, 0, (size_t)(rows * s->C) * sizeof *s->acc);
-    rt_product(along(s, s->out, rows, m->H, false), rows, m->H, s->second, 0, s->C, s->acc,
+    rt_product(tokens(s, RT_DY, s->out, rows), rows, m->H, s->second, 0, s->C, s->acc,
                s->work);
     through(s, rows);
     if (s->rows_too) {
         memset(s->wide, 0, (size_t)(rows * m->H) * sizeof *s->wide);
-        rt_product(along(s, s->dgu, rows * m->parts, s->C, true), rows, columns, s->back, 0, m->H,
+        rt_product(along(s, s->dgu, rows * m->parts, s->C), rows, columns, s->back, 0, m->H,
                    s->wide, s->work);
         for (int64_t r = 0; r < rows; r++)
             memcpy(s->dx + list[r] * m->H, s->wide + r * m->H, (size_t)m->H * sizeof *s->dx);
@@ -197,9 +205,9 @@ static void sweep(struct pass *s, bool rows_too, bool weights_too)
     choose_matrices(s);
     for (int64_t r = 0; r < s->S; r++) {
         if (part || !s->wanted || s->wanted[r]) {
-            rt_elements(s->x, r * H, H, s->in + rows * H);
+            rt_elements(s->operand[RT_X].t, r * H, H, s->in + rows * H);
             if (s->backward)
-                rt_elements(s->dy, r * H, H, s->out + rows * H);
+                rt_elements(s->operand[RT_DY].t, r * H, H, s->out + rows * H);
             list[rows++] = r;
         }
         if (rows == 0 || (rows < s->most && r < s->S - 1))
@@ -216,18 +224,20 @@ static moegen_rt_status read_inputs(struct pass *s, const moegen_rt_problem *p,
                                     moegen_rt_error *err)
 {
     const struct rt_mlp *m = &s->m;
-    int64_t any[] = {-1, m->H}, gate_up[] = {m->parts * m->I, m->H}, down[] = {m->H, m->I};
-    moegen_rt_status status = rt_input(p, "hidden_states", true, 2, any, &s->x, err);
-    if (status == MOEGEN_RT_OK)
-        status = rt_input(p, "gate_up_weights", true, 2, gate_up, &s->gate_up, err);
-    if (status == MOEGEN_RT_OK)
-        status = rt_input(p, "down_proj_weight", true, 2, down, &s->down, err);
+    struct rt_operand_shape of[RT_OPERANDS];
+    moegen_rt_status status = MOEGEN_RT_OK;
+    s->S = -1;
+    for (int i = 0; i < (s->backward ? RT_OPERANDS : RT_DY) && status == MOEGEN_RT_OK; i++) {
+        rt_mlp_operands(m, s->S, s->backward, of);
+        status = rt_operand_read(p, &s->q, &of[i], &s->operand[i], err);
+        if (i == RT_X && status == MOEGEN_RT_OK)
+            s->S = s->operand[i].t->rank ? s->operand[i].t->shape[0] : 1;
+    }
     if (status != MOEGEN_RT_OK)
         return status;
-    s->S = s->x->rank ? s->x->shape[0] : 1;
-    int64_t x[] = {s->S, m->H}, kept[] = {s->S, m->I};
-    if (s->backward)
-        status = rt_input(p, "output_hidden_states_grad", true, 2, x, &s->dy, err);
+    int64_t kept[] = {s->S, m->I};
+    s->gate_up = s->operand[RT_WGU].t;
+    s->down = s->operand[RT_WD].t;
     for (int i = 0; i < RT_GIVEN && s->backward && status == MOEGEN_RT_OK; i++)
         if (rt_mlp_has(m, i))
             status = rt_input(p, rt_mlp_name[i], false, 2, kept, &s->given[i], err);
@@ -277,13 +287,13 @@ static moegen_rt_status quantise_weights(struct pass *s, moegen_rt_error *err)
     moegen_rt_status status = MOEGEN_RT_OK;
     if (!s->q.on)
         return status;
+    const struct rt_operand *gate_up = &s->operand[RT_WGU], *down = &s->operand[RT_WD];
     if (s->backward)
-        status = rt_quantise_matrix(&s->q, s->gate_up, columns, m->H, m->I, to + 1, err);
+        status = rt_operand_quantise(&s->q, gate_up, columns, m->H, m->I, to + 1, err);
     if (status == MOEGEN_RT_OK)
-        status = rt_quantise_matrix(&s->q, s->gate_up, columns, m->H, 0, to, err);
+        status = rt_operand_quantise(&s->q, gate_up, columns, m->H, 0, to, err);
     if (status == MOEGEN_RT_OK)
-        status =
-            rt_quantise_matrix(&s->q, s->down, m->H, m->I, s->backward ? m->H : 0, to + 2, err);
+        status = rt_operand_quantise(&s->q, down, m->H, m->I, s->backward ? m->H : 0, to + 2, err);
     s->gate_up = to;
     s->down = to + 2;
     return status;
@@ -329,6 +339,8 @@ static void release(struct pass *s)
     free(s->second_part.data);
     for (int i = 0; i < 3; i++)
         free(s->matrix[i].data);
+    for (int i = 0; i < RT_OPERANDS; i++)
+        rt_operand_free(&s->operand[i]);
     free(s->pairs);
     free(s->part.at);
     free(s->wanted);

@@ -11,6 +11,7 @@ local panel_plan = require "product.panel_plan"
 local panel_rows = require "tiles.panel_rows"
 local panels = require "product.panels"
 local plans = require "shared.plans"
+local prequantised = require "codes.prequantised"
 local quantised = require "codes.quantised"
 local rows = require "tiles.rows"
 local stored = require "shared.stored"
@@ -38,15 +39,15 @@ mlp.backward_plan, mlp.backward_uses = planned(function(plan, spec, shape, info)
 end, panel_plan.no_pairs)
 mlp.params = dot.params
 
--- Keys of both families, with the family's own between them, and those of its plan.
-function mlp.keys(own, plan)
+-- Keys of both families, with the family's own between them, and those of its plan. backward: of mlp_backward
+function mlp.keys(own, plan, backward)
     local list = {"dtype", "H", "I_TP",
         {"S", types.int(1, 1 << 40), optional = true, doc = "tokens, when fixed at generation time"},
         "activation", "gated", "clamp", "up_offset"}
     plans.append(list, own)
     for _, row in ipairs{
         stored.later,
-        quantised.keys[1], quantised.keys[2], quantised.keys[3],
+        quantised.keys[1], quantised.keys[2], quantised.keys[3], prequantised.key(backward),
         "shard", "target", "spelling",
         {"plan", types.map{dot.key, table.unpack(plan)}, doc = "overrides of the planner, see moegen explain"}} do
         list[#list + 1] = row
@@ -54,7 +55,7 @@ function mlp.keys(own, plan)
     return keys.rows(list)
 end
 
-mlp.rules = plans.append(keys.rules{"gated", quantised.rules}, stored.rules{})
+mlp.rules = plans.append(keys.rules{"gated", quantised.rules, prequantised.rules}, stored.rules{})
 
 local function gates(s)
     return s.gated and 2 or 1
@@ -67,7 +68,7 @@ local function kept(s)
     return s.gated and list or {list[3], list[4]}
 end
 
--- What both take, and of intermediates those that are wanted, in a role.
+-- What both take, as numbers, and of intermediates those that are wanted, in a role.
 local function inputs(s)
     return {
         {"hidden_states", s.dtype, "in", "S", s.H, says = "rows of tokens"},
@@ -84,16 +85,25 @@ local function intermediates(s, wanted, role, note)
     return list
 end
 
+-- The same, some as codes with scales.
+local function given(s, list)
+    local out = {}
+    for _, row in ipairs(list) do
+        plans.append(out, prequantised.args(s, row))
+    end
+    return out
+end
+
 function mlp.forward_args(s)
-    return plans.append(inputs(s), {{"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}},
+    return plans.append(given(s, inputs(s)), {{"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}},
         intermediates(s, "save", "out", ""))
 end
 
 function mlp.backward_args(s)
     local list = inputs(s)
     local gate_up, down = list[2], list[3]
-    return plans.append(list, {{"output_hidden_states_grad", s.dtype, "in", "S", s.H, says = "gradient of output"}},
-        intermediates(s, "saved", "in?", "; absent: computed again"), {
+    list[4] = {"output_hidden_states_grad", s.dtype, "in", "S", s.H, says = "gradient of output"}
+    return plans.append(given(s, list), intermediates(s, "saved", "in?", "; absent: computed again"), {
         {"hidden_states_grad", s.dtype, "out", "S", s.H, says = "gradient of hidden_states"},
         tensors.gradient(s, gate_up, "gate_up_weight_grad"), tensors.gradient(s, down),
     })
@@ -102,7 +112,8 @@ end
 -- written: bytes of gradients of an element
 local function work_of(s, products, written)
     local size = s.H * s.I_TP
-    return {flops_per_token = 2 * products * size, weight_bytes = (gates(s) + 1) * size * (dtype[s.dtype].size + written)}
+    local bytes = gates(s) * prequantised.size(s, "gate_up_weights") + prequantised.size(s, "down_proj_weight") + (gates(s) + 1) * written
+    return {flops_per_token = 2 * products * size, weight_bytes = size * bytes // 1 | 0}
 end
 
 function mlp.forward_work(s)
@@ -132,8 +143,8 @@ local function constants(spec, plan)
 end
 
 -- What both families' templates refer to. gives: tensors of tokens that rows of panels become: name of the function, dtype,
--- columns (a constant and its value)
-local function names_of(spec, plan, job, totals, gives)
+-- columns (a constant and its value); tokens: those that panels are of
+local function names_of(spec, plan, job, totals, gives, tokens)
     local cfg = panels.cfg(spec, plan, job)
     local lanes, io = plan.isa.lanes, dtype[spec.dtype]
     local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
@@ -141,6 +152,7 @@ local function names_of(spec, plan, job, totals, gives)
         routed_rows = "w->args->S > 0 ? w->args->S : 0", transposes_whole = false, scalars = {plan.group == 1 and {io, "widen"} or false}}
     panels.products(names, cfg, plan, totals)
     along.names(names, cfg, plan, math.max(spec.H, gates(spec) * spec.I_TP))
+    local weights_cfg = prequantised.names(names, cfg, spec, tokens, {"gate_up_weights", "down_proj_weight"})
     if names.quantised then
         quantised.names(names, cfg, spec, plan.block_bytes ~= nil)
     end
@@ -151,12 +163,13 @@ local function names_of(spec, plan, job, totals, gives)
         names.scalars[#names.scalars + 1] = {dt, "narrow"}
     end
     local function tiles()
-        local list = plans.append(panels.tiles(names, cfg, plan), plans.list(
+        local list = plans.append(panels.tiles(names, weights_cfg, plan), plans.list(
             rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE",
                 pitch = plan.vectors * lanes, along = lanes, step = lanes * plan.vectors * lanes}),
-            names.dots and rows.words(cfg, io, "words"),
+            names.dots and names.widens and rows.words(cfg, io, "words"),
             names.splits and panel_rows.split(cfg, "split")))
-        plans.append(list, names.quantised and quantised.tiles(names, cfg, spec) or {})
+        plans.append(list, names.quantised and quantised.tiles(names, weights_cfg, spec) or {},
+            prequantised.tiles(names, cfg, spec))
         for _, give in ipairs(gives) do
             if spec[give[4]] >= lanes then
                 list[#list + 1] = rows.transpose(cfg, dtype[give[2]], give[1] .. "_square", spec[give[4]])
@@ -170,7 +183,7 @@ end
 function mlp.forward_names(spec, plan, job)
     local save = spec.checkpoint == "save"
     local gives = {{"give_output", spec.output_dtype, "H", "H"}, save and {"give_kept", spec.dtype, "I", "I_TP"} or nil}
-    local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, spec.H}, gives)
+    local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, spec.H}, gives, {"hidden_states"})
     names.save, names.splits = save, false
     work.forward(names, spec, save)
     names.tiles = function()
@@ -204,7 +217,8 @@ end
 function mlp.backward_names(spec, plan, job)
     local lanes, out = plan.isa.lanes, dtype[spec.output_dtype]
     local both = gates(spec) * spec.I_TP
-    local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, both, spec.H}, {{"give_gradient", spec.dtype, "H", "H"}})
+    local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, both, spec.H}, {{"give_gradient", spec.dtype, "H", "H"}},
+        {"hidden_states", "output_hidden_states_grad"})
     panels.gradients(names, cfg, plan, out, {add = spec.accumulate_grads, columns = {spec.H, spec.I_TP}, rows = {both, spec.H}})
     if names.quantised then
         names.routed_rows, names.block_rows = quantised.padded("(" .. names.routed_rows .. ")"), quantised.rows(spec)

@@ -18,9 +18,10 @@ end
 function work.forward(names, spec, save)
     local io, dots, words, floats = names.panel_c, names.dots, names.words, names.as_floats
     local slab, q = "[panels][SLAB][WIDTH]", names.quantised
+    names.token_rows_too = q and not names.given.hidden_states
     phases.add(names, {
         gather(names),
-        q and {"TOKEN_ROWS", panels = true, run = "token_rows"},
+        names.token_rows_too and {"TOKEN_ROWS", panels = true, run = "token_rows"},
         {"HIDDEN", rows = "I", all = "GATES * I", k = "H", weights = "gate_up_weights", layout = "k", gate = spec.gated and "I" or nil,
             by = {floats "w->X", words "HK"}, run = "hidden_rows"},
         q and {"HIDDEN_ROWS", panels = true, run = "product_rows"},
@@ -44,14 +45,17 @@ function work.backward(names)
     local q = names.quantised
     names.factor = q and not dots and function(panel) return panel .. "_rows" end or names.pairs_of
     local factor, copied = names.factor, q and not dots
+    local rows_too = q and not (dots and names.given.hidden_states and names.given.output_hidden_states_grad)
+    local tokens = rows_too and "TOKEN_ROWS" or "GATHER"   -- from here on products may read them
+    names.token_rows_too = rows_too
     phases.add(names, {
         gather(names),
-        q and {"TOKEN_ROWS", panels = true, run = "token_rows"},
+        rows_too and {"TOKEN_ROWS", panels = true, run = "token_rows"},
         q and {"TOKEN_COLUMNS", parts = "H", run = "token_columns"},
         {"GATE_UP", rows = "rows_again(w)", all = "GATES * I", from = "first_again(w)", k = "H", weights = "gate_up_weights", layout = "k",
-            by = {factor "w->X", words "HK"}, run = "gate_up_again", reads = {q and "TOKEN_ROWS" or "GATHER"}},
+            by = {factor "w->X", words "HK"}, run = "gate_up_again", reads = {tokens}},
         {"DOWN", rows = "I", k = "H", weights = "down_proj_weight", layout = "n", by = {factor "w->dY", words "HK"},
-            run = "through_down", reads = {q and "TOKEN_ROWS" or "GATHER", "GATE_UP"}},   -- all of gate and up may have been kept
+            run = "through_down", reads = {tokens, "GATE_UP"}},   -- all of gate and up may have been kept
         q and {"PRODUCT_ROWS", panels = true, run = "product_rows"},
         q and {"PRODUCT_COLUMNS", parts = "I", run = "product_columns"},
         {"TOKENS", rows = "H", k = "GATES * I", weights = "gate_up_weights", layout = "n", whole = "I", by = {factor "w->GU", words "GK"},

@@ -134,6 +134,8 @@ function panels.words(names, cfg, plan)
     names.as_panel = function(at) return dots and ("(%s *)(void *)(%s)"):format(cfg.dtype.c, at) or at end
     names.to_panel = dots and plans.convert(cfg.dtype, "narrow") or function(x) return x end   -- from f32
     names.keep_io = dots and function(x) return x end or names.widen_io                         -- from memory
+    names.tensor_c, names.keep_tensor, names.given, names.gathers = names.io, names.keep_io, {}, {""}   -- of tokens
+    names.widens = true
     if dots then
         local list = names.constants
         list[#list + 1] = {"DEPTH", panels.depth(plan), "elements of a row of a panel of weights: pairs"}
@@ -245,7 +247,7 @@ function panels.tiles(names, cfg, plan)
     local list = plans.append(panels.product_tiles(names, cfg, plan), plans.list(
         not names.coded and panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}),
         not names.coded and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}),
-        not dots and rows.move(cfg, "widen", {from = cfg.dtype}),
+        not dots and names.widens and rows.move(cfg, "widen", {from = names.tensor or cfg.dtype}),
         rows.zero(cfg, "zero"),
         names.transposes_whole and rows.squares(cfg, "transpose_weights", {dtype = names.coded and not dots and dtype.f32 or cfg.dtype,
             joined = dots, pitch = width, fetch = not names.coded, step = lanes * width}),
