@@ -27,10 +27,10 @@ void rt_mlp_operands(const struct rt_mlp *m, int64_t S, bool backward,
                      struct rt_operand_shape of[RT_OPERANDS])
 {
     of[RT_X] = (struct rt_operand_shape){"hidden_states", S, m->H, 1, "S", "H"};
-    of[RT_WGU] = (struct rt_operand_shape){
-        "gate_up_weights", m->parts * m->I, m->H, m->parts, "I", "H"};
-    of[RT_WD] = (struct rt_operand_shape){
-        "down_proj_weight", m->H, m->I, 1, "H", backward ? "H" : "I"};
+    of[RT_WGU] =
+        (struct rt_operand_shape){"gate_up_weights", m->parts * m->I, m->H, m->parts, "I", "H"};
+    of[RT_WD] =
+        (struct rt_operand_shape){"down_proj_weight", m->H, m->I, 1, "H", backward ? "H" : "I"};
     of[RT_DY] = (struct rt_operand_shape){"output_hidden_states_grad", S, m->H, 1, "S", "H"};
 }
 
@@ -202,9 +202,9 @@ static moegen_rt_status decode(const moegen_rt_problem *p, const struct rt_quant
     return MOEGEN_RT_OK;
 }
 
-moegen_rt_status rt_operand_read(const moegen_rt_problem *p, const struct rt_quantiser *q,
-                                 const struct rt_operand_shape *shape, struct rt_operand *to,
-                                 moegen_rt_error *err)
+static moegen_rt_status operand_read(const moegen_rt_problem *p, const struct rt_quantiser *q,
+                                     const struct rt_operand_shape *shape, struct rt_operand *to,
+                                     moegen_rt_error *err)
 {
     struct codes c;
     int64_t extents[] = {shape->rows, shape->columns};
@@ -216,6 +216,23 @@ moegen_rt_status rt_operand_read(const moegen_rt_problem *p, const struct rt_qua
         status = rt_input(p, shape->name, true, 2, extents, &to->t, err);
     to->is_down = c.down;
     codes_free(&c);
+    return status;
+}
+
+moegen_rt_status rt_mlp_operands_read(const moegen_rt_problem *p, const struct rt_quantiser *q,
+                                      const struct rt_mlp *m, bool backward,
+                                      struct rt_operand to[RT_OPERANDS], int64_t *S,
+                                      moegen_rt_error *err)
+{
+    struct rt_operand_shape of[RT_OPERANDS];
+    moegen_rt_status status = MOEGEN_RT_OK;
+    *S = -1;
+    for (int i = 0; i < (backward ? RT_OPERANDS : RT_DY) && status == MOEGEN_RT_OK; i++) {
+        rt_mlp_operands(m, *S, backward, of);
+        status = operand_read(p, q, &of[i], &to[i], err);
+        if (i == RT_X && status == MOEGEN_RT_OK)
+            *S = to[i].t->rank ? to[i].t->shape[0] : 1;
+    }
     return status;
 }
 

@@ -18,10 +18,6 @@ struct rt_operand {
     bool is_given, is_down;    /* as codes; with scales down the rows */
     moegen_rt_tensor decoded;
 };
-/* Finds an operand, and decodes it if it is given as codes. Freed with rt_operand_free. */
-moegen_rt_status rt_operand_read(const moegen_rt_problem *p, const struct rt_quantiser *q,
-                                 const struct rt_operand_shape *shape, struct rt_operand *to,
-                                 moegen_rt_error *err);
 /* rt_quantise_matrix, of what has no scales in that direction. */
 moegen_rt_status rt_operand_quantise(const struct rt_quantiser *q, const struct rt_operand *o,
                                      int64_t rows, int64_t columns, int64_t down,
@@ -37,5 +33,11 @@ void rt_operand_free(struct rt_operand *o);
 enum { RT_X, RT_WGU, RT_WD, RT_DY, RT_OPERANDS };
 void rt_mlp_operands(const struct rt_mlp *m, int64_t S, bool backward,
                      struct rt_operand_shape of[RT_OPERANDS]);
+/* Finds them, decodes those that are given as codes, and says how many tokens there are. Each is to
+ * be freed with rt_operand_free, also after a failure. */
+moegen_rt_status rt_mlp_operands_read(const moegen_rt_problem *p, const struct rt_quantiser *q,
+                                      const struct rt_mlp *m, bool backward,
+                                      struct rt_operand to[RT_OPERANDS], int64_t *S,
+                                      moegen_rt_error *err);
 
 #endif

@@ -43,9 +43,8 @@ struct pass {
 /* Rows of operand `which` as they enter a product along H. */
 static const double *tokens(const struct pass *s, int which, const double *x, int64_t rows)
 {
-    return s->operand[which].is_given
-               ? x
-               : rt_quantised(&s->q, x, rows, s->m.H, false, false, s->left);
+    return s->operand[which].is_given ? x
+                                      : rt_quantised(&s->q, x, rows, s->m.H, false, false, s->left);
 }
 
 /* x [rows, n], which was computed, as it enters a product along n. */
@@ -156,8 +155,7 @@ static void backward(struct pass *s, const int64_t *list, int64_t rows)
     const struct rt_mlp *m = &s->m;
     int64_t columns = m->parts * s->C;
     memset(s->acc, 0, (size_t)(rows * s->C) * sizeof *s->acc);
-    rt_product(tokens(s, RT_DY, s->out, rows), rows, m->H, s->second, 0, s->C, s->acc,
-               s->work);
+    rt_product(tokens(s, RT_DY, s->out, rows), rows, m->H, s->second, 0, s->C, s->acc, s->work);
     through(s, rows);
     if (s->rows_too) {
         memset(s->wide, 0, (size_t)(rows * m->H) * sizeof *s->wide);
@@ -224,15 +222,8 @@ static moegen_rt_status read_inputs(struct pass *s, const moegen_rt_problem *p,
                                     moegen_rt_error *err)
 {
     const struct rt_mlp *m = &s->m;
-    struct rt_operand_shape of[RT_OPERANDS];
-    moegen_rt_status status = MOEGEN_RT_OK;
-    s->S = -1;
-    for (int i = 0; i < (s->backward ? RT_OPERANDS : RT_DY) && status == MOEGEN_RT_OK; i++) {
-        rt_mlp_operands(m, s->S, s->backward, of);
-        status = rt_operand_read(p, &s->q, &of[i], &s->operand[i], err);
-        if (i == RT_X && status == MOEGEN_RT_OK)
-            s->S = s->operand[i].t->rank ? s->operand[i].t->shape[0] : 1;
-    }
+    moegen_rt_status status =
+        rt_mlp_operands_read(p, &s->q, m, s->backward, s->operand, &s->S, err);
     if (status != MOEGEN_RT_OK)
         return status;
     int64_t kept[] = {s->S, m->I};

@@ -30,10 +30,10 @@ local shapes = {
 -- Operands: extents [R, C], and which of them their scales may be along, the usual one first. parts: those along R are of so many
 -- matrices one after the other
 local operands = {
-    {"hidden_states", R = "S", C = "H", along = {"H"}, doc = "scales are along H"},
-    {"gate_up_weights", R = "I_TP", C = "H", along = {"H", "I"}, gates = true, doc = "gate, then up, also if scales are along I"},
-    {"down_proj_weight", R = "H", C = "I_TP", along = {"I", "H"}, doc = "as mlp_forward contracts it, or as mlp_backward does"},
-    {"output_hidden_states_grad", R = "S", C = "H", along = {"H"}, backward = true, doc = "scales are along H"},
+    {"hidden_states", R = "S", C = "H", along = {"H"}, doc = "along H"},
+    {"gate_up_weights", R = "I_TP", C = "H", along = {"H", "I"}, gates = true, doc = "of gate, then of up: along I codes and scales of each"},
+    {"down_proj_weight", R = "H", C = "I_TP", along = {"I", "H"}, doc = "mlp_forward contracts I, mlp_backward H"},
+    {"output_hidden_states_grad", R = "S", C = "H", along = {"H"}, backward = true, doc = "along H"},
 }
 
 -- The key. backward: for mlp_backward
@@ -42,19 +42,19 @@ function prequantised.key(backward)
     for _, row in ipairs(operands) do
         local own = {
             {"form", enum{"plain", "swizzled"}, default = "plain",
-                doc = "of the codes, u8: as the operand's numbers; or 4 of a contraction side by side, in the order of block_order"},
+                doc = "plain: codes (u8) lie as numbers would; swizzled: [K/4, 4 F], 4 elements of a contraction side by side"},
             {"scales", enum{"dense", "oversized", "packed"}, default = "dense",
-                doc = "<operand>_scales, u8: [K/32, F]; [K/4, F], 4 of 32 rows in use; or the scales of 2048 elements in 128 rows"}}
+                doc = "u8; dense: [K/32, F]; oversized: [K/4, F], row i at i/4*32 + i%4; packed: 128 rows hold those of 2048 elements"}}
         if #row.along > 1 then
             own[3] = {"along", enum(row.along), optional = true,
-                doc = "the contraction that shares scales; if none is given, that of the first product that reads the operand"}
+                doc = "the extent that scales are along; if none is given, the contraction of the first product that reads it"}
         end
         if backward or not row.backward then
             rows[#rows + 1] = {row[1], map(own), optional = true, doc = row.doc}
         end
     end
-    return {"prequantised", map(rows), doc = "operands given as codes of quantize with scales <operand>_scales; "
-        .. "a product along another extent has what they decode to quantised again"}
+    return {"prequantised", map(rows), doc = "operands given as codes of quantize, and <operand>_scales: "
+        .. "of K elements of a contraction and F contractions; a product along the other extent quantises their values again"}
 end
 
 prequantised.rules = {{"prequantised", function(s) return s.quantize ~= "none" or not next(s.prequantised) end,
