@@ -13,6 +13,7 @@ failed=0
 rooms='
 runtime            moegen_runtime.h
 runtime/reference  reference.h       moegen_runtime.h runtime_private.h format.h
+runtime/reference/mlp  mlp.h         reference/reference.h
 moegen.h           -                 moegen_dtype.h moegen_rt.h
 gen/base           base.h            moegen.h
 gen/spec           spec.h            moegen.h base/base.h

@@ -280,22 +280,6 @@ moegen_rt_status rt_moe_fill_gradients(moegen_rt_problem *p, const struct rt_moe
 moegen_rt_status rt_moe_checkpoints(moegen_rt_problem *p, const struct rt_moe *m,
                                     moegen_rt_dtype io, uint64_t seed, moegen_rt_error *err);
 
-/* ---- fill_mlp.c: what the mlp_ families share ---- */
-
-/* Intermediates, which a caller may have kept, and their names. */
-enum rt_given { RT_GATE_PRE, RT_GATE_ACT, RT_UP, RT_HIDDEN, RT_GIVEN };
-extern const char *const rt_mlp_name[RT_GIVEN];
-struct rt_mlp {
-    int64_t H, I, parts;
-    bool gated, keep; /* forward: also give the intermediates */
-    struct rt_limits gate, up;
-    double offset; /* added to up after its clamp */
-    const moegen_rt_activation *act;
-};
-moegen_rt_status rt_mlp_read(const moegen_rt_problem *p, struct rt_mlp *m, moegen_rt_error *err);
-/* Has the spec this intermediate? Without a gate there is up and hidden = act(up). */
-bool rt_mlp_has(const struct rt_mlp *m, int given);
-
 /* ---- router.c: one token ---- */
 
 /* A router turns logits into scores (all experts), chooses the top k of the scores or of the

@@ -27,12 +27,12 @@ local shapes = {
     packed = function(steps) return (steps + 63) // 64 * 128 end,
 }
 
--- Operands: extents [R, C], and which of them their scales may be along, the usual one first. parts: those along R are of so many
--- matrices one after the other
+-- Operands: extents [R, C], and which of them their scales may be along, the usual one first. usual: by family, if that differs;
+-- gates: those along R are of the gate's matrix, then of up's
 local operands = {
     {"hidden_states", R = "S", C = "H", along = {"H"}, doc = "along H"},
-    {"gate_up_weights", R = "I_TP", C = "H", along = {"H", "I"}, gates = true, doc = "of gate, then of up: along I codes and scales of each"},
-    {"down_proj_weight", R = "H", C = "I_TP", along = {"I", "H"}, doc = "mlp_forward contracts I, mlp_backward H"},
+    {"gate_up_weights", R = "I_TP", C = "H", along = {"H", "I"}, gates = true, doc = "of gate, then of up: along I, each has its own"},
+    {"down_proj_weight", R = "H", C = "I_TP", along = {"I", "H"}, usual = {mlp_backward = "H"}, doc = "mlp_forward contracts I, mlp_backward H"},
     {"output_hidden_states_grad", R = "S", C = "H", along = {"H"}, backward = true, doc = "along H"},
 }
 
@@ -44,7 +44,7 @@ function prequantised.key(backward)
             {"form", enum{"plain", "swizzled"}, default = "plain",
                 doc = "plain: codes (u8) lie as numbers would; swizzled: [K/4, 4 F], 4 elements of a contraction side by side"},
             {"scales", enum{"dense", "oversized", "packed"}, default = "dense",
-                doc = "u8; dense: [K/32, F]; oversized: [K/4, F], row i at i/4*32 + i%4; packed: 128 rows hold those of 2048 elements"}}
+                doc = "u8; dense: [K/32, F]; oversized: [K/4, F], row i at i/4*32 + i%4; packed: 128 rows for 2048 elements"}}
         if #row.along > 1 then
             own[3] = {"along", enum(row.along), optional = true,
                 doc = "the extent that scales are along; if none is given, the contraction of the first product that reads it"}
@@ -66,7 +66,7 @@ function prequantised.of(s, tensor)
     local given = s.prequantised[tensor]
     for _, row in ipairs(given and operands or {}) do
         if row[1] == tensor then
-            local along = given.along or row.along[s.kernel == "mlp_backward" and #row.along > 1 and tensor == "down_proj_weight" and 2 or 1]
+            local along = given.along or row.usual and row.usual[s.kernel] or row.along[1]
             local axis = row.C:sub(1, 1) == along and "C" or "R"
             local parts = row.gates and s.gated and 2 or 1
             local K, F = s[axis == "C" and row.C or row.R], axis == "C" and row.R or row.C
@@ -99,7 +99,8 @@ function prequantised.size(s, tensor)
     return prequantised.of(s, tensor) and 1 + 1 / BLOCK or dtype[s.dtype].size
 end
 
--- Adds the names; returns the cfg of weights at work, which are f32 where the dtype has not all exponents of scales. tokens, weights: tensors
+-- Adds the names; returns the cfg of weights at work, which are f32 where the dtype has not all exponents of scales. tokens, weights:
+-- tensors
 function prequantised.names(names, cfg, spec, tokens, weights)
     local list, needs, image = {}, {}, cfg.dtype
     names.given, names.operands, names.decoders, names.gathers = {}, list, {}, {}
@@ -146,7 +147,8 @@ end
 local function decode(cfg, name, format, to)
     local lanes, f = cfg.isa.lanes, formats.rows[format]
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("%s = codes of %s, times scales."):format(to.name, format)})
-    local dst, code, scale, n = p:pointer("dst", to.c), p:pointer("code", "const uint8_t"), p:pointer("scale", "const uint8_t"), p:integer("n")
+    local dst, code, scale = p:pointer("dst", to.c), p:pointer("code", "const uint8_t"), p:pointer("scale", "const uint8_t")
+    local n = p:integer("n")
     local unit = f.unit and p:op("const", "unit", f.unit)
     local least = p:op("const", "least_scale", 0x00400000)
     p:loop(n, function()

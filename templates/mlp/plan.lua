@@ -86,7 +86,7 @@ local function intermediates(s, wanted, role, note)
 end
 
 -- The same, some as codes with scales.
-local function given(s, list)
+local function as_given(s, list)
     local out = {}
     for _, row in ipairs(list) do
         plans.append(out, prequantised.args(s, row))
@@ -95,7 +95,7 @@ local function given(s, list)
 end
 
 function mlp.forward_args(s)
-    return plans.append(given(s, inputs(s)), {{"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}},
+    return plans.append(as_given(s, inputs(s)), {{"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}},
         intermediates(s, "save", "out", ""))
 end
 
@@ -103,7 +103,7 @@ function mlp.backward_args(s)
     local list = inputs(s)
     local gate_up, down = list[2], list[3]
     list[4] = {"output_hidden_states_grad", s.dtype, "in", "S", s.H, says = "gradient of output"}
-    return plans.append(given(s, list), intermediates(s, "saved", "in?", "; absent: computed again"), {
+    return plans.append(as_given(s, list), intermediates(s, "saved", "in?", "; absent: computed again"), {
         {"hidden_states_grad", s.dtype, "out", "S", s.H, says = "gradient of hidden_states"},
         tensors.gradient(s, gate_up, "gate_up_weight_grad"), tensors.gradient(s, down),
     })

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prequantised.h"
+#include "mlp.h"
 
 enum { BLOCK = 32, RUN = 8, LANES = 4, TILE = 512, NO_SCALE = 255, BIAS = 127 };
 #define SUFFIX "_scales"

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "prequantised.h"
+#include "mlp.h"
 
 const char *const rt_mlp_name[RT_GIVEN] = {"gate_pre", "gate_act", "up", "hidden"};
 

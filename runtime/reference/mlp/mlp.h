@@ -1,9 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prequantised.h - operands of quantised products: numbers, or codes with scales (SEMANTICS 3). */
-#ifndef MOEGEN_PREQUANTISED_H
-#define MOEGEN_PREQUANTISED_H
+/* mlp.h - what the references and fillers of the mlp_ families share, grouped by the file that
+ * defines it. */
+#ifndef MOEGEN_MLP_H
+#define MOEGEN_MLP_H
 
-#include "reference.h"
+#include "reference/reference.h"
+
+/* ---- fill_mlp.c ---- */
+
+/* Intermediates, which a caller may have kept, and their names. */
+enum rt_given { RT_GATE_PRE, RT_GATE_ACT, RT_UP, RT_HIDDEN, RT_GIVEN };
+extern const char *const rt_mlp_name[RT_GIVEN];
+struct rt_mlp {
+    int64_t H, I, parts;
+    bool gated, keep; /* forward: also give the intermediates */
+    struct rt_limits gate, up;
+    double offset; /* added to up after its clamp */
+    const moegen_rt_activation *act;
+};
+moegen_rt_status rt_mlp_read(const moegen_rt_problem *p, struct rt_mlp *m, moegen_rt_error *err);
+/* Has the spec this intermediate? Without a gate there is up and hidden = act(up). */
+bool rt_mlp_has(const struct rt_mlp *m, int given);
+
+/* ---- prequantised.c: operands are numbers, or codes with scales (SEMANTICS 3) ---- */
 
 /* An operand [rows, columns]. If it is given as codes, scales are along one of its extents. */
 struct rt_operand_shape {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prequantised.h"
+#include "mlp.h"
 
 enum { ROWS = 16, TILE = 512 }; /* at work; with blocks of tokens: whole tiles of these */
 struct pass {
