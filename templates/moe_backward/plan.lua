@@ -177,7 +177,6 @@ function backward.names(spec, plan, job)
             plan.group > 1 and (has.bias_up or has.bias_down) and {io, "narrow"} or false},
     }
     panels.products(names, cfg, plan, totals)
-    along.names(names, cfg, plan, math.max(spec.H, gates * spec.I_TP))
     if has.gradients then
         local both, one = has.separate and spec.I_TP or gates * spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil
         panels.gradients(names, cfg, plan, out, {add = has.add,
@@ -186,6 +185,7 @@ function backward.names(spec, plan, job)
     end
     work.phases(names, has, spec)
     codes.names(names, spec, plan)
+    along.names(names, cfg, plan, math.max(spec.H, gates * spec.I_TP))
     work.space(names, has)
     names.tiles = function()
         return tiles(spec, plan, names, cfg)
