@@ -17,7 +17,7 @@ return {
         size = 4, digits = 24, least = -126, c = "float", widen = nil, narrow = nil},
 
     bf16 = {name = "bf16", also = {"bfloat16"},
-        size = 2, digits = 8, least = -126, c = "uint16_t", widen = "bf16_to_f32", narrow = "f32_to_bf16", dot = "dot_bf16",
+        size = 2, digits = 8, least = -126, c = "uint16_t", widen = "bf16_to_f32", narrow = "f32_to_bf16", dot = "dot_bf16", tiles = "tile_dot",
         round = "round_bf16", pair = "pair_bf16", scalar = {
         bf16_to_f32 = [[
 static float bf16_to_f32(uint16_t x)

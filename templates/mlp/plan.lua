@@ -26,10 +26,10 @@ local round_up = plans.round_up
 -- Plans and targets of a family: which plan of products it has, and what forbids pairs.
 local function planned(products, why_not)
     return function(plan, spec, shape, info)
-        dot.choose(plan, spec, info, why_not(spec))
+        dot.choose(plan, spec, info, why_not(spec), false, true)
         products(plan, spec, shape, info)
     end, function(isa, spec, props)
-        return dot.uses(isa, spec, props, why_not(spec))
+        return dot.uses(isa, spec, props, why_not(spec), false, true)
     end
 end
 

@@ -38,11 +38,11 @@ local function no_pairs(spec)
 end
 
 function backward.uses(isa, spec, props)
-    return dot.uses(isa, spec, props, no_pairs(spec))
+    return dot.uses(isa, spec, props, no_pairs(spec), false, true)
 end
 
 function backward.plan(plan, spec, shape, info)
-    dot.choose(plan, spec, info, no_pairs(spec))
+    dot.choose(plan, spec, info, no_pairs(spec), false, true)
     if spec.weight_grads == "all" then
         panel_plan.both(plan, spec, shape, info, {turns = true})
     else
@@ -103,7 +103,7 @@ end
 local function constants(spec, plan)
     local lanes, gates = plan.isa.lanes, spec.gated and 2 or 1
     local hk, gk, ik = deep(spec, plan)
-    local prows = math.max(spec.I_TP + 1, round_up(spec.I_TP, plan.vectors * lanes))
+    local prows = round_up(math.max(spec.I_TP + 1, round_up(spec.I_TP, plan.vectors * lanes)), plan.tiled and lanes or 1)
     local xrows, partials = math.max(hk, round_up(spec.H + 1, lanes)), (math.max(spec.I_TP, spec.H) + lanes - 1) // lanes
     return plans.append({
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},

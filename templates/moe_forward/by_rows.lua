@@ -39,7 +39,7 @@ by_rows.rule = {"norm", function(s) return s.norm == "none" or not by_rows.takes
     "{norm} needs weights.layout = plain, here {weights.layout}"}
 
 function by_rows.plan(plan, spec, shape, info)
-    dot.choose(plan, spec, info, by_rows.no_pairs(spec), activations.are(spec))
+    dot.choose(plan, spec, info, by_rows.no_pairs(spec), activations.are(spec), true)
     panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and codes.unit})
 end
 

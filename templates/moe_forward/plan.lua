@@ -42,7 +42,7 @@ local column_keys = {
 forward.plan_keys = keys.of_plans(column_keys, by_rows.keys)
 
 function forward.uses(isa, spec, props)
-    return dot.uses(isa, spec, props, by_rows.no_pairs(spec), activations.are(spec))
+    return dot.uses(isa, spec, props, by_rows.no_pairs(spec), activations.are(spec), by_rows.takes(spec))
 end
 
 -- Rows of weights: how many are packed, and how many make a sum. step: rows that a tile takes at least

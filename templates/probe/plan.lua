@@ -1,19 +1,22 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - the tiles of the probe: as many independent chains of an op as hide the latency, and streaming reads.
+local amx = require "tiles.amx"
 local ir = require "ir"
 local ops = require "isa.scalar"
+local plans = require "shared.plans"
 local schema = require "schema"
 local target = require "target"
 
 local probe = {}
 
+local tile_chains = 4             -- tiles of sums, beside two that they multiply
 local chains, rounds = 14, 6      -- sums: more than latency times throughput of FMA and of dot products on any known core
 local reads = 8                   -- vectors per iteration
 
--- The ops that add products to a vector.
+-- The ops that add products to a vector, or to a matrix tile.
 probe.ops = {}
 for name, op in pairs(ops) do
-    if op.operands == "D a b" and not op.class then
+    if op.operands == "D a b" and (not op.class or op.class == "t") then
         probe.ops[#probe.ops + 1] = name
     end
 end
@@ -28,11 +31,13 @@ function probe.plan(plan, spec, _, info)
     if not plan.isa.rows[spec.op] then
         schema.complain(info, "op", ("target %s has no op %s"):format(plan.isa.name, spec.op), nil, "unsupported")
     end
+    plan.tiled = ops[spec.op].class == "t"
+    plan.chains = plan.tiled and tile_chains or chains
 end
 
 function probe.params(spec, plan)
     local products = ops[spec.op].products or 1
-    return {("probe.flops_per_iteration %d"):format(2 * products * chains * rounds * plan.isa.lanes)}
+    return {("probe.flops_per_iteration %d"):format(2 * products * plan.chains * rounds * plan.isa.lanes)}
 end
 
 local function loop(isa, name, op)
@@ -58,6 +63,24 @@ local function loop(isa, name, op)
     return p
 end
 
+local function tile_loop(isa, name, op)
+    local p = ir.program(isa, name .. "_loop", {"Independent ops on tiles."})
+    p:pointer("out", "float")
+    local n, acc = p:integer("n"), {}
+    for i = 1, tile_chains do
+        acc[i] = p:op("tile_zero", "acc_" .. i)
+    end
+    local a, b = p:op("tile_zero", "a"), p:op("tile_zero", "b")
+    p:loop(n, function()
+        for _ = 1, rounds do
+            for i = 1, tile_chains do
+                p:op(op, acc[i], a, b)
+            end
+        end
+    end, "rounds")
+    return p
+end
+
 local function read(isa, name)
     local p = ir.program(isa, name .. "_read", {"Reads a stream of vectors."})
     local out, from, n = p:pointer("out", "float"), p:pointer("from", "const float"), p:integer("n")
@@ -78,11 +101,14 @@ local function read(isa, name)
 end
 
 function probe.names(spec, plan, job)
-    local isa = plan.isa
+    local isa, cfg = plan.isa, {isa = plan.isa, prefix = job.name .. "_"}
     return {
-        plan = plan,
+        plan = plan, tiled = plan.tiled, tile_shapes = amx.shapes("tile_shapes"),
         constants = {{"LANES", isa.lanes, "f32 lanes of a vector"}, {"STEP", reads * isa.bytes, "bytes read per iteration"}},
-        tiles = function() return {loop(isa, job.name, spec.op), read(isa, job.name)} end,
+        tiles = function()
+            return plans.list((plan.tiled and tile_loop or loop)(isa, job.name, spec.op), read(isa, job.name),
+                plan.tiled and amx.on(cfg), plan.tiled and amx.off(cfg))
+        end,
     }
 end
 

@@ -13,11 +13,12 @@ local schema = require "schema"
 local dot = {}
 
 -- The key of plans.
-dot.key = {"product", schema.types.enum{"widen", "dot"}, optional = true,
-    doc = "of 16-bit elements: widened to f32, or in pairs by a dot instruction"}
+dot.key = {"product", schema.types.enum{"widen", "dot", "tiles"}, optional = true,
+    doc = "of 16-bit elements: widened to f32, in pairs by a dot instruction, or on matrix tiles"}
 
 -- May the products of this spec be dot products on this target? Else false and why not. A spec's outputs must be as coarse as what
--- is rounded on the way to them. why_not: what else forbids it, or nil; exact: nothing is rounded on the way
+-- is rounded on the way to them. why_not: what else forbids it, or nil; exact: nothing is rounded on the way. Where they are legal, so
+-- are products on matrix tiles, if the target has some and the kernel's plan has a use for them (tiled).
 function dot.legal(spec, isa, why_not, exact)
     local dt, weights = dtype[spec.dtype], formats.of(spec)
     if not dt.dot then
@@ -45,11 +46,16 @@ end
 
 -- Shall a plan take a target for its dot products? The answer and a reason, or nil, nil and the property of the CPU (see
 -- gen/api/property.c) that has to be known first. props: name -> value; 0: cannot be measured; nil: the CPU does not matter.
-function dot.uses(isa, spec, props, why_not, exact)
+function dot.uses(isa, spec, props, why_not, exact, tiled)
     local legal, why = dot.legal(spec, isa, why_not, exact)
     local given = spec.plan and spec.plan.product
-    if not legal or given then
-        return legal and given == "dot", why or "given"
+    if not legal then
+        return false, why
+    elseif dot.has_tiles(spec, isa) then
+        return tiled and (given or "tiles") == "tiles", not tiled and "no plan of this kernel uses its tiles yet" or given and "given"
+            or props and "matrix tiles multiply 16 x 16 x 32 elements at once" or "the target was asked for"
+    elseif given then
+        return given == "dot", "given"
     elseif not props then
         return true, "the target was asked for"
     end
@@ -64,22 +70,29 @@ function dot.uses(isa, spec, props, why_not, exact)
     return rate > 1, ("%s runs at %.2f of the FMA rate here"):format(mnemonic, rate)
 end
 
+-- Has a target tiles for what a spec multiplies?
+function dot.has_tiles(spec, isa)
+    return isa.rows[dtype[spec.dtype].tiles or ""] ~= nil
+end
+
 -- The plan's choice `product`, for dtypes whose pairs some instruction multiplies.
-function dot.choose(plan, spec, info, why_not, exact)
+function dot.choose(plan, spec, info, why_not, exact, tiled)
     local legal, why = dot.legal(spec, plan.isa, why_not, exact)
-    local given = spec.plan and spec.plan.product
-    if given == "dot" and not legal then   -- what keeps it from a target that has them says more
-        schema.complain(info, "plan.product", plan.used ~= "given" and plan.used or why)
+    local given, tiles = spec.plan and spec.plan.product, legal and tiled and dot.has_tiles(spec, plan.isa)
+    if given == "dot" and not legal or given == "tiles" and not tiles then   -- what keeps it from a target that has them says more
+        schema.complain(info, "plan.product", plan.used and plan.used ~= "given" and plan.used or why
+            or ("target %s has no tiles for this kernel"):format(plan.isa.name))
     end
     if dtype[spec.dtype].dot or given then   -- `widen` is always so
-        plan:choose("product", legal and plan.pays ~= false and "dot" or "widen", plan.used or why)
+        plan:choose("product", legal and plan.pays ~= false and (tiles and "tiles" or "dot") or "widen", plan.used or why)
     end
-    plan.group = legal and plan.product == "dot" and 2 or 1   -- rows of K to a row of a packed panel
+    plan.group = legal and plan.product ~= "widen" and 2 or 1   -- rows of K to a row of a packed panel
+    plan.tiled = tiles and plan.product == "tiles" or false
 end
 
 -- The op of the products, when it is not FMA.
 function dot.params(spec, plan)
-    return plan.group > 1 and {"product.op " .. dtype[spec.dtype].dot} or {}
+    return plan.group > 1 and {"product.op " .. dtype[spec.dtype][plan.tiled and "tiles" or "dot"]} or {}
 end
 
 return dot

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- panel_plan.lua - plans of products in panels of tokens, and of gradients of weights: their keys, what is chosen, and limits.
 local along = require "product.along"
+local amx = require "tiles.amx"
 local dtype = require "dtype"
 local limits = require "shared.limits"
 local panels = require "product.panels"
@@ -88,7 +89,7 @@ end
 
 function panel_plan.choose_slab(plan, rows, why)
     local isa = plan.isa
-    plan:choose("slab", round_up(8 * isa.tile.rows, isa.lanes), why,
+    plan:choose("slab", plan.tiled and 4 * plan.tile_rows or round_up(8 * isa.tile.rows, isa.lanes), why,
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))
 end
 
@@ -107,12 +108,17 @@ function panel_plan.forward(plan, spec, _, info, has)
     local isa = plan.isa
     plan.vectors = 2
     plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
-    plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
-        isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
+    if plan.tiled then
+        plan:choose("tile_rows", amx.tallest, "2 x 2 matrix tiles of sums", {useful = amx.tallest, of = "so many fit", step = amx.unit})
+    else
+        plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
+            isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
+    end
     plan:choose("unroll", 4, "k steps of a loop body")
     has = has or {}
     local unit = has.unit and has.unit(spec, plan)
-    panel_plan.choose_block(plan, spec, info, round_up(64, math.max(1, (unit or 1) // plan.group)), longest(spec), longest(spec))
+    panel_plan.choose_block(plan, spec, info, round_up(plan.tiled and amx.k_block or 64, math.max(1, (unit or 1) // plan.group)),
+        longest(spec), longest(spec))
     if unit and plan.k_block % unit ~= 0 then
         schema.complain(info, "plan.k_block", ("%d products are no multiple of %d, which are decoded together"):format(plan.k_block, unit))
     end
@@ -128,6 +134,10 @@ function panel_plan.choose_sums(plan, info)
     local width = plan.vectors * plan.isa.lanes
     plan:choose("t_block", 512, "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate",
         limits.useful(round_up(plan.pass_rows, width), ("a pass has %d tokens"):format(plan.pass_rows), width))
+    if plan.tiled then
+        plan:choose("t_unroll", width, "tokens of a matrix tile", {useful = width, of = "a tile has no more", step = width})
+        return
+    end
     plan:choose("t_unroll", panels.stores_bursts(plan.isa) and 2 or 4,
         "tokens of a step of a weight gradient's loop: the shorter a tile, the fewer may be wasted")
     check_steps(plan, info, "t_unroll")

@@ -2,6 +2,7 @@
 -- panels.lua - what families with products in panels of tokens share: constants, names and tiles that the fragments
 -- matrix.c.in and matrix_gradient.c.in refer to. Their plan: panel_plan.lua; the layout of a panel: matrix.lua.
 local along = require "product.along"
+local amx = require "tiles.amx"
 local dtype = require "dtype"
 local heights = require "tiles.heights"
 local matrix = require "tiles.matrix"
@@ -31,7 +32,7 @@ end
 -- cfg of the tiles.
 function panels.cfg(spec, plan, job)
     return {isa = plan.isa, prefix = job.name .. "_", dtype = dtype[spec.dtype], vectors = plan.vectors, unroll = plan.unroll,
-            product = micro.of(plan, spec.dtype), t_unroll = plan.t_unroll, block = panels.block(plan), slab = plan.slab}
+            product = micro.of(plan, spec.dtype), tiled = plan.tiled, t_unroll = plan.t_unroll, block = panels.block(plan), slab = plan.slab}
 end
 
 -- Panels of as few tokens as may have a row of a tile each.
@@ -86,7 +87,7 @@ function panels.product_constants(plan)
     }, plan.idle and {
         {"FEW_PANELS", panels.few_panels(plan), "panels of as few tokens as may have a row of a tile each,"},
         {"IDLE_LANES", plan.idle, "if vectors of them would have so many idle lanes"},
-    } or {})
+    } or {}, plan.tiled and {{"UNIT_ROWS", amx.unit, "rows of a matrix tile: products are of whole ones"}} or {})
 end
 
 -- Floats between rows of so many words on their way into panels.
@@ -115,7 +116,7 @@ local function few(names, cfg, plan)
     local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
     names.token_rows = {}
     -- a block of weights and the sums have to fit into the room of a slab
-    if plan.idle and math.max(panels.block(plan), panels.few_panels(plan)) * width <= panels.block(plan) * plan.slab then
+    if plan.idle and not plan.tiled and math.max(panels.block(plan), panels.few_panels(plan)) * width <= panels.block(plan) * plan.slab then
         names.token_rows = heights.tokens(plan.tile_rows, lanes, width, panels.few_panels(plan), plan.idle)
     end
     names.few, names.transpose_sums = #names.token_rows > 0, "transpose_sums"
@@ -151,8 +152,10 @@ function panels.products(names, cfg, plan, totals)
         names.copies_edges = names.copies_edges or total > 1 and total % panels.depth(plan) ~= 0
         cfg.unaligned = cfg.unaligned or total > 1 and total * cfg.dtype.size % 64 ~= 0
     end
-    names.product_rows = heights.blocks(plan.tile_rows, lanes, plan.slab, totals)
-    names.narrow_rows = heights.blocks(2 * plan.tile_rows, lanes, plan.slab, totals)
+    names.tiled, names.tile_shapes = plan.tiled, plan.tiled and amx.shapes("tile_shapes")
+    names.product_rows = plan.tiled and heights.steps(plan.tile_rows, amx.unit) or heights.blocks(plan.tile_rows, lanes, plan.slab, totals)
+    names.narrow_rows = plan.tiled and heights.steps(2 * plan.tile_rows, amx.unit)
+        or heights.blocks(2 * plan.tile_rows, lanes, plan.slab, totals)
     few(names, cfg, plan)
 end
 
@@ -211,10 +214,10 @@ function panels.product_tiles(names, cfg, plan)
     local list = {}
     for _, set in ipairs{{names.product_rows, plan.vectors}, {names.narrow_rows, 1}} do
         local most = set[1][#set[1]]
-        local tallest = matrix.product(cfg, most, set[2])
+        local tallest = not cfg.tiled and matrix.product(cfg, most, set[2])
         for i = #set[1], 1, -1 do
             local m = set[1][i]
-            list[#list + 1] = m == most and tallest or matrix.shorter(tallest, m)
+            list[#list + 1] = cfg.tiled and amx.blocks(cfg, m, set[2]) or m == most and tallest or matrix.shorter(tallest, m)
         end
     end
     for _, m in ipairs(names.token_rows) do
@@ -230,10 +233,11 @@ end
 function panels.gradient_tiles(names, cfg, ld, jump)
     local list, out = {}, names.gradient
     for _, m in ipairs(names.gradient_rows) do
+        local gradient = cfg.tiled and m > 1 and amx.gradient or matrix.gradient   -- one row is of vectors
         plans.append(list, plans.list(
-            matrix.gradient(cfg, m, {name = "gradient", dtype = out, add = names.adds, gives = names.staged, ld = ld, jump = jump}),
-            names.part == "part" and matrix.gradient(cfg, m, {name = "part", dtype = dtype.f32, add = true}),
-            names.streams and m > 1 and matrix.gradient(cfg, m, {name = "stream", dtype = out, stream = true})))
+            gradient(cfg, m, {name = "gradient", dtype = out, add = names.adds, gives = names.staged, ld = ld, jump = jump}),
+            names.part == "part" and gradient(cfg, m, {name = "part", dtype = dtype.f32, add = true}),
+            names.streams and m > 1 and gradient(cfg, m, {name = "stream", dtype = out, stream = true})))
     end
     return plans.append(list, plans.list(
         (names.bursts or names.staged) and rows.lines(cfg, out, "give"),
@@ -249,6 +253,7 @@ function panels.tiles(names, cfg, plan)
         not names.coded and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}),
         not dots and names.widens and rows.move(cfg, "widen", {from = names.tensor or cfg.dtype}),
         rows.zero(cfg, "zero"),
+        cfg.tiled and amx.on(cfg), cfg.tiled and amx.off(cfg),
         names.transposes_whole and rows.squares(cfg, "transpose_weights", {dtype = names.coded and not dots and dtype.f32 or cfg.dtype,
             joined = dots, pitch = width, fetch = not names.coded, step = lanes * width}),
         dots and panel_rows.join(cfg, "join")))

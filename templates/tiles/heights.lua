@@ -51,6 +51,15 @@ function heights.tokens(most, lanes, width, panels, idle)
     return plans.members(set, most)
 end
 
+-- Multiples of `unit` up to `most`.
+function heights.steps(most, unit)
+    local list = {}
+    for m = unit, most, unit do
+        list[#list + 1] = m
+    end
+    return list
+end
+
 -- Heights, ascending, of the tiles that blocks of rows need: multiples of `lanes` up to `slab`, and what is left of each of
 -- the totals.
 function heights.blocks(most, lanes, slab, totals)

@@ -79,7 +79,7 @@ end
 
 -- The vectors of a row of sums to memory, with what is there; 16-bit pairs share a store (see quantise.pairs).
 -- value(v) gives vector v; has: dtype, add, stream
-local function put_row(p, cfg, C, has, name, value)
+function matrix.put_row(p, cfg, C, has, name, value)
     local lanes, dt, x = cfg.isa.lanes, has.dtype, {}
     for v = 0, cfg.vectors - 1 do
         x[v] = value(v)
@@ -101,6 +101,22 @@ local function put_row(p, cfg, C, has, name, value)
     end
 end
 
+-- So many rows (or none) of a block of weights, `ld` apart, become rows of A; others `ahead` of them are fetched.
+function matrix.copy_rows(p, cfg, count, to, from, ld, ahead)
+    local width, words = cfg.vectors * cfg.isa.lanes, cfg.isa.lanes * cfg.product.group
+    p:loop(count, function()
+        for i = 0, cfg.block * cfg.vectors * words - (cfg.unaligned and 0 or 1), 64 // cfg.dtype.size do
+            p:op("prefetch_1", p:at(from, i, ahead))
+        end
+        for i = 0, cfg.block * cfg.vectors - 1 do
+            local x = quantise.panel(p, cfg, "w_" .. i, p:at(from, i * words))
+            p:op("store", p:at(to, i // cfg.vectors * cfg.slab * width + i % cfg.vectors * cfg.isa.lanes), x)
+        end
+        p:advance(from, ld)
+        p:advance(to, width)
+    end, "rows of the next weights", true)
+end
+
 -- cfg: isa, prefix, dtype (of the weights), vectors, unroll, product (see micro.lua); block: panels of a row of weights, slab: rows
 -- of a panel of A, unaligned (rows of weights start anywhere in a cache line).
 -- After each panel the tile copies `count` rows (or none) of a block of the next weights, `ld` apart, as rows of A, and fetches others
@@ -119,18 +135,6 @@ function matrix.product(cfg, rows, vectors)
     local to, from = p:pointer("to", "float", "SLAB*WIDTH WIDTH LANES"), p:pointer("from", "const " .. cfg.dtype.c)
     local count, ld, ahead = p:integer("count"), p:integer("ld"), p:integer("ahead")
     local groups, over, back = p:integer("groups"), p:integer("over"), p:integer("back")
-    local line = 64 // cfg.dtype.size
-    local function copy_row()
-        for i = 0, cfg.block * width * group - (cfg.unaligned and 0 or 1), line do
-            p:op("prefetch_1", p:at(from, i, ahead))
-        end
-        for i = 0, cfg.block * cfg.vectors - 1 do
-            local x = quantise.panel(p, cfg, "w_" .. i, p:at(from, i * lanes * group))
-            p:op("store", p:at(to, i // cfg.vectors * cfg.slab * width + i % cfg.vectors * lanes), x)
-        end
-        p:advance(from, ld)
-        p:advance(to, width)
-    end
     p:loop(groups, function()
         clear(p, cfg, t, S)
         p:loop(p:count_from("down", panels), function()
@@ -140,7 +144,7 @@ function matrix.product(cfg, rows, vectors)
                 step(p, cfg, t)
             end, "over the columns of a panel")
             p:advance(t.A, (cfg.slab - 1) * width)
-            p:loop(p:count_from("more", count), copy_row, "rows of the next weights", true)
+            matrix.copy_rows(p, cfg, p:count_from("more", count), to, from, ld, ahead)
         end, "panels")
         add_to(p, cfg, S, t)
         p:advance(t.A, over)
@@ -205,7 +209,7 @@ function matrix.gradient(cfg, rows, has)
         sum(p, cfg, t)
         for r = 0, rows - 1 do
             p:row(r)
-            put_row(p, cfg, C, has, "c_" .. r, function(v) return t.acc[r][v] end)
+            matrix.put_row(p, cfg, C, has, "c_" .. r, function(v) return t.acc[r][v] end)
             p:advance(C, ld)
         end
         p:row(nil)
@@ -229,7 +233,7 @@ function matrix.put(cfg, has)
     local C, S = p:pointer("C", has.dtype.c), p:pointer("S", "const float")
     local n, ld = p:integer("n"), p:integer("ld")
     p:loop(n, function()
-        put_row(p, cfg, C, has, "c", function(v) return p:op("load", "s_" .. v, p:at(S, v * lanes)) end)
+        matrix.put_row(p, cfg, C, has, "c", function(v) return p:op("load", "s_" .. v, p:at(S, v * lanes)) end)
         p:advance(C, ld)
         p:advance(S, cfg.vectors * lanes)
     end, "rows")

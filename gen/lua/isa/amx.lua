@@ -3,7 +3,7 @@
 -- are a stride register apart (SIB, index = stride). gcc's load does not say that it reads memory: hence the barrier.
 return {
     name = "amx", summary = "AMX: 8 tiles of 16 rows x 64 bytes, bf16 dot products, over avx512_bf16",
-    rank = 40, extends = "avx512_bf16", partial = true,   -- no family has a plan for tiles yet
+    rank = 40, extends = "avx512_bf16",
     requires = {"amx_tile", "amx_bf16"},
     gcc = "-mamx-tile -mamx-bf16",
     registers = {t = 8}, prefix = {t = "tmm"}, types = {t = "int"},
@@ -13,6 +13,7 @@ return {
         tile_release = {"_tile_release()",                                                       "tilerelease", "VEX.128.NP.0F38.W0 49 C0",       ""},
         tile_zero    = {"_tile_zero($d)",                                                        "tilezero",    "VEX.128.F2.0F38.W0 49 /r",       "R"},
         tile_load    = {"__asm__ volatile(\"\" ::: \"memory\"); _tile_loadd($d, $m, $s)",        "tileloadd",   "VEX.128.F2.0F38.W0 4B /r",       "RTS"},
+        tile_stream  = {"__asm__ volatile(\"\" ::: \"memory\"); _tile_stream_loadd($d, $m, $s)", "tileloaddt1", "VEX.128.66.0F38.W0 4B /r",       "RTS"},
         tile_store   = {"_tile_stored($a, $m, $s)",                                              "tilestored",  "VEX.128.F3.0F38.W0 4B /r",       "TSR"},
         tile_dot     = {"_tile_dpbf16ps($d, $a, $b)",                                            "tdpbf16ps",   "VEX.128.F3.0F38.W0 5C /r",       "RMV"},
     },

@@ -15,7 +15,9 @@ return {
                                             says = "$d = 0"},
     tile_load    = {operands = "d m s",     class = "t", whole = "for (int r = 0; r < 16; r++) copy_64(d->row[r], (const uint8_t *)m + r * s);",
                                             says = "$d = rows of $m"},
+    tile_stream  = {operands = "d m s",     class = "t", whole = "for (int r = 0; r < 16; r++) copy_64(d->row[r], (const uint8_t *)m + r * s);",
+                                            says = "$d = rows of $m, which are not kept near"},
     tile_store   = {operands = "m s a",     class = "t", whole = "for (int r = 0; r < 16; r++) copy_64((uint8_t *)m + r * s, a->row[r]);",
                                             says = "rows of $m = $a", writes = true},
-    tile_dot     = {operands = "D a b",     class = "t", whole = "dot_bf16(d, a, b);", says = "$d += $a * $b"},
+    tile_dot     = {operands = "D a b",     class = "t", products = 512, whole = "dot_bf16(d, a, b);", says = "$d += $a * $b"},
 }

@@ -24,16 +24,18 @@ int32_t NAME(const void *args, const moegen_worker *worker)
     int32_t (*volatile run)(const void *, const moegen_worker *) = on_rank;   // no compiler moves arithmetic out of it
     const int32_t normal = MODE;
     int32_t was = 0, used = 0;
-    NAME_mode(&was, &normal);
-    const int32_t status = run(args, worker);
+    NAME_mode(&was, &normal);KEEP
+    const int32_t status = run(args, worker);GIVE
     NAME_mode(&used, &was);
     return status;
 }
 ]]
 
 function entry.text(job)
-    local mode = job.plan.spelling == "scalar" and "DEFAULT_MODE" or job.plan.isa.arch.c.default_mode
-    return (text:gsub("%u%u%u%u+", {NAME = job.name, MODE = mode}))
+    local scalar, c = job.plan.spelling == "scalar", job.plan.isa.arch.c
+    local tiles = job.plan.tiled and not scalar
+    return (text:gsub("%u%u%u%u+", {NAME = job.name, MODE = scalar and "DEFAULT_MODE" or c.default_mode,
+        KEEP = tiles and c.keep_tiles or "", GIVE = tiles and c.give_tiles or ""}))
 end
 
 return entry

@@ -188,18 +188,33 @@ static void mode_set(int32_t m)
 ]]},
     {"dot_bf16", [[
 // d[r][n] += sum over k: a[r][2 k] * b[k][2 n] + a[r][2 k + 1] * b[k][2 n + 1]; d holds f32, a and b bf16. As the
-// instruction does it: sums of even and of odd terms, subnormal numbers taken and given as zeros.
+// instruction does it: sums of even and of odd terms, subnormal numbers taken and given as zeros. A product of two bf16 is exact in f32,
+// unless it is too small or too large.
 static void dot_bf16(tile *d, const tile *a, const tile *b)
 {
-    for (int r = 0; r < 16; r++)
+    float x[32], y[16][32];
+    for (int k = 0; k < 16; k++)
+        for (int n = 0; n < 32; n++)
+            y[n / 2][2 * k + n % 2] = widened(b->h[k][n]);
+    for (int r = 0; r < 16; r++) {
+        for (int k = 0; k < 32; k++)
+            x[k] = widened(a->h[r][k]);
         for (int n = 0; n < 16; n++) {
-            float even = 0, odd = 0;
-            for (int k = 0; k < 16; k++) {
-                even = flushed(fused(widened(a->h[r][2 * k]), widened(b->h[k][2 * n]), even));
-                odd = flushed(fused(widened(a->h[r][2 * k + 1]), widened(b->h[k][2 * n + 1]), odd));
+            float sum[2] = {0, 0};
+            const float *const z = y[n];
+            for (int k = 0; k < 32; k++) {
+                const float p = x[k] * z[k], size = p < 0 ? -p : p;
+                float *const s = sum + k % 2;
+                if (size > 0x1p-120f && size < 0x1p120f && (*s > 0x1p-120f || *s < -0x1p-120f))
+                    *s = p + *s;
+                else
+                    *s = fused(x[k], z[k], *s);
+                if (*s < 0x1p-126f && *s > -0x1p-126f)
+                    *s *= 0;
             }
-            d->f[r][n] = flushed(flushed(d->f[r][n]) + flushed(even + odd));
+            d->f[r][n] = flushed(flushed(d->f[r][n]) + flushed(sum[0] + sum[1]));
         }
+    }
 }
 ]]},
 }
