@@ -25,6 +25,16 @@ function by_rows.takes(spec)
     return spec.weights.layout ~= "plain"
 end
 
+-- May they be multiplied so on matrix tiles, which have no products of columns?
+function by_rows.may(spec)
+    return by_rows.takes(spec) or not codes.are(spec) and spec.shard.on ~= "intermediate"
+end
+
+-- Are they, by this plan?
+function by_rows.has(spec, plan)
+    return by_rows.takes(spec) or by_rows.may(spec) and dot.has_tiles(spec, plan.isa)
+end
+
 -- Why products may not be of pairs, or nil.
 function by_rows.no_pairs(spec)
     return by_rows.takes(spec) and codes.no_pairs(spec) or nil
@@ -55,13 +65,14 @@ local function phases_of(names, spec, has)
     local words, floats = names.words, names.as_floats
     local interleaved = stored.of(spec).interleaved
     local weights, beside = stored.gate_up(spec)
+    local layout = by_rows.takes(spec) and "k" or "n"
     phases.add(names, {
         {"GATHER", parts = "HK / " .. names.gathered, run = "gather_part"},
         {"GATE_UP", rows = interleaved and "GATES * I" or "I", all = beside and "I" or "GATES * I", k = "H", weights = weights,
-            layout = "k", gate = has.gate_apart and not beside and "I" or nil, beside = beside, by = {"w->X", words "HK"},
+            layout = layout, gate = has.gate_apart and not beside and "I" or nil, beside = beside, by = {"w->X", words "HK"},
             ordered = names.in_words, run = "hidden_rows"},
         names.rounds and {"ROUND", parts = "IK / MX_BLOCK", run = "round_part"},
-        {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = {floats "w->P", words "IK"}, run = "output_rows"},
+        {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = layout, by = {floats "w->P", words "IK"}, run = "output_rows"},
     })
 end
 
@@ -115,13 +126,14 @@ function by_rows.names(names, spec, plan, job, common)
     has.step = stored.of(spec).interleaved and 2 or 1
     names.affinity_of = function(row) return ("w->affinity[%s]"):format(row) end
     names.scattered = {scaled = has.affinity_in_finish, adds = has.add and "!apart(w)" or "0"}
-    names.enters, names.transposes_whole, names.saves_runs = true, false, has.checkpoint_up and spec.block_size >= plan.isa.lanes
+    names.enters, names.saves_runs = true, has.checkpoint_up and spec.block_size >= plan.isa.lanes
     panels.products(names, cfg, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
     names.splits, names.in_words = false, in_words.are(spec)
     names.save_step = names.in_words and in_words.WORD or has.step
     names.rounds = activations.are(spec)
     names.hidden = names.rounds and names.dots and "hidden" or "P"
     names.gathered = gathered(names)
+    names.transposes_whole = not by_rows.takes(spec) and spec.H >= plan.isa.lanes and spec.I_TP >= plan.isa.lanes
     phases_of(names, spec, has)
     codes.names(names, spec, plan)
     along.names(names, cfg, plan, math.max(spec.H, spec.I_TP))

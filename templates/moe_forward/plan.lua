@@ -42,7 +42,7 @@ local column_keys = {
 forward.plan_keys = keys.of_plans(column_keys, by_rows.keys)
 
 function forward.uses(isa, spec, props)
-    return dot.uses(isa, spec, props, by_rows.no_pairs(spec), activations.are(spec), by_rows.takes(spec))
+    return dot.uses(isa, spec, props, by_rows.no_pairs(spec), activations.are(spec), by_rows.may(spec))
 end
 
 -- Rows of weights: how many are packed, and how many make a sum. step: rows that a tile takes at least
@@ -59,7 +59,7 @@ local function choose_depth(plan, spec, step)
 end
 
 function forward.plan(plan, spec, shape, info)
-    if by_rows.takes(spec) then
+    if by_rows.has(spec, plan) then
         return by_rows.plan(plan, spec, shape, info)
     end
     local isa = plan.isa
@@ -136,7 +136,7 @@ local function constants(spec, plan)
         {"B", spec.block_size, "slots of a block"}, {"GATES", spec.gated and 2 or 1, "gate and up, or up alone"},
         {"STATIC_BLOCKS", type(spec.loop) == "table" and spec.loop.static_blocks or 0, "run whatever conditions say"},
     }
-    if by_rows.takes(spec) then
+    if by_rows.has(spec, plan) then
         return plans.append(list, by_rows.constants(spec, plan))
     end
     plans.append(list, {
@@ -237,7 +237,7 @@ function forward.names(spec, plan, job)
             (has.bias_up or has.bias_down or has.norm) and {dtype[spec.bias_dtype], "widen"} or false,
             has.checkpoint_up and {io, "narrow"} or false, {out, "narrow"}},
     }
-    if by_rows.takes(spec) then
+    if by_rows.has(spec, plan) then
         by_rows.names(names, spec, plan, job, work.common(names))
     else
         column_names(names, spec, plan, job)

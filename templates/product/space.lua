@@ -29,7 +29,12 @@ function space.rows(names, list, has)
         add("ready_ld", "int64_t", nil, "rows so far apart,")
         add("ready_rows", "int64_t", nil, "so many of which are in `coming`")
         add("wanted", "int64_t", nil, "of so many;")
-        add("pace", "int64_t", nil, "rows that a tile copies after each panel")
+        if names.tiled then
+            add("calls", "int64_t", nil, "panels that tiles pass until then")
+            add("visits", "int64_t", nil, "of which they have passed so many")
+        else
+            add("pace", "int64_t", nil, "rows that a tile copies after each panel")
+        end
         add("after", ("const %s *"):format(names.io), nil, "the block after the next one, or NULL:")
         add("after_ld", "int64_t", nil, "rows so far apart")
         along.space(names, add)
