@@ -9,7 +9,7 @@
 -- least    exponent of the smallest normal number; top: the largest number, of types in which larger ones and infinities become that
 -- also     what others call it: for hints
 -- widen    name of the widening in quantise.lua, narrow likewise; both also name the C functions of `scalar`
--- dot      op that adds the products of pairs of this type to f32 lanes, on targets that have it
+-- dot      op that adds the products of pairs of this type to f32 lanes, on targets that have it; tiles: to matrix tiles
 -- round    op that rounds f32 lanes to this type, on targets that have it; pair: op that does so with two vectors
 -- scalar   C functions float <widen>(c) and c <narrow>(float) for single elements; round to nearest even, NaN stays NaN
 return {
@@ -17,7 +17,8 @@ return {
         size = 4, digits = 24, least = -126, c = "float", widen = nil, narrow = nil},
 
     bf16 = {name = "bf16", also = {"bfloat16"},
-        size = 2, digits = 8, least = -126, c = "uint16_t", widen = "bf16_to_f32", narrow = "f32_to_bf16", dot = "dot_bf16", tiles = "tile_dot",
+        size = 2, digits = 8, least = -126, c = "uint16_t", widen = "bf16_to_f32", narrow = "f32_to_bf16", dot = "dot_bf16",
+        tiles = "tile_dot",
         round = "round_bf16", pair = "pair_bf16", scalar = {
         bf16_to_f32 = [[
 static float bf16_to_f32(uint16_t x)

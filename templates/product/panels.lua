@@ -32,7 +32,8 @@ end
 -- cfg of the tiles.
 function panels.cfg(spec, plan, job)
     return {isa = plan.isa, prefix = job.name .. "_", dtype = dtype[spec.dtype], vectors = plan.vectors, unroll = plan.unroll,
-            product = micro.of(plan, spec.dtype), tiled = plan.tiled, t_unroll = plan.t_unroll, block = panels.block(plan), slab = plan.slab}
+            product = micro.of(plan, spec.dtype), tiled = plan.tiled,
+            t_unroll = plan.t_unroll, block = panels.block(plan), slab = plan.slab}
 end
 
 -- Panels of as few tokens as may have a row of a tile each.

@@ -122,8 +122,7 @@ end
 -- After each panel the tile copies `count` rows (or none) of a block of the next weights, `ld` apart, as rows of A, and fetches others
 -- `ahead` of them: while the multiplier works, the next weights come in at an even pace.
 function matrix.product(cfg, rows, vectors)
-    local lanes, group = cfg.isa.lanes, cfg.product.group
-    local width = cfg.vectors * lanes
+    local width = cfg.vectors * cfg.isa.lanes
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
         {("S[%d rows] += A * B, groups times; fetches lines at `near`, copies `count` rows of the next weights after each panel."):format(
             rows)})

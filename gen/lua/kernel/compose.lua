@@ -128,6 +128,7 @@ end
 -- The whole needs what the part needs, gives its statuses after its own, and does its work.
 local function add_part(job, part)
     job.parts[#job.parts + 1] = part
+    job.tiled = job.tiled or part.plan.tiled
     add_words(job.requires, part.requires)
     add_words(job.cflags, part.cflags)
     if part.plan.isa.rank > job.isa.rank then

@@ -33,7 +33,7 @@ int32_t NAME(const void *args, const moegen_worker *worker)
 
 function entry.text(job)
     local scalar, c = job.plan.spelling == "scalar", job.plan.isa.arch.c
-    local tiles = job.plan.tiled and not scalar
+    local tiles = (job.tiled or job.plan.tiled) and not scalar
     return (text:gsub("%u%u%u%u+", {NAME = job.name, MODE = scalar and "DEFAULT_MODE" or c.default_mode,
         KEEP = tiles and c.keep_tiles or "", GIVE = tiles and c.give_tiles or ""}))
 end
