@@ -24,6 +24,10 @@ static const char toy[] = "kernel: moe_layer\nname: toy\nH: 24\nI_TP: 20\nE: 4\n
 /* Experts are Linear, LayerNorm, activation, Linear. */
 static const char normed[] = "kernel: moe_layer\nname: normed\nH: 24\nI_TP: 20\nE: 4\ntop_k: 2\n"
                              "block_size: 4\ndtype: f32\ngated: false\nnorm: layer\nbias: true\n";
+/* Experts are frozen codes: any byte is one. */
+static const char frozen[] = "kernel: moe_layer\nname: frozen\nH: 24\nI_TP: 20\nE: 4\ntop_k: 2\n"
+                             "block_size: 4\ndtype: f32\nrouter_bias: true\nweight_grads: none\n"
+                             "weights: {dtype: int8, layout: transposed}\n";
 enum { MAX_TENSORS = 24, FORWARD = 0, BACKWARD = 1 };
 
 static moegen_engine *engine;
@@ -386,8 +390,8 @@ int main(void)
     test_specs();
     test_errors();
     test_experts();
-    static const char *const texts[] = {toy, normed};
-    for (int i = 0; i < 2; i++) {
+    static const char *const texts[] = {toy, normed, frozen};
+    for (int i = 0; i < 3; i++) {
         test_reuse(texts[i]);
         test_ways(texts[i], "dispatch", "dense");
         test_ways(texts[i], "checkpoint", "recompute");
