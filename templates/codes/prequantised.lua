@@ -32,7 +32,8 @@ local shapes = {
 local operands = {
     {"hidden_states", R = "S", C = "H", along = {"H"}, doc = "along H"},
     {"gate_up_weights", R = "I_TP", C = "H", along = {"H", "I"}, gates = true, doc = "of gate, then of up: along I, each has its own"},
-    {"down_proj_weight", R = "H", C = "I_TP", along = {"I", "H"}, usual = {mlp_backward = "H"}, doc = "mlp_forward contracts I, mlp_backward H"},
+    {"down_proj_weight", R = "H", C = "I_TP", along = {"I", "H"}, usual = {mlp_backward = "H"},
+        doc = "mlp_forward contracts I, mlp_backward H"},
     {"output_hidden_states_grad", R = "S", C = "H", along = {"H"}, backward = true, doc = "along H"},
 }
 
