@@ -139,6 +139,7 @@ function prequantised.names(names, cfg, spec, tokens, weights)
         return cfg
     end
     names.widens = names.widens or not (names.given[weights[1]] and names.given[weights[2]])
+    names.scalars[1] = names.widens and names.scalars[1]
     names.tensor, names.io, names.widen_tensor = cfg.dtype, image.c, names.widen_io
     names.widen_io, names.keep_io = plans.convert(image, "widen"), plans.convert(image, "widen")
     return setmetatable({dtype = image}, {__index = cfg})
