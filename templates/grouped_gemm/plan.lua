@@ -26,8 +26,9 @@ grouped.plan_keys = {
     dot.key,
     {"prefetch", int(1, 1024), optional = true, doc = "rows of weights fetched ahead of those that are packed (dX)"},
     {"stage_bytes", int(1, limits.BLOCK_BYTES), optional = true, doc = "of rows of an unaligned gradient that are put together first (dW)"},
-    table.unpack(panel_plan.keys),
+    table.unpack(panel_plan.forward_keys),
 }
+plans.append(grouped.plan_keys, panel_plan.gradient_keys)
 table.move(in_place.keys, 1, #in_place.keys, #grouped.plan_keys + 1, grouped.plan_keys)
 
 function grouped.uses(isa, spec, props)

@@ -8,6 +8,7 @@ local rows = require "tiles.rows"
 local schema = require "schema"
 local stored = require "shared.stored"
 local tiles = require "tiles.along"
+local along_rows = require "tiles.along_rows"
 
 local along = {}
 
@@ -16,8 +17,9 @@ along.key = {"along", schema.types.int(0, 64), optional = true,
 
 function along.choose(plan, spec)
     local lanes, format = plan.isa.lanes, spec.weights and stored.format(spec)
-    plan:choose("along", format and 2 * lanes // format.bits or lanes + lanes // 2, "tokens up to which weights of contiguous K are multiplied where they"
-        .. " lie, K in lanes: with more, lanes of tokens have work", limits.useful(64, "more tokens fill lanes"))
+    plan:choose("along", format and 2 * lanes // format.bits or lanes + lanes // 2,
+        "tokens up to which weights of contiguous K are multiplied where they lie, K in lanes: more of them fill lanes",
+        limits.useful(64, "more tokens fill lanes"))
 end
 
 -- Adds the names; deep: elements of the longest contraction of rows.
@@ -33,8 +35,10 @@ function along.names(names, cfg, plan, deep)
     local height, tokens = tiles.shape(cfg, coded)
     local room = coded and plans.round_up(math.max(coded.run and (deep + coded.run - 1) // coded.run or 1,
         (deep + unit.elements - 1) // unit.elements), lanes) + lanes
-    names.along = {unit = unit, rows = height, tokens = tokens, line = plans.odd_lines(words), pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1), coded = coded,
-        c = coded and "uint8_t" or names.io, scales = tiles.scales(cfg, coded), tables = coded and coded.format.number and table.concat(tiles.tables(cfg, coded), ", ")}
+    names.along = {unit = unit, rows = height, tokens = tokens, line = plans.odd_lines(words), coded = coded,
+        pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
+        c = coded and "uint8_t" or names.io, scales = tiles.scales(cfg, coded),
+        tables = coded and coded.format.number and table.concat(tiles.tables(cfg, coded), ", ")}
     -- arguments for all rows but the first, C
     function names.along.others(form)
         local list = {}
@@ -80,7 +84,8 @@ function along.tiles(names, cfg)
         list[tokens] = tiles.tile(cfg, tokens, has)
     end
     return plans.append(list, plans.list(
-        tiles.lines(cfg, has), tiles.fold(cfg), has.coded and has.coded.share == "group" and tiles.scale_rows(cfg, has.coded),
+        along_rows.lines(cfg, has), along_rows.fold(cfg),
+        has.coded and has.coded.share == "group" and along_rows.scale_rows(cfg, has.coded),
         rows.squares(cfg, "turn", {dtype = dtype.f32, stride = cfg.slab, s_units = "SLAB", pitch = width,
             step = lanes * width, along = lanes})))
 end

@@ -94,7 +94,8 @@ function panel_plan.choose_slab(plan, rows, why)
 end
 
 local function choose_idle(plan)
-    plan:choose("idle", plan.isa.lanes // 4, "lanes without a token: from here on turning the sums costs less, for few tokens", limits.useful(plan.isa.lanes, ("vectors have %d lanes"):format(plan.isa.lanes)))
+    plan:choose("idle", plan.isa.lanes // 4, "lanes without a token: from here on turning the sums costs less, for few tokens",
+        limits.useful(plan.isa.lanes, ("vectors have %d lanes"):format(plan.isa.lanes)))
 end
 
 -- Rows of the largest matrix; so many products have the longest sums.

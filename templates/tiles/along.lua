@@ -6,15 +6,11 @@
 -- words as become of a vector of memory, or two of codes. Where a lane of memory has `run` neighbours, vector i of its unit holds
 -- element i of each lane, and so do the tokens' rows. The unit that K ends in is multiplied from a copy, with zeros.
 --
--- along(tokens)    parts[token][row][LANES] += W * X over n units, for groups of rows
--- fold             sums[token][row] = the lanes of parts[token][row]
--- lines            panels of tokens as rows
--- scale_rows       scales of rows of codes, in f32
+-- Tiles around it, which make rows of tokens and of scales, and sums of lanes: along_rows.lua.
 local formats = require "tiles.formats"
 local ir = require "ir"
 local micro = require "tiles.micro"
 local quantise = require "tiles.quantise"
-local rows = require "tiles.rows"
 
 local along = {}
 
@@ -139,8 +135,8 @@ local function code_step(p, cfg, t, read, scale)
 end
 
 -- The tile for so many tokens. has: line (words of a token's row), coded (see codes/plan.lua) and pitch (between rows' scales, f32), or
--- nil. Rows of a group lie ld apart, two of them from W on and, ld_2 apart, two from W_2 on; `over`, `back` and `s_over` lead from the end of a
--- group's rows to the next one's, of W, of X and of scales. Fetches lines at `near`, which moves on by `step`, at each unit.
+-- nil. Rows of a group lie ld apart, two of them from W on and, ld_2 apart, two from W_2 on; `over`, `back` and `s_over` lead from the
+-- end of a group's rows to the next one's, of W, of X and of scales. Fetches lines at `near`, which moves on by `step`, at each unit.
 function along.tile(cfg, tokens, has)
     local lanes, coded, unit = cfg.isa.lanes, has.coded, along.unit(cfg, has.coded)
     local p = ir.program(cfg.isa, ("%salong_%d"):format(cfg.prefix, tokens),
@@ -157,13 +153,15 @@ function along.tile(cfg, tokens, has)
     t.at = function(r, i) return p:at(r >= 2 and W_2 or W, i, r == 1 and ld or r == 3 and ld_2 or nil) end
     local scales, s_over = coded and p:pointer("scales", "const float"), coded and along.scales(cfg, coded) and p:integer("s_over")
     local tables = coded and coded.format.number and p:pointer("tables", "const float")
-    local each, read, scale = along.scales(cfg, coded), nil, nil
+    local each, scale = along.scales(cfg, coded), nil
+    local read
     if coded then
         read = of_codes(p, cfg, t, coded.format, tables)
         local spread = each and each > 1 and p:op("load", "spread", p:at(tables, 0))
         scale = each and function(r)
             local at = p:at(scales, r * has.pitch)
-            return spread and p:op("lookup", "scale_" .. r, spread, p:op("load", "scales_" .. r, at)) or p:op("bcast", "scale_" .. r, at)
+            return spread and p:op("lookup", "scale_" .. r, spread, p:op("load", "scales_" .. r, at))
+                or p:op("bcast", "scale_" .. r, at)
         end
     else
         read = of_numbers(p, cfg)
@@ -208,105 +206,6 @@ function along.tile(cfg, tokens, has)
             p:advance(scales, s_over or t.rows)
         end
     end, "groups of rows")
-    return p
-end
-
--- The sums of the lanes of each of LANES vectors, get(i), as a vector.
-local function folded(p, get)
-    local function pair(name, even, odd, a, b)
-        return p:op("add", name, p:op(even, name .. "_" .. even, a, b), p:op(odd, name .. "_" .. odd, a, b))
-    end
-    local function fold(first, n)
-        if n == 1 then
-            return get(first)
-        end
-        local a, b, name = fold(first, n // 2), fold(first + n // 2, n // 2), ("sum_%d_%d"):format(first, n)
-        if n == 2 then
-            return pair(name, "unpack_low", "unpack_high", a, b)
-        elseif n == 4 then
-            return pair(name, "halves_low", "halves_high", a, b)
-        end
-        return pair(name, "groups_even", "groups_odd", a, b)
-    end
-    return fold(0, p.isa.lanes)
-end
-
-function along.fold(cfg)
-    local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. "fold", {"sums = lanes of parts, for n vectors of a token's rows."})
-    local sums, parts, n = p:pointer("sums", "float", "SLAB LANES"), p:pointer("parts", "const float"), p:integer("n")
-    p:loop(n, function()
-        local x = folded(p, function(i) return p:op("load", "part_" .. i, p:at(parts, i * lanes)) end)
-        p:op("store", p:at(sums, 0), x)
-        p:advance(sums, lanes)
-        p:advance(parts, lanes * lanes)
-    end, "vectors of rows")
-    return p
-end
-
--- n units of LANES columns of a panel, as words of their rows; of pairs that codes are multiplied by, both elements in f32.
-function along.lines(cfg, has)
-    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-    local unit, splits = along.unit(cfg, has.coded), has.coded and cfg.product.group > 1
-    local p = ir.program(cfg.isa, cfg.prefix .. "lines", {("n * %d rows of columns of a panel, as rows."):format(unit.elements)})
-    local T, S, n = p:pointer("T", "float", "LINE LANES"), p:pointer("S", "const float", "WIDTH LANES"), p:integer("n")
-    local split = splits and quantise.split(p, cfg.dtype)
-    local in_turn = splits and unit.run == 1   -- pairs become neighbours again
-    local apart = splits and unit.run > 1 and unit.run // 2 or unit.run
-    local function word(i)
-        return in_turn and i // 4 * 2 + i % 2 + (i % 4 >= 2 and lanes // 2 or 0) or i * apart
-    end
-    local function square()
-        rows.transposed(p, function(i)
-            return p:op("load", "row_" .. i, p:at(S, word(i) * width))
-        end, function(c, x)
-            if not splits then
-                return p:op("store", p:at(T, c * has.line), x)
-            end
-            local low, high = split("x_" .. c, x)
-            if in_turn then
-                low, high = p:op("unpack_low", "x_low_" .. c, low, high), p:op("unpack_high", "x_up_" .. c, low, high)
-            end
-            p:op("store", p:at(T, c * has.line), low)
-            p:op("store", p:at(T, c * has.line + lanes), high)
-        end)
-    end
-    local squares = unit.vectors // (splits and 2 or 1)
-    local next_square = unit.run > 1 and width or lanes * width
-    p:loop(n, function()
-        p:loop(p:count_from("left", squares), function()
-            square()
-            p:advance(S, next_square)
-            p:advance(T, splits and 2 * lanes or lanes)
-        end, "squares")
-        if unit.run > 1 then
-            p:advance(S, squares * (lanes - 1) * width)
-        end
-    end, "units of K")
-    return p
-end
-
--- The scales of some rows, in f32: n vectors, and if there is more the last one, from `last` on after them; `over` leads to the next row, and `back` to
--- its place. Those that come `ahead` are fetched.
-function along.scale_rows(cfg, coded)
-    local lanes, load = cfg.isa.lanes, formats.scale_rows[coded.scale]
-    local p = ir.program(cfg.isa, cfg.prefix .. "scale_rows", {"Scales of some rows: n vectors of each, and the last one."})
-    local dst, src, n, count = p:pointer("dst", "float"), p:pointer("src", "const " .. coded.scale_c), p:integer("n"), p:integer("rows")
-    local last, over, back, ahead = p:integer("last"), p:integer("over"), p:integer("back"), p:integer("ahead")
-    local more = p:integer("more")
-    p:loop(count, function()
-        p:loop(p:count_from("left", n), function()
-            p:op("prefetch_1", p:at(src, 0, ahead))
-            p:op("store", p:at(dst, 0), load(p, "x", p:at(src, 0)))
-            p:advance(dst, lanes)
-            p:advance(src, lanes)
-        end, "vectors")
-        p:loop(p:count_from("one", more), function()
-            p:op("store", p:at(dst, 0, last), load(p, "y", p:at(src, 0, last)))
-        end, "the last one", true)
-        p:advance(dst, back)
-        p:advance(src, over)
-    end, "rows")
     return p
 end
 

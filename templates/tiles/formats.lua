@@ -81,8 +81,8 @@ end
 
 formats.rows = rows
 
--- The tables of decoding codes of the row f, for tiles: vectors, as words. Bytes are spread over two vectors of lanes, each one twice, and every other lane
--- is shifted to the high code.
+-- The tables of decoding codes of the row f, for tiles: vectors, as words. Bytes are spread over two vectors of lanes, each one twice,
+-- and every other lane is shifted to the high code.
 function formats.tables(lanes, f)
     local list = {}
     for i = 0, 2 * lanes - 1 do
@@ -120,7 +120,8 @@ function formats.pairs(p, f, tables)
     local function vector(name, i)
         return p:op("load", name, p:at(tables, i * lanes))
     end
-    local t = {[0] = vector("spread_0", 0), vector("spread_1", 1), shift = vector("shift", 2), values = formats.reads_values(f, lanes) and vector("values", 3)}
+    local t = {[0] = vector("spread_0", 0), vector("spread_1", 1), shift = vector("shift", 2),
+        values = formats.reads_values(f, lanes) and vector("values", 3)}
     return function(name, at)
         local bytes, x = p:op("load_u8", name .. "_codes", at(0)), {}
         for v = 0, 1 do
