@@ -41,8 +41,26 @@ local column_keys = {
 
 forward.plan_keys = keys.of_plans(column_keys, by_rows.keys)
 
+-- Does a plan have keys that only products of columns have?
+local function asks_for_columns(spec)
+    local rest = {}
+    for _, row in ipairs(column_keys) do
+        rest[row[1]] = spec.plan and spec.plan[row[1]] ~= nil
+    end
+    for _, row in ipairs(by_rows.keys) do
+        rest[row[1]] = nil
+    end
+    rest.product = nil
+    for _, given in pairs(rest) do
+        if given then
+            return true
+        end
+    end
+    return false
+end
+
 function forward.uses(isa, spec, props)
-    return dot.uses(isa, spec, props, by_rows.no_pairs(spec), activations.are(spec), by_rows.may(spec))
+    return dot.uses(isa, spec, props, by_rows.no_pairs(spec), activations.are(spec), by_rows.may(spec) and not asks_for_columns(spec))
 end
 
 -- Rows of weights: how many are packed, and how many make a sum. step: rows that a tile takes at least
