@@ -61,7 +61,7 @@ end
 
 -- f(row, place) -> vectors of a unit of weights, one by one
 local function of_numbers(p, cfg)
-    local split = quantise.split(p, cfg.dtype)
+    local split = cfg.product.group == 1 and quantise.split(p, cfg.dtype)
     return function(r, at)
         local name = "w_" .. r
         if cfg.product.group > 1 then
