@@ -34,7 +34,8 @@ stored.key = {"weights", types.map{
     {"group", types.int(1, 65536), optional = true, doc = "elements along the contraction that share a scale: int4 has 32 or 128"},
     {"shared", bool(), default = false, doc = "one set of scales for all experts"},
     {"layout", enum{"plain", "transposed", "contiguous", "nki", "packed"}, default = "plain",
-        doc = "plain: [in][out]; transposed: [out][in]; contiguous: blocks along in; nki: permuted, packed by 4; packed: see moegen pack"},
+        doc = "plain: [in][out]; transposed: [out][in]; contiguous: blocks along in; nki: words of 4 codes, in tiles of 512; " ..
+            "packed: see moegen pack"},
     {"gate_up_order", enum{"split", "interleaved"}, default = "split", doc = "of the columns of gate and up, and of their bias"},
     {"gate_up", enum{"joined", "separate"}, default = "joined", doc = "one tensor, or gate_proj_weight and up_proj_weight"},
     {"experts", enum{"joined", "separate"}, default = "joined", doc = "one tensor, or each expert's matrices at addresses of their own"}},
@@ -113,7 +114,7 @@ function stored.rules(takes)
     layout(function(w, format) return w.layout == "nki" and format and not format.blocked end,
         "{weights.layout} is of MX formats, not of {weights.dtype}")
     layout(function(w) return w.layout == "nki" and w.gate_up_order ~= "split" end,
-        "{weights.layout} has an order of its own, not weights.gate_up_order = {weights.gate_up_order}")
+        "{weights.layout} holds gate and up apart, here {weights.gate_up_order}")
     local function of_nki(key, by)
         list[#list + 1] = {key, function(s) return s.weights.layout ~= "nki" or s[key] % by == 0 end,
             ("{%s} is no multiple of %d, as weights.layout = nki needs"):format(key, by)}

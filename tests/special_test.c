@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* special_test.c - in every case of tests/kernels whose weights have a byte as scale: what is not a
+ * number among codes and scales, be it of an element or of none, reaches the outputs that it
+ * reaches in float64, and no other; the least scale is one.
+ *
+ *     special_test DIRECTORY */
+#include <math.h>
+
+#include "cases.h"
+#include "format.h"
+
+enum { TOKENS = 9, PLACES = 3 };
+
+static int tried, reached;
+
+static bool is_finite(const moegen_rt_tensor *t, int64_t i)
+{
+    double x;
+    size_t bytes = moegen_rt_dtype_of(t->dtype)->bytes;
+    moegen_rt_decode(t->dtype, (const char *)t->data + (size_t)i * bytes, 1, &x);
+    return isfinite(x);
+}
+
+static moegen_rt_problem *reference(const moegen_kernel *kernel, const moegen_rt_problem *in)
+{
+    moegen_rt_problem *out = moegen_rt_problem_create();
+    moegen_rt_error why = {{0}};
+    if (moegen_rt_reference_find(kernel->unit->facts.family)->compute(in, NULL, out, &why))
+        complain("no reference", why.text);
+    return out;
+}
+
+/* The outputs of a call, against float64: `was` has those of inputs that are numbers. */
+static void judge(const moegen_rt_problem *got, const moegen_rt_problem *want,
+                  const moegen_rt_problem *was, const char *what)
+{
+    for (size_t o = 0; moegen_rt_problem_at(want, o); o++) {
+        const moegen_rt_tensor *w = moegen_rt_problem_at(want, o);
+        const moegen_rt_tensor *g = moegen_rt_problem_tensor(got, w->name);
+        const moegen_rt_tensor *b = moegen_rt_problem_tensor(was, w->name);
+        int64_t others = 0, count = moegen_rt_tensor_count(w);
+        for (int64_t i = 0; g && i < count; i++) {
+            if (!is_finite(b, i)) /* is not compared */
+                continue;
+            others += is_finite(g, i) != is_finite(w, i);
+            reached += !is_finite(w, i);
+        }
+        if (!g || others)
+            complain(what, g ? "reaches others" : "no output");
+        moegen_rt_comparison c;
+        moegen_rt_error why = {{0}};
+        if (g && (moegen_rt_compare(g, w, &c, &why) || !c.ok))
+            complain(what, "the numbers are others");
+    }
+}
+
+/* Bytes of a tensor, here and there, become `byte`, one at a time. */
+static void poke(const moegen_kernel *kernel, moegen_call *call, moegen_rt_problem *in,
+                 moegen_rt_problem *out, const moegen_rt_problem *was, const char *name,
+                 uint8_t byte)
+{
+    const moegen_rt_tensor *t = moegen_rt_problem_tensor(in, name);
+    for (size_t n = 0; n < PLACES; n++) {
+        size_t at = n == 0 ? 0 : n == 1 ? t->bytes - 1 : (n * 7919 + 13 * byte) * 104729 % t->bytes;
+        uint8_t *to = (uint8_t *)t->data + at, before = *to;
+        char what[200];
+        snprintf(what, sizeof what, "%s[%zu] = %d", name, at, byte);
+        *to = byte;
+        moegen_rt_problem *want = reference(kernel, in);
+        reset(call, in, out);
+        if (moegen_call_run(call, NULL))
+            complain(what, "cannot run");
+        else
+            judge(out, want, was, what);
+        moegen_rt_problem_destroy(want);
+        *to = before;
+        tried++;
+    }
+}
+
+/* Codes that are no numbers, then scales, of each matrix. */
+static void poke_all(const moegen_kernel *kernel, moegen_call *call, moegen_rt_problem *in,
+                     moegen_rt_problem *out, const moegen_rt_problem *was)
+{
+    const struct rt_format *f = rt_format_find(moegen_kernel_param(kernel, "weights.dtype"));
+    for (size_t i = 0; moegen_rt_problem_at(in, i); i++) {
+        const char *name = moegen_rt_problem_at(in, i)->name;
+        char scale[80];
+        if (!name || strlen(name) < 8)
+            continue;
+        size_t stem = strlen(name) - 7;
+        snprintf(scale, sizeof scale, "%.*s_scale", (int)stem, name);
+        if (strcmp(name + stem, "_weight") != 0 || !moegen_rt_problem_tensor(in, scale))
+            continue;
+        for (int code = 0, some = 0; f->element->bits == 8 && code < 256 && some < 2; code++)
+            if (isnan(f->element->value((uint32_t)code))) {
+                poke(kernel, call, in, out, was, name, (uint8_t)code);
+                some++;
+            }
+        poke(kernel, call, in, out, was, scale, 255);
+        poke(kernel, call, in, out, was, scale, 0);
+    }
+}
+
+static void try_target(moegen_engine *engine, const char *path, const char *name, const char *dtype,
+                       const char *target)
+{
+    snprintf(where, sizeof where, "%s (%s, target %s)", name, dtype ? dtype : "", target);
+    moegen_kernel *kernel = get(engine, path, name, dtype, target);
+    if (!kernel)
+        return;
+    moegen_call *call = NULL;
+    moegen_rt_problem *in = inputs(kernel, TOKENS, "uniform"), *out = moegen_rt_problem_create();
+    moegen_rt_problem *was = reference(kernel, in);
+    if (moegen_call_create(kernel, &call, NULL) || bind(call, in, out, NULL))
+        complain("no call", "");
+    else
+        poke_all(kernel, call, in, out, was);
+    moegen_call_release(call);
+    moegen_rt_problem_destroy(in);
+    moegen_rt_problem_destroy(out);
+    moegen_rt_problem_destroy(was);
+    moegen_kernel_release(kernel);
+}
+
+/* Whether the case's weights have such scales. */
+static bool has_scales(moegen_engine *engine, const char *path, const char *name)
+{
+    moegen_kernel *kernel = get(engine, path, name, NULL, "auto");
+    const char *dtype = kernel ? moegen_kernel_param(kernel, "weights.dtype") : NULL;
+    const struct rt_format *f = dtype ? rt_format_find(dtype) : NULL;
+    moegen_kernel_release(kernel);
+    return f && rt_format_has_rule(f);
+}
+
+static void try_case(const char *path, const char *name, void *engine)
+{
+    static const char *const targets[] = {"auto", "scalar", "auto", "avx512_bf16",
+                                          "auto", "avx2",   "auto"};
+    enum { TARGETS = sizeof targets / sizeof *targets };
+    static int turn; /* each case has the next ones */
+    snprintf(where, sizeof where, "%s", name);
+    if (!has_scales(engine, path, name))
+        return;
+    try_target(engine, path, name, io_dtype_in_turn(turn), targets[turn % TARGETS]);
+    turn++;
+}
+
+int main(int argc, char **argv)
+{
+    moegen_engine_options o = {.struct_size = sizeof o, .cache_dir = "", .threads = 2};
+    moegen_engine *engine = NULL;
+    if (moegen_engine_create(&o, &engine, NULL))
+        return 1;
+    each_case(argc > 1 ? argv[1] : "tests/kernels", "moe_forward", try_case, engine);
+    printf("%d bytes, %d elements reached, %d complaints\n", tried, reached, failures);
+    moegen_engine_release(engine);
+    return failures != 0 || tried < 100 || reached == 0;
+}
