@@ -252,6 +252,33 @@ static void router_cases(void)
         }
 }
 
+/* The keys of SEMANTICS 5.1 with each other and with the methods; of a sum's least value, both what
+ * it is mostly above and mostly below. */
+static void router_key_cases(void)
+{
+    static const char *const scores[] = {"", " score softmax", " score sigmoid",
+                                         " score sqrt_softplus"};
+    static const char *const sums[] = {"", " renorm.eps 0.3", " renorm.min 0.35",
+                                       " renorm.min 1.4"};
+    static const char *const groups[] = {
+        "", " groups.count 3 groups.keep 2 groups.score top2_sum groups.fill minus_infinity",
+        " groups.count 2 groups.keep 1 groups.score max groups.fill zero",
+        " groups.count 6 groups.keep 2 groups.score max groups.fill minus_infinity"};
+    int turn = 0;
+    for (int m = 0; m < 6; m++)
+        for (int score = 0; score < 4; score++)
+            for (int sum = 0; sum < 4; sum++, turn++) {
+                char params[400];
+                bool bias = turn & 1, balance = turn % 3 == 0, z = turn % 5 == 0;
+                snprintf(params, sizeof params, "E 6 method %s%s%s%s%s bias %s%s%s%s", methods[m],
+                         scores[score], sums[sum], groups[(turn + turn / 4) % 4],
+                         turn % 7 < 3 ? " softcap 1.3" : "", bias ? "true" : "false",
+                         balance ? " aux_loss.load_balance 0.7" : "", z ? " aux_loss.z 0.3" : "",
+                         turn & 2 ? " correction_bias true routing_scale 2.5" : "");
+                router_case(params, bias, balance, z);
+            }
+}
+
 /* ---- moe_layer ---- */
 
 /* Every input of the layer; losses as bits: 1 load balance, 2 z. */
@@ -340,6 +367,10 @@ static void layer_cases(void)
     }
     layer_case("method topk_softmax block_size 16", 1, "uniform", 0);
     layer_case("method softmax_topk_renorm top_k 4 block_size 1", 5, "one", 3);
+    layer_case("method sigmoid_topk renorm.eps 0.1 groups.count 2 groups.keep 1 routing_scale 2.5 "
+               "correction_bias true router_bias true",
+               9, "uniform", 1);
+    layer_case("method softmax_topk score sqrt_softplus softcap 2 renorm.min 1.5", 7, "skewed", 2);
     layer_case("method topk_softmax norm layer gated false bias true", 7, "skewed", 1);
     dispatch_case("method topk_softmax checkpoint recompute");
     dispatch_case("method sigmoid_topk affinity.on intermediate router_bias true");
@@ -355,6 +386,7 @@ int main(void)
     grouped_case("permute x top_k 4", 3, NULL);
     mlp_cases();
     router_cases();
+    router_key_cases();
     layer_cases();
     printf("%d differences, %d complaints\n", compared, failures);
     return failures != 0;

@@ -87,9 +87,33 @@ local function best(logits, k)
     return chosen
 end
 
+-- What remains of logits (with what is `added`) where only the best groups' experts can be chosen: others are filled. groups: count,
+-- keep, of_two, fill
+local function of_groups(logits, added, groups)
+    local ranks, scores, size = {}, {}, #logits // groups.count
+    for e, x in ipairs(logits) do
+        ranks[e] = x + added[e]
+    end
+    for g = 1, groups.count do
+        local own = table.move(ranks, (g - 1) * size + 1, g * size, 1, {})
+        local order = best(own, groups.of_two and 2 or 1)
+        scores[g] = own[order[1]] + (groups.of_two and own[order[2]] or 0)
+        scores[g] = scores[g] == scores[g] and scores[g] or -math.huge
+    end
+    local stays = {}
+    for _, g in ipairs(best(scores, groups.keep)) do
+        stays[g] = true
+    end
+    for e = 1, #ranks do
+        ranks[e] = stays[(e - 1) // size + 1] and ranks[e] or groups.fill
+    end
+    return ranks
+end
+
 -- ---- forward ----
 
--- has: H, E, k, T, method, x and weight (functions of the place), bias (list), logits (whether they are compared)
+-- has: H, E, k, T, method, x and weight (functions of the place), bias (list), logits (whether they are compared); groups, added
+-- (list, a correction bias) and more (of the spec), or none of the three
 local function forward(name, has)
     local x, g = matrix(has.T, has.H, has.x), matrix(has.H, has.E, has.weight)
     local logits = matrix(has.T, has.E, function(t, e)
@@ -102,7 +126,7 @@ local function forward(name, has)
     local index, top = matrix(has.T, has.k, function() return 0 end), matrix(has.T, has.k, function() return 0 end)
     local all = matrix(has.T, has.E, function() return 0 end)
     for t = 1, has.T do
-        local chosen = best(logits[t], has.k)
+        local chosen = best(has.groups and of_groups(logits[t], has.added, has.groups) or logits[t], has.k)
         local w, sum = weights(has.method, logits[t], chosen)
         local sound = true   -- no NaN, no infinity: the weights are defined
         for e = 1, has.E do
@@ -117,8 +141,9 @@ local function forward(name, has)
     if has.logits then
         expected[4] = {"logits", "F32", logits}
     end
-    write_case(name, ("op: forward\ndtype: f32\nH: %d\nE: %d\ntop_k: %d\nmethod: %s\nbias: true\n"):format(has.H, has.E, has.k,
-        has.method), {{"hidden_states", "F32", x}, {"router_weight", "F32", g}, {"router_bias", "F32", has.bias}}, expected)
+    write_case(name, ("op: forward\ndtype: f32\nH: %d\nE: %d\ntop_k: %d\nmethod: %s\nbias: true\n%s"):format(has.H, has.E, has.k,
+        has.method, has.more or ""), {{"hidden_states", "F32", x}, {"router_weight", "F32", g}, {"router_bias", "F32", has.bias},
+            has.added and {"correction_bias", "F32", has.added}}, expected)
 end
 
 -- Experts 4, 8 and 12 are alike, as are 2 and 3; all logits are negative.
@@ -195,3 +220,24 @@ end
 -- Sigmoids that are less than any f32.
 backward("far-sigmoid_topk_renorm", {H = 16, E = 6, k = 3, T = 9, method = "sigmoid_topk_renorm",
     logits = function() return random(2) - 120 end})
+
+-- ---- forward, of groups ----
+
+-- Groups of four: the third is like the first, of the second all but one are masked; a token holds NaN. One group's experts fill the
+-- others' places if there are no better ones.
+state = 13
+for _, fill in ipairs{"minus_infinity", "zero"} do
+    local columns = matrix(16, 8, function() return random(0.5) end)
+    local like = {[9] = 1, [10] = 2, [11] = 3, [12] = 4}
+    local bias, added = {}, {}
+    for e = 1, 16 do
+        bias[e] = e > 4 and e < 8 and -math.huge or (fill == "zero" and -2 or 0.25)
+        added[e] = ((like[e] or e) * 5 % 7) / 64
+    end
+    forward("groups-" .. fill, {H = 8, E = 16, k = 5, T = 37, method = "topk_softmax", logits = true, bias = bias, added = added,
+        groups = {count = 4, keep = 2, of_two = fill == "zero", fill = fill == "zero" and 0 or -math.huge},
+        more = ("correction_bias: true\ngroups: {count: 4, keep: 2, score: %s, fill: %s}\n"):format(fill == "zero" and "top2_sum" or "max",
+            fill),
+        x = function(t, h) return t == 3 and h == 5 and nan or random(0.5) end,
+        weight = function(h, e) return columns[like[e] or e][h] end})
+end

@@ -118,19 +118,25 @@ moegen_rt_status rt_layer_choose(const struct rt_layer *l, const moegen_rt_probl
     const moegen_rt_tensor *correction = NULL;
     if (r->correction)
         TRY(rt_input(p, "correction_bias", true, 1, &r->E, &correction, err));
-    double *room = malloc((size_t)(3 * r->E) * sizeof *room);
+    double *room = malloc((size_t)(5 * r->E) * sizeof *room);
     int64_t *best = malloc((size_t)r->k * sizeof *best);
     uint8_t *unsure = malloc((size_t)r->k);
     moegen_rt_status status = MOEGEN_RT_OK;
     if (!room || !best || !unsure)
         status = rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
-    struct rt_router_token t = {.p = room, .rank = room + r->E};
+    struct rt_router_token t = {.p = room};
+    if (status == MOEGEN_RT_OK) {
+        t.rank = room + r->E;
+        t.z = room + 3 * r->E;
+        t.group = room + 4 * r->E;
+    }
     double *added = status == MOEGEN_RT_OK && correction ? room + 2 * r->E : NULL;
     if (added)
         rt_elements(correction, 0, r->E, added);
     for (int64_t i = 0; status == MOEGEN_RT_OK && i < T; i++) {
-        rt_router_rank(r, logits + i * r->E, added, &t);
-        bool open = rt_router_choose(r, t.rank, best, unsure);
+        rt_router_cap(r, logits + i * r->E, &t);
+        rt_router_rank(r, t.z, added, &t);
+        bool open = rt_router_choose(r, &t, best, unsure);
         if (close)
             close[i] = open;
         for (int64_t j = 0; j < r->k; j++)

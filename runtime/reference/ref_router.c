@@ -72,10 +72,10 @@ static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
         double **at;
         int64_t count;
     } const need[] = {
-        {&s->t.p, E},       {&s->t.rank, E},      {&s->t.l, k},      {&s->t.q, k},
-        {&s->t.dq, k},      {&s->t.dl, k},        {&s->t.dp, E},     {&s->count, E},
-        {&s->one, E},       {&s->work, 4 * wide}, {&s->l, ROWS * E}, {&s->rows, ROWS * H},
-        {&s->dx, ROWS * H},
+        {&s->t.z, E},         {&s->t.group, E},  {&s->t.s, k},         {&s->t.p, E},
+        {&s->t.rank, E},      {&s->t.l, k},      {&s->t.q, k},         {&s->t.dq, k},
+        {&s->t.dl, k},        {&s->t.dp, E},     {&s->count, E},       {&s->one, E},
+        {&s->work, 4 * wide}, {&s->l, ROWS * E}, {&s->rows, ROWS * H}, {&s->dx, ROWS * H},
     };
     bool ok = true;
     for (size_t i = 0; i < sizeof need / sizeof *need; i++)
@@ -87,8 +87,8 @@ static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
 
 static void release(struct pass *s)
 {
-    double *owned[] = {s->t.p,   s->t.rank, s->t.l,  s->t.q, s->t.dq, s->t.dl, s->t.dp,
-                       s->count, s->one,    s->work, s->l,   s->rows, s->dx};
+    double *owned[] = {s->t.z,  s->t.group, s->t.s,   s->t.p, s->t.rank, s->t.l, s->t.q,  s->t.dq,
+                       s->t.dl, s->t.dp,    s->count, s->one, s->work,   s->l,   s->rows, s->dx};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     free(s->chosen);
@@ -138,9 +138,10 @@ static void make_logits(struct pass *s, double *logits)
 static void route(struct pass *s, struct outputs *o, int64_t i)
 {
     const struct rt_router *r = &s->r;
-    const double *logits = o->logits + i * r->E;
+    const double *logits = s->t.z;
+    rt_router_cap(r, o->logits + i * r->E, &s->t);
     rt_router_rank(r, logits, s->correction ? s->one : NULL, &s->t);
-    bool open = rt_router_choose(r, s->t.rank, s->chosen, s->unsure) && !s->own_choice;
+    bool open = rt_router_choose(r, &s->t, s->chosen, s->unsure) && !s->own_choice;
     rt_router_weigh(r, logits, s->chosen, &s->t);
     for (int64_t e = 0; open && e < r->E; e++)
         o->affinities[i * r->E + e] = (double)NAN;
@@ -167,8 +168,10 @@ static moegen_rt_status forward(struct pass *s, moegen_rt_problem *out, moegen_r
     for (int64_t i = 0; i < s->T; i++)
         route(s, &o, i);
     double balance = 0, z = 0;
-    for (int64_t i = 0; i < s->T; i++)
-        rt_router_losses(&s->r, s->T, o.logits + i * s->r.E, s->count, &s->t, &balance, &z);
+    for (int64_t i = 0; i < s->T; i++) {
+        rt_router_cap(&s->r, o.logits + i * s->r.E, &s->t);
+        rt_router_losses(&s->r, s->T, s->t.z, s->count, &s->t, &balance, &z);
+    }
     if (o.balance)
         *o.balance = balance;
     if (o.z)
@@ -186,9 +189,11 @@ static void logits_back(struct pass *s, int64_t i, double *dlogits)
         s->chosen[j] = rt_index_at(s->index, i * r->k + j);
         rt_elements(s->dy, i * r->E + s->chosen[j], 1, &s->t.dq[j]);
     }
-    rt_router_weigh(r, s->one, s->chosen, &s->t);
-    rt_router_weigh_back(r, s->chosen, &s->t, dlogits);
-    rt_router_losses_back(r, s->T, s->one, s->count, &s->t, dlogits);
+    rt_router_cap(r, s->one, &s->t);
+    rt_router_weigh(r, s->t.z, s->chosen, &s->t);
+    rt_router_weigh_back(r, s->t.z, s->chosen, &s->t, dlogits);
+    rt_router_losses_back(r, s->T, s->t.z, s->count, &s->t, dlogits);
+    rt_router_cap_back(r, &s->t, dlogits);
 }
 
 static moegen_rt_status backward(struct pass *s, const moegen_rt_problem *p, moegen_rt_problem *out,

@@ -8,19 +8,62 @@
 #include "reference.h"
 
 static const struct rt_router_method methods[] = {
-    {"softmax_topk", false, false, false},      {"softmax_topk_renorm", false, false, true},
-    {"topk_softmax", false, true, false},       {"sigmoid_topk", true, false, false},
-    {"sigmoid_topk_renorm", true, false, true}, {"topk_sigmoid", true, true, false},
+    {"softmax_topk", RT_SOFTMAX, false, false}, {"softmax_topk_renorm", RT_SOFTMAX, false, true},
+    {"topk_softmax", RT_SOFTMAX, true, false},  {"sigmoid_topk", RT_SIGMOID, false, false},
+    {"topk_sigmoid", RT_SIGMOID, true, false},  {"sigmoid_topk_renorm", RT_SIGMOID, false, true},
 };
 enum { METHODS = sizeof methods / sizeof *methods };
+
+static const char *const scores[RT_SCORES] = {"softmax", "sigmoid", "sqrt_softplus"};
 
 /* Scores nearer than this to one another (times the largest) may change places in f32. */
 static const double CLOSE = 1e-5;
 
+static moegen_rt_status read_method(const moegen_rt_problem *p, struct rt_router *r,
+                                    moegen_rt_error *err)
+{
+    const char *method = moegen_rt_problem_text(p, "method", "softmax_topk");
+    const char *score = moegen_rt_problem_text(p, "score", NULL);
+    int i = 0, j = 0;
+    while (i < METHODS && strcmp(methods[i].name, method) != 0)
+        i++;
+    if (i == METHODS)
+        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "method: the router has no '%s'", method);
+    r->how = methods[i];
+    while (score && j < RT_SCORES && strcmp(scores[j], score) != 0)
+        j++;
+    if (j == RT_SCORES)
+        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "score: the router has no '%s'", score);
+    if (score)
+        r->how.score = (enum rt_score)j;
+    r->how.renorm |= moegen_rt_problem_text(p, "renorm.eps", NULL) ||
+                     moegen_rt_problem_text(p, "renorm.min", NULL);
+    r->eps = moegen_rt_problem_number(p, "renorm.eps", 0);
+    r->least = moegen_rt_problem_number(p, "renorm.min", 0);
+    r->cap = moegen_rt_problem_number(p, "softcap", 0);
+    return MOEGEN_RT_OK;
+}
+
+static moegen_rt_status read_groups(const moegen_rt_problem *p, struct rt_router *r,
+                                    moegen_rt_error *err)
+{
+    if (!moegen_rt_problem_text(p, "groups.count", NULL))
+        return MOEGEN_RT_OK;
+    r->groups = moegen_rt_problem_int(p, "groups.count", 0);
+    r->keep = moegen_rt_problem_int(p, "groups.keep", 0);
+    r->top2 = strcmp(moegen_rt_problem_text(p, "groups.score", "top2_sum"), "top2_sum") == 0;
+    r->fill_zero = strcmp(moegen_rt_problem_text(p, "groups.fill", ""), "zero") == 0;
+    if (r->groups < 1 || r->E % r->groups != 0 || r->keep < 1 || r->keep > r->groups ||
+        r->k > r->keep * (r->E / r->groups) || (r->top2 && r->E / r->groups < 2))
+        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "groups: %lld of %lld do not fit E and top_k",
+                       (long long)r->keep, (long long)r->groups);
+    return MOEGEN_RT_OK;
+}
+
 moegen_rt_status rt_router_read(const moegen_rt_problem *p, struct rt_router *r,
                                 moegen_rt_error *err)
 {
-    *r = (struct rt_router){.how = methods};
+    *r = (struct rt_router){0};
     moegen_rt_status status = rt_size(p, "H", 1 << 24, &r->H, err);
     if (status == MOEGEN_RT_OK)
         status = rt_size(p, "E", 1 << 20, &r->E, err);
@@ -30,11 +73,9 @@ moegen_rt_status rt_router_read(const moegen_rt_problem *p, struct rt_router *r,
     if (r->k < 1 || r->k > r->E)
         return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "top_k: %lld is not in 1..%lld (E)",
                        (long long)r->k, (long long)r->E);
-    const char *method = moegen_rt_problem_text(p, "method", "softmax_topk");
-    while (r->how < methods + METHODS && strcmp(r->how->name, method) != 0)
-        r->how++;
-    if (r->how == methods + METHODS)
-        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "method: the router has no '%s'", method);
+    status = read_method(p, r, err);
+    if (status == MOEGEN_RT_OK)
+        status = read_groups(p, r, err);
     r->backward = strcmp(moegen_rt_problem_text(p, "op", "forward"), "backward") == 0;
     r->bias = moegen_rt_problem_bool(p, "bias", 0);
     r->correction = moegen_rt_problem_bool(p, "correction_bias", 0);
@@ -45,7 +86,7 @@ moegen_rt_status rt_router_read(const moegen_rt_problem *p, struct rt_router *r,
     r->per_token = strcmp(per, "tokens") == 0;
     r->z = moegen_rt_problem_text(p, "aux_loss.z", NULL) != NULL;
     r->z_c = moegen_rt_problem_number(p, "aux_loss.z", 0);
-    return MOEGEN_RT_OK;
+    return status;
 }
 
 /* ---- one token ---- */
@@ -65,87 +106,105 @@ static double log_sum_exp(const double *l, int64_t n)
     return most + log(sum);
 }
 
-void rt_router_scores(bool is_sigmoid, const double *l, int64_t n, double *p)
+static double softplus(double x)
+{
+    return fmax(x, 0) + log1p(exp(-fabs(x)));
+}
+
+/* p[n] from l[n]. */
+static void apply(enum rt_score score, const double *l, int64_t n, double *p)
 {
     double lse = log_sum_exp(l, n);
     for (int64_t i = 0; i < n; i++)
-        p[i] = is_sigmoid ? sigmoid(l[i]) : exp(l[i] - lse);
+        p[i] = score == RT_SIGMOID         ? sigmoid(l[i])
+               : score == RT_SQRT_SOFTPLUS ? sqrt(softplus(l[i]))
+                                           : exp(l[i] - lse);
 }
 
-/* dl of p = rt_router_scores(l), from dp; they may be the same memory. */
-static void apply_back(bool is_sigmoid, const double *p, const double *dp, int64_t n, double *dl)
+/* dl of p = apply(l), from dp; dp and dl may be the same memory. */
+static void apply_back(enum rt_score score, const double *l, const double *p, const double *dp,
+                       int64_t n, double *dl)
 {
-    double mean = is_sigmoid ? 0 : rt_dot(p, dp, n);
+    double mean = score == RT_SOFTMAX ? rt_dot(p, dp, n) : 0;
     for (int64_t i = 0; i < n; i++)
-        dl[i] = is_sigmoid ? dp[i] * p[i] * (1 - p[i]) : p[i] * (dp[i] - mean);
+        dl[i] = score == RT_SIGMOID         ? dp[i] * p[i] * (1 - p[i])
+                : score == RT_SQRT_SOFTPLUS ? dp[i] * sigmoid(l[i]) / (2 * p[i])
+                                            : p[i] * (dp[i] - mean);
 }
 
-/* q = p / sum p, and back: dp from dq. */
-static void normalise(const double *p, int64_t n, double *q)
+void rt_router_cap(const struct rt_router *r, const double *logits, struct rt_router_token *t)
+{
+    for (int64_t e = 0; e < r->E; e++)
+        t->z[e] = r->cap > 0 ? r->cap * tanh(logits[e] / r->cap) : logits[e];
+}
+
+void rt_router_cap_back(const struct rt_router *r, const struct rt_router_token *t, double *dlogits)
+{
+    for (int64_t e = 0; r->cap > 0 && e < r->E; e++)
+        dlogits[e] *= 1 - t->z[e] / r->cap * (t->z[e] / r->cap);
+}
+
+/* q = p / divisor of their sum, and back: dp from dq. */
+static double divisor(const struct rt_router *r, const double *p, int64_t n)
 {
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
         sum += p[i];
-    for (int64_t i = 0; i < n; i++)
-        q[i] = p[i] / sum;
+    return fmax(sum + r->eps, r->least);
 }
 
-static void normalise_back(const double *p, const double *dq, int64_t n, double *dp)
+static void normalise(const struct rt_router *r, const double *p, int64_t n, double *q)
 {
-    double sum = 0, mean = 0;
+    double by = divisor(r, p, n);
     for (int64_t i = 0; i < n; i++)
-        sum += p[i];
+        q[i] = p[i] / by;
+}
+
+static void normalise_back(const struct rt_router *r, const double *p, const double *dq, int64_t n,
+                           double *dp)
+{
+    double by = divisor(r, p, n), mean = by > r->least ? rt_dot(dq, p, n) / by : 0;
     for (int64_t i = 0; i < n; i++)
-        mean += dq[i] * (p[i] / sum);
-    for (int64_t i = 0; i < n; i++)
-        dp[i] = (dq[i] - mean) / sum;
+        dp[i] = (dq[i] - mean) / by;
 }
 
 /* Affinities of the chosen experts from the logits, before the scale. */
 void rt_router_weigh(const struct rt_router *r, const double *logits, const int64_t *chosen,
                      struct rt_router_token *t)
 {
-    rt_router_scores(r->how->sigmoid, logits, r->E, t->p);
+    apply(r->how.score, logits, r->E, t->p);
     for (int64_t j = 0; j < r->k; j++)
-        t->l[j] = r->how->after ? logits[chosen[j]] : t->p[chosen[j]];
-    if (r->how->after)
-        rt_router_scores(r->how->sigmoid, t->l, r->k, t->q);
-    else if (r->how->renorm)
-        normalise(t->l, r->k, t->q);
+        t->l[j] = r->how.after ? logits[chosen[j]] : t->p[chosen[j]];
+    if (r->how.after)
+        apply(r->how.score, t->l, r->k, t->s);
     else
-        memcpy(t->q, t->l, (size_t)r->k * sizeof *t->q);
+        memcpy(t->s, t->l, (size_t)r->k * sizeof *t->s);
+    if (r->how.renorm)
+        normalise(r, t->s, r->k, t->q);
+    else
+        memcpy(t->q, t->s, (size_t)r->k * sizeof *t->q);
 }
 
 /* dlogits += those of the affinities; t->dq holds the gradients of the affinities. */
-void rt_router_weigh_back(const struct rt_router *r, const int64_t *chosen,
+void rt_router_weigh_back(const struct rt_router *r, const double *logits, const int64_t *chosen,
                           struct rt_router_token *t, double *dlogits)
 {
     for (int64_t j = 0; j < r->k; j++)
         t->dq[j] *= r->scale;
-    if (r->how->after) {
-        apply_back(r->how->sigmoid, t->q, t->dq, r->k, t->dl);
+    if (r->how.renorm)
+        normalise_back(r, t->s, t->dq, r->k, t->dq);
+    if (r->how.after) {
+        apply_back(r->how.score, t->l, t->s, t->dq, r->k, t->dl);
         for (int64_t j = 0; j < r->k; j++)
             dlogits[chosen[j]] += t->dl[j];
         return;
     }
-    if (r->how->renorm)
-        normalise_back(t->l, t->dq, r->k, t->dq);
     memset(t->dp, 0, (size_t)r->E * sizeof *t->dp);
     for (int64_t j = 0; j < r->k; j++)
         t->dp[chosen[j]] = t->dq[j];
-    apply_back(r->how->sigmoid, t->p, t->dp, r->E, t->dp); /* all experts, not the chosen alone */
+    apply_back(r->how.score, logits, t->p, t->dp, r->E, t->dp); /* all experts, not the chosen */
     for (int64_t e = 0; e < r->E; e++)
         dlogits[e] += t->dp[e];
-}
-
-void rt_router_rank(const struct rt_router *r, const double *logits, const double *correction,
-                    struct rt_router_token *t)
-{
-    rt_router_scores(r->how->sigmoid, logits, r->E, t->p);
-    for (int64_t e = 0; e < r->E; e++)
-        t->rank[e] = !correction     ? logits[e]
-                     : r->how->after ? logits[e] + correction[e]
-                                     : t->p[e] + correction[e];
 }
 
 /* What is compared: NaN and -infinity come last. */
@@ -168,12 +227,52 @@ static int64_t next_best(const double *rank, int64_t E, int64_t last)
     return best;
 }
 
+/* Fills the ranks of the groups that do not stay. t->open: neighbours in their order, one of which
+ * stays and one does not, are close but not equal. */
+static void fill_groups(const struct rt_router *r, struct rt_router_token *t)
+{
+    int64_t n = r->E / r->groups, last = -1, next;
+    double largest = 1;
+    for (int64_t g = 0; g < r->groups; g++) {
+        double best = -INFINITY, second = -INFINITY;
+        for (int64_t e = g * n; e < (g + 1) * n; e++) {
+            double x = rank_key(t->rank[e]);
+            second = fmax(second, fmin(best, x));
+            best = fmax(best, x);
+        }
+        t->group[g] = r->top2 ? rank_key(best + second) : best;
+        largest = t->group[g] > -FLT_MAX && isfinite(best) ? fmax(largest, fabs(best)) : largest;
+    }
+    for (int64_t i = 0; i < r->keep; i++)
+        last = next_best(t->group, r->groups, last);
+    next = next_best(t->group, r->groups, last);
+    double gap = next < 0 ? INFINITY : t->group[last] - t->group[next];
+    t->open = gap > 0 && gap < CLOSE * largest;
+    for (int64_t g = 0; g < r->groups; g++)
+        for (int64_t e = g * n; e < (g + 1) * n; e++)
+            if (t->group[g] < t->group[last] || (t->group[g] == t->group[last] && g > last))
+                t->rank[e] = r->fill_zero ? 0 : -INFINITY;
+}
+
+void rt_router_rank(const struct rt_router *r, const double *logits, const double *correction,
+                    struct rt_router_token *t)
+{
+    bool scored = !r->how.after && (correction || r->groups);
+    apply(r->how.score, logits, r->E, t->p);
+    for (int64_t e = 0; e < r->E; e++)
+        t->rank[e] = (scored ? t->p[e] : logits[e]) + (correction ? correction[e] : 0);
+    t->open = false;
+    if (r->groups)
+        fill_groups(r, t);
+}
+
 /* The k best experts, best first, the lower index first among equals. Neighbours that are close,
  * but not all equal, may change places when rounded: they are unsure. True if that might exchange
  * one of the chosen for another. */
-bool rt_router_choose(const struct rt_router *r, const double *rank, int64_t *chosen,
+bool rt_router_choose(const struct rt_router *r, const struct rt_router_token *t, int64_t *chosen,
                       uint8_t *unsure)
 {
+    const double *rank = t->rank;
     double largest = 1;
     int64_t first = 0, last = -1; /* place where the neighbours at hand start; the expert before */
     bool torn = false;            /* not all of them are equal */
@@ -185,9 +284,9 @@ bool rt_router_choose(const struct rt_router *r, const double *rank, int64_t *ch
         double gap = j == 0 ? 0 : e < 0 ? INFINITY : rank_key(rank[last]) - rank_key(rank[e]);
         if (gap >= CLOSE * largest) {
             for (int64_t i = first; i < j && i < r->k; i++)
-                unsure[i] = torn;
+                unsure[i] = torn || t->open;
             if (j >= r->k)
-                return torn && first < r->k && j > r->k;
+                return t->open || (torn && first < r->k && j > r->k);
             first = j;
             torn = false;
         }
@@ -200,13 +299,15 @@ bool rt_router_choose(const struct rt_router *r, const double *rank, int64_t *ch
 
 /* ---- auxiliary losses ---- */
 
+static const struct rt_router plain; /* whose sums are divided by as they are */
+
 /* What the load balancing loss calls a probability: scores that sum to one. */
 static void shares(const struct rt_router *r, const double *logits, struct rt_router_token *t,
                    double *share)
 {
-    rt_router_scores(r->how->sigmoid, logits, r->E, t->p);
-    if (r->how->sigmoid)
-        normalise(t->p, r->E, share);
+    apply(r->how.score, logits, r->E, t->p);
+    if (r->how.score != RT_SOFTMAX)
+        normalise(&plain, t->p, r->E, share);
     else
         memcpy(share, t->p, (size_t)r->E * sizeof *share);
 }
@@ -234,9 +335,9 @@ void rt_router_losses_back(const struct rt_router *r, int64_t T, const double *l
         shares(r, logits, t, t->dp);
         for (int64_t e = 0; e < r->E; e++)
             t->dp[e] = balance_factor(r, T) * count[e];
-        if (r->how->sigmoid)
-            normalise_back(t->p, t->dp, r->E, t->dp);
-        apply_back(r->how->sigmoid, t->p, t->dp, r->E, t->dp);
+        if (r->how.score != RT_SOFTMAX)
+            normalise_back(&plain, t->p, t->dp, r->E, t->dp);
+        apply_back(r->how.score, logits, t->p, t->dp, r->E, t->dp);
         for (int64_t e = 0; e < r->E; e++)
             dlogits[e] += t->dp[e];
     }

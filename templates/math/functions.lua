@@ -82,6 +82,22 @@ function math_lib.log(p, name, x)
     return p:op("add", name .. "_sound", result, p:op("sub", name .. "_nan", x, x))
 end
 
+-- sqrt(x) of a normal x > 0: 1 / sqrt(x) by Newton's method from a guess that is right to 4 %, then x / sqrt(x), and what it lacks.
+function math_lib.root(p, name, x)
+    local half = p:op("mul", name .. "_half", x, p:const("one_half", 0.5))
+    local minus = p:op("bit_xor", name .. "_minus", p:op("shr", name .. "_halved", x, 1), p:const("all_bits", 0xffffffff))
+    local y = p:op("int_add", name .. "_guess", minus, p:const("root_magic", 0x5f3759e0))
+    for i = 1, 3 do
+        local slack = p:op("copy", name .. "_slack_" .. i, p:const("three_halves", 1.5))
+        p:op("fnma", slack, half, p:op("mul", name .. "_square_" .. i, y, y))
+        y = p:op("mul", name .. "_inverse_" .. i, y, slack)
+    end
+    local root = p:op("mul", name, x, y)
+    local lacks = p:op("copy", name .. "_lacks", x)
+    p:op("fnma", lacks, root, root)
+    return p:op("fma", root, p:op("mul", name .. "_half_inverse", y, p:const("one_half", 0.5)), lacks)
+end
+
 -- s = 1 / (1 + e) and e = exp(-c x); 1 - s is e s without cancellation
 function math_lib.sigmoid(p, name, x, c)
     local minus = p:op("mul", name .. "_minus", x, p:const("minus_" .. (c and "c" or "one"), -(c or 1.0)))

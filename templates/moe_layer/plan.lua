@@ -92,8 +92,8 @@ end
 
 function layer.parts(s)
     local backward = s.op == "backward"
-    local router = spec_of(s, {"dtype", "H", "E", "top_k", "T", "op", "method", "correction_bias", "routing_scale", "aux_loss",
-        "bias_dtype"}, {bias = s.router_bias, affinity_dtype = "f32"})
+    local router = spec_of(s, {"dtype", "H", "E", "top_k", "T", "op", "method", "score", "softcap", "groups", "renorm",
+        "correction_bias", "routing_scale", "aux_loss", "bias_dtype"}, {bias = s.router_bias, affinity_dtype = "f32"})
     local experts = spec_of(s, {"dtype", "H", "I_TP", "E", "block_size", "T", "activation", "gated", "affinity", "bias", "clamp",
         "up_offset", "norm", "norm_eps", "weights", "bias_dtype", "output_dtype", "shard"},
         {top_k = s.dispatch == "dense" and s.E or s.top_k, skip_token = true, affinity_dtype = "f32"})

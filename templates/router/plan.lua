@@ -2,7 +2,9 @@
 -- plan.lua - the methods and the plan of the router, and the names that its template's holes refer to.
 local dtype = require "dtype"
 local limits = require "shared.limits"
+local methods = require "router.methods"
 local plans = require "shared.plans"
+local scores = require "router.scores"
 local tiles = require "router.tiles"
 local tensors = require "shared.tensors"
 local types = require("schema").types
@@ -12,19 +14,6 @@ local router = {}
 
 local int = types.int
 local round_up, odd_lines, convert = plans.round_up, plans.odd_lines, plans.convert
-
--- rank   what a correction bias is added to before the best are chosen (logits rank as softmax and sigmoid of them do)
--- weigh  what makes weights of the logits
--- over   whose sum the weights are divided by
-router.methods = {
-    order = {"softmax_topk", "softmax_topk_renorm", "topk_softmax", "sigmoid_topk", "sigmoid_topk_renorm", "topk_sigmoid"},
-    softmax_topk        = {rank = "softmax", weigh = "softmax", over = "all"},
-    softmax_topk_renorm = {rank = "softmax", weigh = "softmax", over = "chosen"},
-    topk_softmax        = {rank = "logits",  weigh = "softmax", over = "chosen"},
-    sigmoid_topk        = {rank = "sigmoid", weigh = "sigmoid"},
-    sigmoid_topk_renorm = {rank = "sigmoid", weigh = "sigmoid", over = "chosen"},
-    topk_sigmoid        = {rank = "logits",  weigh = "sigmoid"},
-}
 
 router.plan_keys = {
     {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
@@ -100,14 +89,17 @@ end
 local function steps(spec, method)
     local aux, back = spec.aux_loss, spec.op == "backward"
     local has = {
-        backward = back, bias = spec.bias, correction = spec.correction_bias and not back,
-        z = aux.z ~= nil, balance = aux.load_balance ~= nil,
-        sigmoid = method.weigh == "sigmoid", over_all = method.over == "all", over_chosen = method.over == "chosen",
-        ranked_by_share = method.rank == "softmax", ranked_by_sigmoid = method.rank == "sigmoid",
+        backward = back, bias = spec.bias, correction = spec.correction_bias and not back, groups = spec.groups ~= nil and not back,
+        cap = spec.softcap ~= nil, z = aux.z ~= nil, balance = aux.load_balance ~= nil,
+        alone = method.weigh ~= "softmax",        -- a score is of one logit
+        over_all = method.over == "all", over_chosen = method.over == "chosen", floor = method.floor ~= nil,
+        ranked_by_share = method.rank == "softmax", ranked_alone = method.rank ~= "softmax" and method.rank ~= "logits",
         accumulate = spec.accumulate_grads,
     }
-    has.share = has.balance and not has.sigmoid   -- the balance loss is over softmax weights
-    has.softmax = has.over_all or has.z or has.share or has.correction and has.ranked_by_share
+    has.ranks = has.correction or has.groups and has.ranked_by_share
+    has.share = has.balance and not has.alone     -- the balance loss is over softmax weights
+    has.softmax = has.over_all or has.z or has.share or has.ranks and has.ranked_by_share
+    has.rows_of_experts = has.softmax or has.balance or has.cap   -- backward: logits of all experts are looked at
     has.divided = method.over ~= nil
     has.first = not has.balance and not has.z     -- what chosen experts get is the first to be put into dL
     return has
@@ -167,6 +159,10 @@ local function constants(spec, plan, has, s)
         end
     else
         add("PANELS", s.panels, "over E")
+        if has.groups then
+            add("GROUPS", spec.groups.count, "of experts")
+            add("KEPT", spec.groups.keep, "of them, from which is chosen")
+        end
         add("TILE_ROWS", plan.tile_rows, "rows of the tallest tile")
         add("DEPTH", s.depth, "rows of a packed panel")
         add("X_PITCH", s.x_pitch, "floats between rows of hidden states in the workspace")
@@ -182,15 +178,15 @@ end
 
 -- What the template sees.
 function router.names(spec, plan, job)
-    local method = router.methods[spec.method]
+    local method = methods.of(spec)
     local has = steps(spec, method)
     local s = shape(spec, plan, has)
     local io, grad, affinity = dtype[spec.dtype], dtype[spec.output_dtype], dtype[spec.affinity_dtype]
     local dx = dtype[spec.hidden_grad_dtype]
     local cfg = {isa = plan.isa, prefix = job.name .. "_", vectors = plan.vectors, unroll = plan.unroll, k_block = plan.k_block,
-        strip = plan.strip, many = spec.E > 64}
+        strip = plan.strip, many = spec.E > 64, method = method}
     local names = {
-        spec = spec, plan = plan, isa = plan.isa, has = has, shape = s, p = cfg.prefix, number = number,
+        spec = spec, plan = plan, isa = plan.isa, has = has, shape = s, p = cfg.prefix, number = number, method = method,
         whole_segments = false, expects = false, tiled = false, io = io.c, io_type = io, grad = grad.c, grad_type = grad, dx = dx.c, dx_type = dx,
         affinity = affinity.c, bias_c = dtype[spec.bias_dtype].c,
         counted = spec.aux_loss.per == "tokens" and "T" or "(T * K)",   -- what shares of experts are of
@@ -205,6 +201,14 @@ function router.names(spec, plan, job)
             has.backward and {affinity, "widen"}, has.backward and has.accumulate and {grad, "widen"},
             has.backward and {grad, "narrow"}},
     }
+    -- The call that makes weights of n rows of logits, and their sum; true_size: of scores, see scores.lua.
+    function names.summed(rows, n, true_size)
+        local tile, twice = "softmax", true
+        if has.alone then
+            tile, twice = scores.sum_name(method.weigh, true_size)
+        end
+        return ("%s%s(%s, %s%s)"):format(cfg.prefix, tile, rows, n, twice and (", -%s * LANES"):format(n) or "")
+    end
     work[spec.op](names, has)
     names.tiles = function()
         return tiles[spec.op](spec, has, cfg, s, names)

@@ -1,12 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- tiles.lua - the tiles of the router's two passes.
--- has, s (shape) and names: see plan.lua; cfg: isa, prefix, vectors, unroll, k_block, strip, many
+-- has, s (shape) and names: see plan.lua; cfg: isa, prefix, vectors, unroll, k_block, strip, many, method
+local back = require "router.back"
 local dtype = require "dtype"
 local gemm = require "tiles.gemm"
+local groups = require "router.groups"
 local lanes = require "router.lanes"
 local product = require "tiles.narrow"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
+local scores = require "router.scores"
 
 local tiles = {}
 
@@ -20,21 +23,36 @@ local function to_lanes(cfg, s)
     return {dtype = dtype.f32, stride = s.pitch, s_units = "PITCH", pitch = wide, along = wide, step = wide * wide}
 end
 
+-- Of both passes: exponentials of rows, scores with their sum, and these again for shares of all experts.
+local function of_scores(has, cfg)
+    local score = cfg.method.weigh
+    local sum = has.alone and has.over_chosen and scores.sum(cfg, score, has.floor)
+    local same = sum and (scores.sum_name(score)) == scores.sum_name(score, has.floor)
+    return (has.softmax or has.over_chosen and not has.alone) and lanes.softmax(cfg), sum,
+        has.alone and has.balance and not same and scores.sum(cfg, score)
+end
+
 function tiles.forward(spec, has, cfg, s, names)
     local products = gemm.heights(product.add, with(cfg, {name = "product", a_row = s.x_pitch, a_k = 1, pitch = s.pitch,
         a_units = "X_PITCH", s_units = "PITCH LANES"}), names.tile_rows)
-    local ranks_sigmoids = has.correction and has.ranked_by_sigmoid
+    local method, of = cfg.method, spec.groups
+    local size = of and spec.E // of.count
+    local softmax, sum, shares = of_scores(has, cfg)
     return plans.append(products, plans.list(
         product.pack(with(cfg, {name = "pack", dtype = names.io_type, strip = 1, panel = 0, ld = spec.E})),
         spec.H >= cfg.isa.lanes and product.gather(with(cfg, {name = "gather", dtype = names.io_type})),
         rows.move(cfg, "copy", {}),
         rows.squares(cfg, "transpose", to_lanes(cfg, s)),
-        (has.softmax or has.over_chosen and not has.sigmoid) and lanes.softmax(cfg),
-        (ranks_sigmoids or has.sigmoid and not has.over_chosen) and lanes.sigmoid(cfg),
-        has.correction and lanes.rank(cfg, has.ranked_by_share),
+        has.cap and scores.cap(cfg, spec.softcap),
+        softmax,
+        ((has.correction or has.groups) and has.ranked_alone or has.alone and not has.over_chosen) and scores.all(cfg, method.weigh),
+        has.ranks and lanes.rank(cfg, has.ranked_by_share, has.correction),
+        has.groups and groups.scores(cfg, of.score, size),
+        has.groups and groups.fill(cfg, of.fill, size),
         lanes.choose(cfg),
-        has.sigmoid and (has.over_chosen or has.balance) and lanes.sigmoid_sum(cfg),
-        lanes.scale(cfg, spec.routing_scale, has.divided),
+        sum, shares,
+        has.over_all and has.floor and lanes.rest(cfg),
+        lanes.scale(cfg, method.factor, has.divided, method.floor, has.over_all),
         has.z and lanes.log_sum(cfg),
         has.balance and lanes.mean(cfg),
         names.narrow_weights and rows.move(cfg, "narrow", {to = dtype[spec.affinity_dtype]}),
@@ -47,6 +65,8 @@ function tiles.backward(spec, has, cfg, s, names)
         skip = s.rows_e - spec.E, folds = s.folds})
     local outer = with(cfg, {name = "outer", a_row = 1, a_k = s.pitch, pitch = s.width, a_units = "PITCH", s_units = "WIDTH LANES"})
     local panel, wide = cfg.k_block * s.width, cfg.isa.lanes
+    local alone = scores.rows[cfg.method.weigh]
+    local softmax, sum, shares = of_scores(has, cfg)
     local function pack(name, strip)
         return product.pack(with(cfg, {name = name, dtype = names.io_type, strip = strip, panel = panel, ld = spec.H}))
     end
@@ -56,20 +76,21 @@ function tiles.backward(spec, has, cfg, s, names)
         rows.squares(cfg, "transpose_weights", {dtype = names.io_type, stride = spec.E, s_units = "E", pitch = s.width,
             along = wide, step = wide * s.width}),
         rows.move(cfg, "copy", {}),
-        (has.softmax or has.balance) and rows.squares(cfg, "transpose", to_lanes(cfg, s)),
+        has.rows_of_experts and rows.squares(cfg, "transpose", to_lanes(cfg, s)),
         rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = wide, pitch = s.pitch, t_units = "PITCH",
             along = wide * wide, step = wide}),
         spec.E >= wide and rows.squares(cfg, "transpose_sums", {dtype = dtype.f32, stride = s.width, pitch = spec.E, t_units = "E",
             along = wide * s.width, step = wide}),
-        (has.softmax or has.over_chosen and not has.sigmoid) and lanes.softmax(cfg),
-        has.sigmoid and (has.over_chosen or has.balance) and lanes.sigmoid_sum(cfg),
+        has.cap and scores.cap(cfg, spec.softcap, true),
+        softmax, sum, shares,
+        has.cap and back.times(cfg),
         has.over_all and lanes.rest(cfg),
-        has.divided and lanes.gradient(cfg, "gradient", {sigmoid = has.sigmoid, rest = has.over_all})
-            or lanes.sigmoid_gradient(cfg, "gradient"),
-        has.balance and lanes.gradient(cfg, "balance", {of_rows = true, sigmoid = has.sigmoid}),
+        has.divided and back.gradient(cfg, "gradient", {alone = alone, rest = has.over_all, floor = cfg.method.floor})
+            or scores.gradient(cfg, "gradient", cfg.method.weigh),
+        has.balance and back.gradient(cfg, "balance", {of_rows = true, alone = alone}),
         has.z and lanes.log_sum(cfg, true),
-        has.z and lanes.spread(cfg, "spread_z", has.balance),
-        has.over_all and lanes.spread(cfg, "spread", not has.first),
+        has.z and back.spread(cfg, "spread_z", has.balance),
+        has.over_all and back.spread(cfg, "spread", not has.first),
         rows.move(cfg, "finish", {to = names.grad_type, add = has.accumulate}),
         has.bias and lanes.columns(cfg, s.pitch),
         rows.zero(cfg, "zero")))

@@ -44,7 +44,10 @@ function work.forward(names, has)
         own("X", "float", {"rows", "X_PITCH"}, "hidden states, K_BLOCK columns of them"),
         has.bias and own("bias", "float", {"PITCH"}, "of the logits"),
         has.correction and own("correction", "float", {"E"}, "of what experts are chosen by"),
-        has.correction and own("R", "float", {"E", "LANES"}, "what experts are chosen by"),
+        (has.ranks or has.groups) and own("R", "float", {"E", "LANES"}, "what experts are chosen by"),
+        has.groups and own("group_score", "float", {"GROUPS", "LANES"}, "of groups of experts,"),
+        has.groups and own("kept_score", "float", {"KEPT", "LANES"}, "of those that stay,"),
+        has.groups and own("kept", "float", {"KEPT", "LANES"}, "and their indices, integers"),
         own("V", "float", {"K", "LANES"}, "ranks of the chosen,"),
         own("I", "float", {"K", "LANES"}, "their indices, integers,"),
         own("Q", "float", {"K", "LANES"}, "and weights"),
@@ -68,6 +71,7 @@ function work.backward(names, has)
         own("edge", names.dx, {"(OUT_ROWS - 1) * (int64_t)H + WIDTH"}, "rows of the panel of dX that lacks columns"),
         own("D", "float", {"K", "LANES"}, "gradients of weights,"),
         own("G", "float", {"K", "LANES"}, "and what comes of them"),
+        has.cap and own("slope", "float", {"E", "LANES"}, "of what caps the logits"),
         own("dLt", "float", {"ROWS_E", "LANES"}, "gradient of the group's logits"),
     }, "LANES"))
 end

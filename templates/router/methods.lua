@@ -1,0 +1,86 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- methods.lua - how logits become weights, and which are chosen: the keys that say so, and what a spec makes of them.
+local types = require("schema").types
+
+local enum, int, map, num = types.enum, types.int, types.map, types.num
+
+local methods = {
+    order = {"softmax_topk", "softmax_topk_renorm", "topk_softmax", "sigmoid_topk", "sigmoid_topk_renorm", "topk_sigmoid"},
+}
+
+-- score   what makes weights of logits, unless the key `score` says otherwise
+-- after   experts are chosen by their logits, and only theirs become weights
+-- renorm  the weights of the chosen are divided by their sum
+local rows = {
+    softmax_topk        = {score = "softmax"},
+    softmax_topk_renorm = {score = "softmax", renorm = true},
+    topk_softmax        = {score = "softmax", after = true},
+    sigmoid_topk        = {score = "sigmoid"},
+    sigmoid_topk_renorm = {score = "sigmoid", renorm = true},
+    topk_sigmoid        = {score = "sigmoid", after = true},
+}
+
+local most <const> = 1e30   -- of numbers that kernels hold in f32
+local least <const> = 2.0 ^ -126
+
+-- Keys of the families that have a router.
+methods.keys = {
+    {"method", enum(methods.order), doc = "how logits become weights, and which are chosen: of equals the lower index"},
+    {"score", enum{"softmax", "sigmoid", "sqrt_softplus"}, optional = true,
+        doc = "what makes weights of logits, in the place of the one that method names; sqrt_softplus: sqrt(log(1 + exp(z)))"},
+    {"softcap", num(1 / most, most), optional = true,
+        doc = "c: all that follows is of z = c tanh(logit / c); the tensor logits is not"},
+    {"groups", map{
+        {"count", int(1, 65536), doc = "groups of consecutive experts, all of one size"},
+        {"keep", int(1, 65536), doc = "those with the best scores, whose experts can be chosen"},
+        {"score", enum{"top2_sum", "max"}, default = "top2_sum",
+            doc = "of a group: the sum of what its two best experts are chosen by, or its best"},
+        {"fill", enum{"minus_infinity", "zero"}, default = "minus_infinity", doc = "what experts of other groups are chosen by"}},
+        optional = true, doc = "experts are chosen from the best groups only: of equals those of the lower index"},
+    {"renorm", map{
+        {"eps", num(0.0, most), optional = true, doc = "w / (sum + eps)"},
+        {"min", num(0.0, most), optional = true, doc = "w / max(sum, min)"}},
+        doc = "weights of the chosen are divided by their sum, whether method says so or not"},
+}
+
+local function of_group(s)
+    return s.E // s.groups.count
+end
+
+methods.rules = {
+    {"groups.count", function(s) return not s.groups or s.E % s.groups.count == 0 end,
+        "{groups.count} does not cut {E} into groups of one size"},
+    {"groups.keep", function(s) return not s.groups or s.groups.keep <= s.groups.count end,
+        "{groups.keep} is more than {groups.count}"},
+    {"groups.score", function(s) return not s.groups or s.groups.score ~= "top2_sum" or of_group(s) ~= 1 end,
+        "{groups.score} is of two experts, and {groups.count} leaves a group but one of {E}"},
+    {"top_k", function(s) return not s.groups or s.top_k <= s.groups.keep * of_group(s) or s.top_k > s.E end,
+        "{top_k} is more than the experts of the groups that stay: {groups.keep}, {groups.count}, {E}"},
+    {"renorm", function(s) return not (s.renorm.eps and s.renorm.min) end, "{renorm.eps} and {renorm.min}: one of them"},
+}
+
+-- What a spec makes of its method:
+-- rank    what a correction bias is added to before the best are chosen: logits, or scores by their name
+-- weigh   what makes weights of logits
+-- over    whose sum the weights are divided by: all, chosen, or nil: no sum
+-- floor   of that sum of the chosen: {eps = x} or {min = x}, of weights that sum to 1 over all if over is all
+-- factor  of the weights
+function methods.of(s)
+    local row, floor = rows[s.method], s.renorm
+    local renorm, x = row.renorm or floor.eps or floor.min, floor.eps or floor.min or 0
+    local m = {weigh = s.score or row.score, factor = s.routing_scale}
+    m.rank = row.after and "logits" or m.weigh
+    if m.weigh ~= "softmax" then
+        m.over = renorm and "chosen"
+        m.floor = x >= least and floor or nil
+    elseif row.after then   -- they sum to 1
+        m.over = "chosen"
+        m.factor = m.factor / (floor.eps and 1 + x or math.max(x, 1.0))
+    else
+        m.floor = x >= least and floor or nil
+        m.over = renorm and not m.floor and "chosen" or "all"
+    end
+    return m
+end
+
+return methods
