@@ -152,9 +152,7 @@ local listings = {
     targets = function(add)
         add("scalar", "any CPU: plain C99")
         for _, isa in ipairs(planner.targets()) do
-            if not isa.partial then   -- no family has a plan for those
-                add(isa.name, isa.summary .. "; needs " .. table.concat(isa.requires, " "))
-            end
+            add(isa.name, isa.summary .. "; needs " .. table.concat(isa.requires, " "))
         end
     end,
     keys = function(add, only)

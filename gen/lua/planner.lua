@@ -100,12 +100,7 @@ local function choose_target(plan, family, spec, req, info)
     end
     for _, isa in ipairs(targets) do
         local lacks = missing(isa, features)
-        if isa.partial then
-            plan.rejected[#plan.rejected + 1] = {isa.name, "no plan of this family uses its tiles yet"}
-            if wanted == isa.name then
-                schema.complain(info, "target", ("target %s has no plan for this kernel yet"):format(isa.name), nil, "unsupported")
-            end
-        elseif wanted == isa.name then
+        if wanted == isa.name then
             local use, why = useful(plan, isa, family, spec, req)
             plan.isa = use and isa or target.load(isa.extends)
             plan:choose("target", plan.isa.name, use and "asked for" or ("%s: %s"):format(isa.name, why))

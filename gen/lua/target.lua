@@ -8,7 +8,7 @@ local source = require "source"
 
 local target = {}
 
-local own = {name = true, summary = true, rank = true, extends = true, partial = true, more = true, portable = true}
+local own = {name = true, summary = true, rank = true, extends = true, more = true, portable = true}
 local loaded = {}
 
 local function merge(base, top)

@@ -187,7 +187,8 @@ function router.names(spec, plan, job)
         strip = plan.strip, many = spec.E > 64, method = method}
     local names = {
         spec = spec, plan = plan, isa = plan.isa, has = has, shape = s, p = cfg.prefix, number = number, method = method,
-        whole_segments = false, expects = false, tiled = false, io = io.c, io_type = io, grad = grad.c, grad_type = grad, dx = dx.c, dx_type = dx,
+        whole_segments = false, expects = false, tiled = false, io = io.c, io_type = io,
+        grad = grad.c, grad_type = grad, dx = dx.c, dx_type = dx,
         affinity = affinity.c, bias_c = dtype[spec.bias_dtype].c,
         counted = spec.aux_loss.per == "tokens" and "T" or "(T * K)",   -- what shares of experts are of
         narrow_weights = affinity.narrow ~= nil,

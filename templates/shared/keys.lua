@@ -22,10 +22,9 @@ table.sort(keys.dtypes, function(a, b)
 end)
 
 local function target_names()
-    local names = {"auto", "scalar", hidden = {}}
+    local names = {"auto", "scalar"}
     for _, isa in ipairs(planner.targets()) do
         names[#names + 1] = isa.name
-        names.hidden[isa.name] = isa.partial
     end
     return names
 end
