@@ -28,6 +28,7 @@ static const char normed[] = "kernel: moe_layer\nname: normed\nH: 24\nI_TP: 20\n
 static const char frozen[] = "kernel: moe_layer\nname: frozen\nH: 24\nI_TP: 20\nE: 4\ntop_k: 2\n"
                              "block_size: 4\ndtype: f32\nrouter_bias: true\nweight_grads: none\n"
                              "weights: {dtype: int8, layout: transposed}\n";
+static const char *const specs[] = {toy, normed, frozen};
 enum { MAX_TENSORS = 24, FORWARD = 0, BACKWARD = 1 };
 
 static moegen_engine *engine;
@@ -244,7 +245,6 @@ static void test_errors(void)
     struct tensors in = tensors_of(layer, FORWARD, 9), grads = tensors_of(layer, BACKWARD, 9);
     struct tensors again = tensors_of(layer, BACKWARD, 9), other = tensors_of(layer, BACKWARD, 5);
     moegen_layer_release(layer); /* the state keeps it */
-
     moegen_status status = moegen_layer_backward(state, grads.t, grads.count, &err);
     CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "backward: error: the state holds no forward"));
     status = moegen_layer_state_tensor(state, "logits", &found, &err);
@@ -253,7 +253,6 @@ static void test_errors(void)
     CHECK(says(status, MOEGEN_BAD_ARGUMENT, &err, "tensor 'hidden_states' is missing"));
     status = moegen_layer_backward(state, grads.t, grads.count, NULL);
     CHECK(status == MOEGEN_BAD_ARGUMENT); /* still none */
-
     run(state, FORWARD, &in);
     run(state, BACKWARD, &grads);
     spoil(state, &in);
@@ -390,11 +389,10 @@ int main(void)
     test_specs();
     test_errors();
     test_experts();
-    static const char *const texts[] = {toy, normed, frozen};
     for (int i = 0; i < 3; i++) {
-        test_reuse(texts[i]);
-        test_ways(texts[i], "dispatch", "dense");
-        test_ways(texts[i], "checkpoint", "recompute");
+        test_reuse(specs[i]);
+        test_ways(specs[i], "dispatch", "dense");
+        test_ways(specs[i], "checkpoint", "recompute");
     }
     moegen_engine_release(engine);
     printf("%d complaints\n", failures);

@@ -89,7 +89,7 @@ local function useful(plan, isa, family, spec, req, props)
 end
 
 -- Target and spelling. Rejected candidates are kept with the reason in plan.rejected.
-local function choose_target(plan, family, spec, req, info)
+local function choose_target(plan, family, spec, req)
     local targets = planner.targets()
     local wanted = spec.target
     local features = req.features or {}
@@ -170,7 +170,7 @@ end
 -- none yet: it depends on the property of the CPU of this name, which req.props lacks; 0 there: it cannot be measured.
 function planner.choose(family, spec, req, info)
     local plan = setmetatable({spec = spec, info = info, choices = {}, rejected = {}}, Plan)
-    choose_target(plan, family, spec, req, info)
+    choose_target(plan, family, spec, req)
     if plan.measure then
         return plan
     elseif not plan.isa then

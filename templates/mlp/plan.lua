@@ -151,8 +151,8 @@ local function names_of(spec, plan, job, totals, gives, tokens)
         quantised = quantised.is(spec),
         routed_rows = "w->args->S > 0 ? w->args->S : 0", transposes_whole = false, scalars = {plan.group == 1 and {io, "widen"} or false}}
     panels.products(names, cfg, plan, totals)
-    along.names(names, cfg, plan, math.max(spec.H, gates(spec) * spec.I_TP))
     local weights_cfg = prequantised.names(names, cfg, spec, tokens, {"gate_up_weights", "down_proj_weight"})
+    along.names(names, weights_cfg, plan, math.max(spec.H, gates(spec) * spec.I_TP))
     if names.quantised then
         quantised.names(names, cfg, spec, plan.block_bytes ~= nil)
     end

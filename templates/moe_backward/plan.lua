@@ -46,7 +46,8 @@ function backward.plan(plan, spec, shape, info)
     if spec.weight_grads == "all" then
         panel_plan.both(plan, spec, shape, info, {turns = true})
     else
-        panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and spec.checkpoint == "recompute" and codes.unit, turns = not codes.are(spec)})
+        local are = codes.are(spec)
+        panel_plan.forward(plan, spec, shape, info, {unit = are and spec.checkpoint == "recompute" and codes.unit, turns = not are})
     end
 end
 
