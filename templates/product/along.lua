@@ -26,7 +26,8 @@ end
 function along.names(names, cfg, plan, deep)
     local coded = names.coded
     names.along = false
-    if not plan.along or plan.along == 0 or coded and (coded.along or coded.words or names.transposes or not formats.scale_rows[coded.scale]) then
+    if not plan.along or plan.along == 0 or coded and (coded.along or coded.words or names.transposes
+        or not formats.scale_rows[coded.scale]) then
         return
     end
     local lanes = cfg.isa.lanes
