@@ -91,7 +91,7 @@ end
 -- Target and spelling. Rejected candidates are kept with the reason in plan.rejected.
 local function choose_target(plan, family, spec, req)
     local targets = planner.targets()
-    local wanted = spec.target
+    local wanted, instead = spec.target, nil
     local features = req.features or {}
     if wanted == "scalar" then
         plan.isa, plan.emulated = target.portable(), true
@@ -102,8 +102,12 @@ local function choose_target(plan, family, spec, req)
         local lacks = missing(isa, features)
         if wanted == isa.name then
             local use, why = useful(plan, isa, family, spec, req)
-            plan.isa = use and isa or target.load(isa.extends)
-            plan:choose("target", plan.isa.name, use and "asked for" or ("%s: %s"):format(isa.name, why))
+            if use then
+                plan.isa = isa
+                plan:choose("target", isa.name, instead or "asked for")
+            else   -- as if the one below it had been
+                wanted, instead = isa.extends, instead or ("%s: %s"):format(isa.name, why)
+            end
         elseif wanted == "auto" and #lacks > 0 then
             plan.rejected[#plan.rejected + 1] = {isa.name, "this CPU lacks " .. table.concat(lacks, ", ")}
         elseif wanted == "auto" and not plan.isa then

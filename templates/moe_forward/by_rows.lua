@@ -18,6 +18,8 @@ local in_words = require "codes.words"
 
 local by_rows = {}
 
+local MANY_ROWS <const> = 32
+
 by_rows.keys = panel_plan.forward_keys
 
 -- Do the weights of a spec want it?
@@ -25,9 +27,12 @@ function by_rows.takes(spec)
     return spec.weights.layout ~= "plain"
 end
 
--- May they be multiplied so on matrix tiles, which have no products of columns?
+-- May they be multiplied so on matrix tiles, which have no products of columns? Columns are turned on the way, which pays for so many rows
+-- of an expert; with fewer, products of columns read weights where they lie.
 function by_rows.may(spec)
-    return by_rows.takes(spec) or not codes.are(spec) and spec.shard.on ~= "intermediate"
+    local asked = spec.plan and spec.plan.product == "tiles"
+    local many = spec.T and spec.T * spec.top_k // spec.E >= MANY_ROWS
+    return by_rows.takes(spec) or (asked or many) and not codes.are(spec) and spec.shard.on ~= "intermediate"
 end
 
 -- Are they, by this plan?

@@ -52,7 +52,8 @@ function dot.uses(isa, spec, props, why_not, exact, tiled)
     if not legal then
         return false, why
     elseif dot.has_tiles(spec, isa) then
-        return tiled and (given or "tiles") == "tiles", not tiled and "no plan of this kernel uses its tiles yet" or given and "given"
+        return tiled and (given or "tiles") == "tiles",
+            not tiled and "its tiles make nothing of this kernel faster, as far as its spec says" or given and "given"
             or props and "matrix tiles multiply 16 x 16 x 32 elements at once" or "the target was asked for"
     elseif given then
         return given == "dot", "given"
