@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - the plan of products of rows of weights that are stored as codes, and the names that coded.c.in refers to.
 local coded = require "tiles.coded"
+local dtype = require "dtype"
 local formats = require "tiles.formats"
 local panels = require "product.panels"
 local plans = require "shared.plans"
@@ -10,7 +11,6 @@ local words = require "codes.words"
 local codes = {}
 
 local BLOCK <const> = 128   -- rows and elements of a row that share a scale
-local c_types = {f32 = "float", u8 = "uint8_t", bf16 = "uint16_t"}
 
 -- Are the weights of a spec codes?
 function codes.are(spec)
@@ -26,6 +26,10 @@ end
 local function run_of(spec)
     local share = stored.scale(spec)
     return not along(spec) and (share == "group" and stored.group(spec) or share == "block" and BLOCK) or nil
+end
+
+local function c_type(name)
+    return (dtype[name] or formats.rows[name] or {c = "uint8_t"}).c
 end
 
 -- Elements that are decoded at a time.
@@ -53,7 +57,12 @@ end
 
 -- What a rank keeps: rows of workspace.lua.
 local function space(names)
+    local widened = names.coded.widened
     return plans.list(
+        widened and {"block_scales", "float", {"SLAB > BLOCK_ROWS ? SLAB : BLOCK_ROWS", "BLOCK_SCALES"}, "of a block of codes, in f32:",
+            own = true},
+        widened and {"scales_row", "int64_t", nil, "from this row on,"},
+        widened and {"scales_from", "int64_t", nil, "and this element of it"},
         names.transposes and {"image", names.panel_c, {"K_PANELS", names.depth, "IMAGE"}, "a block of columns before they become rows",
             own = true},
         names.coded.shared_columns and {"scales", "float", {"H > GATES * I ? H : GATES * I"}, "of columns, if those of a part share one,",
@@ -69,10 +78,13 @@ function codes.names(names, spec, plan)
     end
     local format, f, depth = stored.format(spec), formats.rows[spec.weights.dtype], panels.depth(plan)
     local share, run, scaled = stored.scale(spec), run_of(spec), along(spec)
+    local widened = share == "group" and (format.second or not formats.scales[format.scales]) or false
     local set = {group = "%s * ((M.ld + %d) / %d)", block = "(%s + %d) / %d * ((M.ld + 127) / 128)", row = scaled and "M.ld" or "%s",
         static = "M.parts"}
     names.weights_c, names.few, names.token_rows = "uint8_t", false, {}
-    names.coded = {format = f, scale = format.scales, scale_c = c_types[format.scales], share = share, run = run, bits = format.bits,
+    names.coded = {format = f, scale = format.scales, scale_c = c_type(format.scales), share = share, run = run, bits = format.bits,
+        second = format.second or false, widened = widened, scale_of = widened and "wide_scale_of" or "scale_of",
+        read = widened and {scale = "f32", c = "float"} or {scale = format.scales, c = c_type(format.scales)},
         blocked = format.blocked, zero = f.zero or 0, interleaved = stored.of(spec).interleaved, along = scaled,
         shared_columns = scaled and share == "static", words = false,
         tables = f.number and table.concat(formats.tables(plan.isa.lanes, f), ", ")}
@@ -81,6 +93,12 @@ function codes.names(names, spec, plan)
         local unit, list = (names.coded.part or names.coded.whole).unit, names.constants
         names.transposes_whole = true
         list[#list + 1] = {"IMAGE", plans.round_up(plan.slab, unit) + unit, "columns of codes that are decoded to be turned, at most"}
+    end
+    if widened then
+        local long = math.max(panels.block(plan) * depth, names.transposes and plan.slab + 2 * coded.unit(run, depth) or 0)
+        plans.append(names.constants, {
+            {"BLOCK_ROWS", panels.block(plan) * depth, "rows of codes that are decoded to be turned, at most;"},
+            {"BLOCK_SCALES", plans.round_up((long + run - 1) // run, plan.isa.lanes), "scales of a row of a block, at most"}})
     end
     names.coded.space = space(names)
     if words.are(spec) then
@@ -92,12 +110,20 @@ function codes.names(names, spec, plan)
     function names.coded.elements(all, ld)
         return ("%s * %s(%s)"):format(all, names.coded.words and "words_of" or "row_bytes", ld)
     end
-    -- Where the scales of an expert's matrix start, which has so many rows: C. member: of the matrix: "m->" or "matrix."
-    function names.coded.scales(weights, expert, all, member)
-        local tensor = "w->args->" .. weights:gsub("_weight$", "_scale")
-        local each = set[share]:format(all, (run or 1) - 1, run or 1):gsub("M%.", member)
+    -- Where the factors of an expert's matrix start, of which it has `each`: C.
+    local function factors(weights, suffix, expert, each)
+        local tensor = "w->args->" .. weights:gsub("_weight$", suffix)
         return spec.weights.shared and tensor or names.listed and ("%s[%s]"):format(tensor, expert)
             or ("%s + %s * (%s)"):format(tensor, expert, each)
+    end
+    -- The scales of a matrix which has so many rows. member: of the matrix: "m->" or "matrix."
+    function names.coded.scales(weights, expert, all, member)
+        local each = set[share]:format(all, (run or 1) - 1, run or 1):gsub("M%.", member)
+        return factors(weights, "_scale", expert, each)
+    end
+    -- What multiplies all of them, for each of its parts.
+    function names.coded.seconds(weights, expert, member)
+        return factors(weights, "_scale_2", expert, member .. "parts")
     end
 end
 
@@ -106,6 +132,9 @@ function codes.tiles(names, cfg, spec)
     local c, list = names.coded, {}
     for _, tile in ipairs(c and plans.list(c.whole, c.part) or {}) do
         list[#list + 1] = coded.rows(cfg, tile.name, c, tile.run)
+    end
+    if c and c.share == "group" and (c.widened or names.along) then
+        list[#list + 1] = coded.scale_rows(cfg, c)
     end
     return plans.append(list, c and c.words and words.tiles(names, cfg, spec) or {})
 end

@@ -8,6 +8,7 @@ local clamp = require "math.clamp"
 local activation = require "math.activation"
 local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
+local formats = require "tiles.formats"
 local norm = require "math.norm"
 local panel_rows = require "tiles.panel_rows"
 local panel_plan = require "product.panel_plan"
@@ -25,7 +26,7 @@ local convert, round_up = plans.convert, plans.round_up
 backward.plan_keys = {dot.key, table.unpack(panel_plan.keys)}
 
 -- What moe_backward takes of the key `weights` beside those of tokens' dtype, see stored.lua: codes, which have no gradients.
-backward.weights = {dtype = {"fp8_e4m3", "fp8_e5m2", "int8", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "int4"},
+backward.weights = {dtype = formats.names,
     scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous"},
     gate_up_order = {"interleaved"}, gate_up = {"separate"}, experts = {"separate"}}
 

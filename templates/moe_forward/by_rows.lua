@@ -6,6 +6,7 @@ local codes = require "codes.plan"
 local dtype = require "dtype"
 local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
+local formats = require "tiles.formats"
 local micro = require "tiles.micro"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
@@ -46,7 +47,7 @@ function by_rows.no_pairs(spec)
 end
 
 -- What moe_forward takes of the key `weights`, see stored.lua.
-by_rows.weights = {dtype = {"f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2", "int8", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "int4"},
+by_rows.weights = {dtype = {"f32", "bf16", "f16", table.unpack(formats.names)},
     scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous", "nki"},
     gate_up_order = {"interleaved"}, gate_up = {"separate"}, experts = {"separate"}}
 

@@ -87,7 +87,6 @@ function along.tiles(names, cfg)
     end
     return plans.append(list, plans.list(
         along_rows.lines(cfg, has), along_rows.fold(cfg),
-        has.coded and has.coded.share == "group" and along_rows.scale_rows(cfg, has.coded),
         rows.squares(cfg, "turn", {dtype = dtype.f32, stride = cfg.slab, s_units = "SLAB", pitch = width,
             step = lanes * width, along = lanes})))
 end

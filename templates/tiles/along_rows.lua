@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- along_rows.lua - tiles around those of along.lua: tokens as rows, scales of rows in f32, and sums of what lanes hold.
 local along = require "tiles.along"
-local formats = require "tiles.formats"
 local ir = require "ir"
 local quantise = require "tiles.quantise"
 local rows = require "tiles.rows"
@@ -80,30 +79,6 @@ function along_rows.lines(cfg, has)
             p:advance(S, squares * (lanes - 1) * width)
         end
     end, "units of K")
-    return p
-end
-
--- The scales of some rows, in f32: n vectors, and if there is more the last one, from `last` on after them; `over` leads to the next
--- row, and `back` to its place. Those that come `ahead` are fetched.
-function along_rows.scale_rows(cfg, coded)
-    local lanes, load = cfg.isa.lanes, formats.scale_rows[coded.scale]
-    local p = ir.program(cfg.isa, cfg.prefix .. "scale_rows", {"Scales of some rows: n vectors of each, and the last one."})
-    local dst, src, n, count = p:pointer("dst", "float"), p:pointer("src", "const " .. coded.scale_c), p:integer("n"), p:integer("rows")
-    local last, over, back, ahead = p:integer("last"), p:integer("over"), p:integer("back"), p:integer("ahead")
-    local more = p:integer("more")
-    p:loop(count, function()
-        p:loop(p:count_from("left", n), function()
-            p:op("prefetch_1", p:at(src, 0, ahead))
-            p:op("store", p:at(dst, 0), load(p, "x", p:at(src, 0)))
-            p:advance(dst, lanes)
-            p:advance(src, lanes)
-        end, "vectors")
-        p:loop(p:count_from("one", more), function()
-            p:op("store", p:at(dst, 0, last), load(p, "y", p:at(src, 0, last)))
-        end, "the last one", true)
-        p:advance(dst, back)
-        p:advance(src, over)
-    end, "rows")
     return p
 end
 

@@ -13,7 +13,7 @@ end
 
 -- Some rows of n units, as panels that are `pitch` elements apart, in f32 or in pairs of cfg.dtype; `over`, `back` and `s_over` lead
 -- from the end of a row to the next one, of codes, of panels and of scales; codes `ahead` are fetched. has: format (row of
--- formats.lua), scale (key of formats.scales), scale_c (its C type), along (each column has one). run: codes that share one; nil: the row
+-- formats.lua), read (scale: key of formats.scales; c: its C type), along (each column has one). run: codes that share one; nil: the row
 function coded.rows(cfg, name, has, run)
     local isa, lanes, group = cfg.isa, cfg.isa.lanes, cfg.product.group
     local depth, f = cfg.vectors * lanes * group, has.format
@@ -22,11 +22,11 @@ function coded.rows(cfg, name, has, run)
         group > 1 and "pairs" or "f32")})
     local to_dtype = group > 1 and cfg.dtype or nil
     local A = p:pointer("A", to_dtype and to_dtype.c or "float", "")
-    local W, scale = p:pointer("W", "const uint8_t"), p:pointer("scale", "const " .. has.scale_c)
+    local W, scale = p:pointer("W", "const uint8_t"), p:pointer("scale", "const " .. has.read.c)
     local n, rows, pitch = p:integer("n"), p:integer("rows"), p:integer("pitch")
     local over, back, s_over, ahead = p:integer("over"), p:integer("back"), p:integer("s_over"), p:integer("ahead")
     local tables = f.number and p:pointer("tables", "const float")
-    local read, load_scale = formats.pairs(p, f, tables), formats.scales[has.scale]
+    local read, load_scale = formats.pairs(p, f, tables), formats.scales[has.read.scale]
     local function body(whole)
         for i = 0, unit * bits // 8 - 1, 64 do
             p:op("prefetch_1", p:at(W, i, ahead))
@@ -64,6 +64,36 @@ function coded.rows(cfg, name, has, run)
         p:advance(W, over)
         p:advance(A, back)
         p:advance(scale, s_over)
+    end, "rows")
+    return p
+end
+
+-- The scales of some rows, in f32: n vectors, and if there is more the last one, from `last` on after them; `over` leads to the next
+-- row, and `back` to its place. Those that come `ahead` are fetched. has: scale, scale_c: key of formats.scale_rows and C type;
+-- second: all are multiplied by one more
+function coded.scale_rows(cfg, has)
+    local lanes, load = cfg.isa.lanes, formats.scale_rows[has.scale]
+    local p = ir.program(cfg.isa, cfg.prefix .. "scale_rows", {"Scales of some rows: n vectors of each, and the last one."})
+    local dst, src, n, count = p:pointer("dst", "float"), p:pointer("src", "const " .. has.scale_c), p:integer("n"), p:integer("rows")
+    local last, over, back, ahead = p:integer("last"), p:integer("over"), p:integer("back"), p:integer("ahead")
+    local more = p:integer("more")
+    local by = has.second and p:op("bcast", "by", p:at(p:pointer("second", "const float"), 0))
+    local function move(name, ...)
+        local x = load(p, name, p:at(src, ...))
+        p:op("store", p:at(dst, ...), by and p:op("mul", name .. "_both", x, by) or x)
+    end
+    p:loop(count, function()
+        p:loop(p:count_from("left", n), function()
+            p:op("prefetch_1", p:at(src, 0, ahead))
+            move("x", 0)
+            p:advance(dst, lanes)
+            p:advance(src, lanes)
+        end, "vectors")
+        p:loop(p:count_from("one", more), function()
+            move("y", 0, last)
+        end, "the last one", true)
+        p:advance(dst, back)
+        p:advance(src, over)
     end, "rows")
     return p
 end

@@ -79,7 +79,11 @@ for name, row in pairs(rows) do
     row.name = name
 end
 
-formats.rows = rows
+formats.rows, formats.names = rows, {}
+for name in pairs(rows) do
+    formats.names[#formats.names + 1] = name
+end
+table.sort(formats.names)
 
 -- The tables of decoding codes of the row f, for tiles: vectors, as words. Bytes are spread over two vectors of lanes, each one twice,
 -- and every other lane is shifted to the high code.
@@ -164,6 +168,14 @@ formats.scale_rows = {
         return p:op("add", name, x, p:op("sub", name .. "_nothing", x, x))
     end,
 }
+
+-- Scales that are codes of these formats are decoded as these are.
+for name, f in pairs(rows) do
+    formats.scale_rows[name] = f.decode and function(p, x, mem)
+        local value = f.decode(p, f.unit and x .. "_small" or x, mem)
+        return f.unit and p:op("mul", x, value, p:const("unit", f.unit)) or value
+    end or nil
+end
 
 -- The row of a spec's weights: one of these, or of dtype.lua.
 function formats.of(spec)
