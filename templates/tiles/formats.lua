@@ -74,6 +74,7 @@ local rows = {
 }
 rows.mxfp8_e4m3 = setmetatable({}, {__index = rows.fp8_e4m3})
 rows.mxfp8_e5m2 = setmetatable({}, {__index = rows.fp8_e5m2})
+rows.nvfp4 = setmetatable({}, {__index = rows.mxfp4})
 
 for name, row in pairs(rows) do
     row.name = name
