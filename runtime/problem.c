@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "runtime_private.h"
 
@@ -25,6 +26,8 @@ struct moegen_rt_problem {
     size_t tensors;
     struct param *param;
     size_t params;
+    void *map; /* a file that tensors lie in, or NULL */
+    size_t map_bytes;
 };
 
 /* ---- failures and shapes ---- */
@@ -98,6 +101,8 @@ void moegen_rt_problem_destroy(moegen_rt_problem *p)
         free(p->param[i].key);
         free(p->param[i].value);
     }
+    if (p->map)
+        munmap(p->map, p->map_bytes);
     free(p->tensor);
     free(p->param);
     free(p);
@@ -213,7 +218,22 @@ moegen_rt_status rt_problem_move(moegen_rt_problem *to, moegen_rt_problem *from,
     for (size_t i = 0; i < from->tensors; i++)
         put(to, from->tensor[i]);
     from->tensors = 0;
+    if (from->map) {
+        to->map = from->map;
+        to->map_bytes = from->map_bytes;
+        from->map = NULL;
+    }
     return MOEGEN_RT_OK;
+}
+
+char *rt_problem_map(moegen_rt_problem *p, int fd, size_t bytes)
+{
+    void *map = p->map ? MAP_FAILED : mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (map == MAP_FAILED)
+        return NULL;
+    p->map = map;
+    p->map_bytes = bytes;
+    return map;
 }
 
 /* ---- parameters ---- */

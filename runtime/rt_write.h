@@ -5,8 +5,11 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* write(2) until all is written; errno. No signal where the size of files is limited. */
 bool rt_write_all(int fd, const void *bytes, size_t len);
+/* The same from a place of the file on. */
+bool rt_write_at(int fd, const void *bytes, size_t len, int64_t offset);
 
 #endif

@@ -10,29 +10,31 @@
 
 #include "rt_write.h"
 
-static bool write_rest(int fd, const char *p, size_t len)
+/* offset -1: where the file is */
+static bool write_rest(int fd, const char *p, size_t len, int64_t offset)
 {
     while (len) {
-        ssize_t n = write(fd, p, len);
+        ssize_t n = offset < 0 ? write(fd, p, len) : pwrite(fd, p, len, (off_t)offset);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
             return false;
         p += n;
+        offset += offset < 0 ? 0 : n;
         len -= (size_t)n;
     }
     return true;
 }
 
-bool rt_write_all(int fd, const void *bytes, size_t len)
+static bool write_quietly(int fd, const void *bytes, size_t len, int64_t offset)
 {
     sigset_t limit, before, pending;
     sigemptyset(&limit);
     sigaddset(&limit, SIGXFSZ);
     sigpending(&pending);
     if (pthread_sigmask(SIG_BLOCK, &limit, &before))
-        return write_rest(fd, bytes, len);
-    bool ok = write_rest(fd, bytes, len);
+        return write_rest(fd, bytes, len, offset);
+    bool ok = write_rest(fd, bytes, len, offset);
     int error = errno;
     if (!ok && error == EFBIG && !sigismember(&pending, SIGXFSZ)) {
         const struct timespec now = {0};
@@ -42,4 +44,14 @@ bool rt_write_all(int fd, const void *bytes, size_t len)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = error;
     return ok;
+}
+
+bool rt_write_all(int fd, const void *bytes, size_t len)
+{
+    return write_quietly(fd, bytes, len, -1);
+}
+
+bool rt_write_at(int fd, const void *bytes, size_t len, int64_t offset)
+{
+    return write_quietly(fd, bytes, len, offset);
 }

@@ -113,109 +113,141 @@ static bool same_file(const char *a, const char *b)
 
 /* ---- the work ---- */
 
-/* What is written: tensors of the file that was read, and those that were made. */
+/* What is written: tensors of the file that was read, and those that are made. */
 struct output {
-    moegen_rt_tensor *at;
+    moegen_rt_tensor *at; /* in the file's order; data NULL: goes to the file while it is made */
     size_t count;
     moegen_rt_problem *made;
-    double before, after; /* bytes of what was converted */
+    double before, after; /* bytes of what is converted */
     int64_t nans;
 };
 
-/* A tensor of that name, which is freed; NULL after a complaint. */
-static moegen_rt_tensor *make(struct output *to, struct text *name, moegen_rt_dtype dtype, int rank,
-                              const int64_t *shape)
+/* One more, with memory of its own or without; false after a complaint. */
+static bool make(struct output *to, struct text *name, moegen_rt_dtype dtype, int rank,
+                 const int64_t *shape, bool in_memory)
 {
+    static char nowhere;
     moegen_rt_tensor *t = NULL;
     moegen_rt_error why;
+    bool ok = false;
     if (name->lost) {
         fail(MOEGEN_NO_MEMORY, NULL);
     } else if (moegen_rt_problem_tensor(to->made, name->at)) {
         bad("two tensors would have the name '%s'", name->at);
-    } else if (moegen_rt_problem_add(to->made, name->at, dtype, rank, shape, &t, &why)) {
+    } else if (in_memory ? moegen_rt_problem_add(to->made, name->at, dtype, rank, shape, &t, &why)
+                         : moegen_rt_problem_lend(to->made, name->at, dtype, rank, shape, &nowhere,
+                                                  &why)) {
         bad("%s", why.text);
     } else {
-        to->at[to->count++] = *t;
+        t = moegen_rt_problem_tensor(to->made, name->at);
+        to->at[to->count] = *t;
+        if (!in_memory)
+            to->at[to->count].data = NULL;
+        to->count++;
         to->after += (double)t->bytes;
+        ok = true;
     }
     text_free(name);
-    return t;
+    return ok;
 }
 
-static moegen_rt_tensor *make_codes(struct output *to, const struct item *t)
+static bool make_codes(struct output *to, const struct item *t)
 {
     struct text name = {0};
     int64_t shape[8];
     int rank = store_codes_shape(&t->store, shape);
     text_fmt(&name, "%s", t->from->name);
-    return make(to, &name, t->store.format->codes, rank, shape);
+    return make(to, &name, t->store.format->codes, rank, shape, !store_streams(&t->store, false));
 }
 
-static moegen_rt_tensor *make_scales(struct output *to, const struct item *t, bool second)
+static bool make_scales(struct output *to, const struct item *t, bool second)
 {
     const struct store *s = &t->store;
     struct text name = {0};
     int64_t shape[8];
     int rank = second ? store_second_shape(s, shape) : store_scales_shape(s, shape);
     scale_name(&name, t->from->name, second ? "_scale_2" : "_scale");
-    return make(to, &name, second ? MOEGEN_RT_F32 : s->format->scale->dtype, rank, shape);
+    return make(to, &name, second ? MOEGEN_RT_F32 : s->format->scale->dtype, rank, shape, true);
 }
 
-static int quantize_one(struct plan *p, const struct item *t, struct output *to,
-                        moegen_rt_team *team)
-{
-    int64_t nans = 0;
-    struct text line = {0};
-    const char *name = t->from->name;
-    moegen_rt_tensor *codes = make_codes(to, t);
-    moegen_rt_tensor *scales = codes ? make_scales(to, t, false) : NULL, *second = NULL;
-    if (scales && t->store.per_second)
-        second = make_scales(to, t, true);
-    if (!scales || (t->store.per_second && !second))
-        return EXIT_BAD_INPUT;
-    store_print(&t->store, &line);
-    bool ok = !line.lost && !moegen_rt_problem_set(p->metadata, name, line.at) &&
-              store_encode(&t->store, t->from, codes, scales, second, team, &nans);
-    text_free(&line);
-    if (nans)
-        note("note: %s: tensor '%s': %" PRId64
-             " scales are NaN: of values that are NaN or infinite",
-             p->path, name, nans);
-    to->nans += nans;
-    return ok ? EXIT_OK : fail(MOEGEN_NO_MEMORY, NULL);
-}
-
-static int dequantize_one(struct plan *p, const struct item *t, struct output *to,
-                          moegen_rt_team *team)
+static bool make_values(struct output *to, const struct item *t, moegen_rt_dtype dtype)
 {
     struct text name = {0};
     text_fmt(&name, "%.*s", (int)t->keep, t->from->name);
-    moegen_rt_tensor *made = make(to, &name, p->to, t->store.rank, t->store.shape);
-    if (!made)
-        return EXIT_BAD_INPUT;
-    (void)moegen_rt_problem_set(p->metadata, t->from->name, NULL);
-    to->before += (double)t->scales->bytes;
-    return store_decode(&t->store, t->from, t->scales, t->second, made, team)
-               ? EXIT_OK
-               : fail(MOEGEN_NO_MEMORY, NULL);
+    return make(to, &name, dtype, t->store.rank, t->store.shape, !store_streams(&t->store, true));
 }
 
-static int convert_all(struct plan *p, struct output *to, moegen_rt_team *team)
+/* The tensors that become of one, and what the metadata says of it. */
+static int make_of(struct plan *p, const struct item *t, struct output *to)
 {
-    int done = 0;
+    to->before += (double)t->from->bytes;
+    if (p->back) {
+        (void)moegen_rt_problem_set(p->metadata, t->from->name, NULL);
+        to->before += (double)t->scales->bytes;
+        return make_values(to, t, p->to) ? EXIT_OK : EXIT_BAD_INPUT;
+    }
+    if (!make_codes(to, t) || !make_scales(to, t, false) ||
+        (t->store.per_second && !make_scales(to, t, true)))
+        return EXIT_BAD_INPUT;
+    struct text line = {0};
+    store_print(&t->store, &line);
+    bool ok = !line.lost && !moegen_rt_problem_set(p->metadata, t->from->name, line.at);
+    text_free(&line);
+    return ok ? EXIT_OK : fail(MOEGEN_NO_MEMORY, NULL);
+}
+
+static int make_all(struct plan *p, struct output *to)
+{
     for (size_t i = 0; i < p->items; i++) {
         const struct item *t = &p->item[i];
-        if (!t->chosen && !t->dropped)
+        int result = EXIT_OK;
+        if (t->chosen)
+            result = make_of(p, t, to);
+        else if (!t->dropped)
             to->at[to->count++] = *t->from;
-        if (!t->chosen)
-            continue;
-        to->before += (double)t->from->bytes;
-        int result = p->back ? dequantize_one(p, t, to, team) : quantize_one(p, t, to, team);
-        progress(t->from->name, ++done, (int)p->chosen);
         if (result)
             return result;
-        if (!p->back) /* the memory: a file may be most of it */
-            moegen_rt_problem_drop(p->in, t->from->name);
+    }
+    return EXIT_OK;
+}
+
+/* Makes one tensor's, number `at` and the next ones; how many they are, or 0: no memory. */
+static size_t convert_one(const struct plan *p, const struct item *t, struct output *to, size_t at,
+                          struct rt_file *file, moegen_rt_team *team)
+{
+    moegen_rt_tensor *made = to->at + at;
+    struct sink sink = {file, at, made->data};
+    const struct store *s = &t->store;
+    int64_t nans = 0;
+    if (p->back)
+        return store_decode(s, t->from, t->scales, t->second, p->to, &sink, team) ? 1 : 0;
+    if (!store_encode(s, t->from, &sink, made + 1, s->per_second ? made + 2 : NULL, team, &nans))
+        return 0;
+    if (nans)
+        note("note: %s: tensor '%s': %" PRId64
+             " scales are NaN: of values that are NaN or infinite",
+             p->path, t->from->name, nans);
+    to->nans += nans;
+    return s->per_second ? 3 : 2;
+}
+
+static int convert_all(const struct plan *p, struct output *to, struct rt_file *file,
+                       moegen_rt_team *team)
+{
+    int done = 0;
+    for (size_t i = 0, at = 0; i < p->items; i++) {
+        const struct item *t = &p->item[i];
+        size_t n = t->dropped && !t->chosen ? 0 : 1;
+        if (t->chosen) {
+            n = convert_one(p, t, to, at, file, team);
+            progress(t->from->name, ++done, (int)p->chosen);
+            if (!n)
+                return fail(MOEGEN_NO_MEMORY, NULL);
+        }
+        for (size_t k = at; k < at + n; k++)
+            if (to->at[k].data)
+                rt_file_put(file, k, 0, to->at[k].data, to->at[k].bytes);
+        at += n;
     }
     return EXIT_OK;
 }
@@ -252,6 +284,7 @@ static int convert(const struct options *o, struct plan *p)
 {
     struct output to = {.made = moegen_rt_problem_create()};
     moegen_rt_team *team = NULL;
+    struct rt_file *file = NULL;
     moegen_rt_error why;
     int result = EXIT_OK, threads = o->threads ? (int)o->threads : moegen_rt_cpu_count();
     to.at = malloc((3 * p->items + 1) * sizeof *to.at);
@@ -259,8 +292,13 @@ static int convert(const struct options *o, struct plan *p)
         result = fail(MOEGEN_NO_MEMORY, NULL);
     else if (moegen_rt_team_create(threads, &team, &why))
         result = bad("--threads: %s", why.text);
-    result = result ? result : convert_all(p, &to, team);
-    if (!result && moegen_rt_safetensors_write_with(o->out, to.at, to.count, p->metadata, &why))
+    result = result ? result : make_all(p, &to);
+    if (!result && rt_file_open(o->out, to.at, to.count, p->metadata, &file, &why))
+        result = bad("%s", why.text);
+    result = result ? result : convert_all(p, &to, file, team);
+    if (result)
+        rt_file_drop(file);
+    else if (rt_file_close(file, &why))
         result = bad("%s", why.text);
     if (!result)
         report(o, p, &to);
@@ -283,7 +321,7 @@ int cmd_quantize(struct options *o)
     p.metadata = moegen_rt_problem_create();
     if (!p.in || !p.metadata)
         result = fail(MOEGEN_NO_MEMORY, NULL);
-    else if (moegen_rt_safetensors_read_with(p.path, p.in, p.metadata, &why))
+    else if (rt_file_map(p.path, p.in, p.metadata, &why))
         result = bad("%s", why.text);
     result = result ? result : plan_make(&p);
     result = result ? result : convert(o, &p);

@@ -9,14 +9,16 @@
 struct decoding {
     struct work w;
     const uint8_t *codes;
-    const moegen_rt_tensor *scales, *to;
+    const moegen_rt_tensor *scales;
+    moegen_rt_dtype dtype; /* of values */
     const float *second;
     size_t bytes; /* of a value */
 };
 
-static char *value_at(const struct decoding *d, int64_t at)
+/* Where n values go. */
+static char *value_at(const struct decoding *d, struct space *room, int64_t at, int64_t n)
 {
-    return (char *)d->to->data + (size_t)at * d->bytes;
+    return work_take(&d->w, room, at * (int64_t)d->bytes, (size_t)n * d->bytes);
 }
 
 /* Scales first .. first+n-1 times `second`. */
@@ -46,16 +48,16 @@ static void decode_row(const struct decoding *d, int64_t row, char *to, struct s
                      room->q);
     scales_of(d, row * s->cut.columns, s->cut.columns, second, room->each);
     for (int64_t g = 0; g < s->cut.columns; g++)
-        rt_rows_values(&d->w.rows, room->q + g * s->group, s->group, room->each[g], d->to->dtype,
+        rt_rows_values(&d->w.rows, room->q + g * s->group, s->group, room->each[g], d->dtype,
                        to + (size_t)(g * s->group) * d->bytes, room->x);
 }
 
 /* The panel's rows become columns o .. o+n-1 of a matrix [in, out]. */
-static void turn(const struct decoding *d, const struct rows *r, const struct space *room)
+static void turn(const struct decoding *d, const struct rows *r, struct space *room)
 {
     const struct store *s = d->w.store;
     for (int64_t i = 0; i < s->in; i++) {
-        char *to = value_at(d, (r->matrix * s->in + i) * s->out + r->first);
+        char *to = value_at(d, room, (r->matrix * s->in + i) * s->out + r->first, r->count);
         const char *from = (const char *)room->panel + (size_t)i * d->bytes;
         for (int64_t j = 0; j < r->count; j++) {
             const char *one = from + (size_t)(j * d->w.stride) * d->bytes;
@@ -74,7 +76,7 @@ static void decode_rows(const struct decoding *d, int64_t unit, struct space *ro
     for (int64_t j = 0; j < r.count; j++) {
         int64_t row = r.matrix * s->out + r.first + j;
         char *to = s->in_first ? (char *)room->panel + (size_t)(j * d->w.stride) * d->bytes
-                               : value_at(d, row * s->in);
+                               : value_at(d, room, row * s->in, s->in);
         decode_row(d, row, to, room);
     }
     if (s->in_first)
@@ -98,14 +100,14 @@ static void decode_rect(const struct decoding *d, int64_t unit, struct space *ro
         room->each[c - r.c0] = scale_of(d, work_scale(&d->w, &r, r.r0, c));
     for (int64_t row = r.r0; row < r.r1; row++) {
         int64_t at = work_at(&d->w, &r, row);
+        char *to = value_at(d, room, at, n);
         rt_rows_elements(&d->w.rows, d->codes + at, n, room->q);
         if (r.each)
-            rt_rows_values_each(&d->w.rows, room->q, n, room->each, d->to->dtype, value_at(d, at),
-                                room->x);
+            rt_rows_values_each(&d->w.rows, room->q, n, room->each, d->dtype, to, room->x);
         for (int64_t c = r.c0; c < r.c1 && !r.each; c += r.run)
             rt_rows_values(&d->w.rows, room->q + c - r.c0, work_run(&r, c),
-                           scale_of(d, work_scale(&d->w, &r, row, c)), d->to->dtype,
-                           value_at(d, at + c - r.c0), room->x);
+                           scale_of(d, work_scale(&d->w, &r, row, c)), d->dtype,
+                           to + (size_t)(c - r.c0) * d->bytes, room->x);
     }
 }
 
@@ -119,18 +121,20 @@ static void on_rank(void *ctx, const moegen_worker *worker)
             decode_rows(d, unit, &room);
         else
             decode_rect(d, unit, &room);
+    work_flush(&d->w, &room);
 }
 
 bool store_decode(const struct store *s, const moegen_rt_tensor *codes,
                   const moegen_rt_tensor *scales, const moegen_rt_tensor *second,
-                  moegen_rt_tensor *to, moegen_rt_team *team)
+                  moegen_rt_dtype dtype, const struct sink *to, moegen_rt_team *team)
 {
     struct decoding d = {.codes = codes->data,
                          .scales = scales,
                          .second = second ? second->data : NULL,
-                         .to = to,
-                         .bytes = moegen_rt_dtype_of(to->dtype)->bytes};
-    bool ok = work_open(&d.w, s, moegen_rt_team_size(team)) &&
+                         .dtype = dtype,
+                         .bytes = moegen_rt_dtype_of(dtype)->bytes};
+    size_t row = (size_t)(s->in_first ? s->out : s->in) * d.bytes;
+    bool ok = work_open(&d.w, s, to, row, moegen_rt_team_size(team)) &&
               moegen_rt_team_run(team, on_rank, &d) == MOEGEN_RT_OK;
     work_close(&d.w);
     return ok;

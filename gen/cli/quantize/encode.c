@@ -9,7 +9,6 @@
 struct encoding {
     struct work w;
     const moegen_rt_tensor *from;
-    uint8_t *codes;
     void *scales;
     float *second;
     uint32_t *most;  /* of each scale, or of each row where there is a second scale */
@@ -62,7 +61,8 @@ static int64_t encode_row(struct encoding *e, int64_t row, const float *x, struc
         nans += put_scale(e, at++, rt_rows_most(x + i, s->group), second, &inverse);
         rt_rows_scale(&e->w.rows, x + i, s->group, inverse, to->q + i);
     }
-    rt_rows_codes(&e->w.rows, to->q, s->in, e->codes + row * rt_format_bytes(s->format, s->in),
+    int64_t bytes = rt_format_bytes(s->format, s->in);
+    rt_rows_codes(&e->w.rows, to->q, s->in, work_take(&e->w, to, row * bytes, (size_t)bytes),
                   to->bytes);
     return nans;
 }
@@ -144,7 +144,7 @@ static int64_t encode_rect(struct encoding *e, int64_t unit, struct space *to)
         for (int64_t c = r.c0; c < r.c1 && !r.each; c += r.run)
             rt_rows_scale(&e->w.rows, x + c - r.c0, work_run(&r, c),
                           e->inverse[work_scale(&e->w, &r, row, c)], to->q + c - r.c0);
-        rt_rows_codes(&e->w.rows, to->q, n, e->codes + at, to->bytes);
+        rt_rows_codes(&e->w.rows, to->q, n, work_take(&e->w, to, at, (size_t)n), to->bytes);
     }
     return nans;
 }
@@ -159,6 +159,7 @@ static void on_rank(void *ctx, const moegen_worker *worker)
     for (int64_t unit = rank; unit < e->w.units; unit += size)
         e->nans[rank] +=
             e->w.store->group ? encode_rows(e, unit, &space) : encode_rect(e, unit, &space);
+    work_flush(&e->w, &space);
 }
 
 static void put_seconds(struct encoding *e)
@@ -174,17 +175,16 @@ static void put_seconds(struct encoding *e)
     }
 }
 
-bool store_encode(const struct store *s, const moegen_rt_tensor *from, moegen_rt_tensor *codes,
+bool store_encode(const struct store *s, const moegen_rt_tensor *from, const struct sink *codes,
                   moegen_rt_tensor *scales, moegen_rt_tensor *second, moegen_rt_team *team,
                   int64_t *nans)
 {
-    struct encoding e = {.from = from,
-                         .codes = codes->data,
-                         .scales = scales->data,
-                         .second = second ? second->data : NULL};
+    struct encoding e = {
+        .from = from, .scales = scales->data, .second = second ? second->data : NULL};
     int size = moegen_rt_team_size(team);
     size_t scale_count = (size_t)(s->count * (s->group ? s->out : s->per)) + 1;
-    bool ok = work_open(&e.w, s, size);
+    size_t row = (size_t)rt_format_bytes(s->format, s->in_first && !s->group ? s->out : s->in);
+    bool ok = work_open(&e.w, s, codes, row, size);
     e.most = calloc(s->group && !second ? 1 : scale_count, sizeof *e.most);
     e.inverse = calloc(s->group ? 1 : scale_count, sizeof *e.inverse);
     e.nans = calloc((size_t)size, sizeof *e.nans);

@@ -5,6 +5,7 @@
 
 #include "cli/cli.h"
 #include "format.h"
+#include "rt_file.h"
 
 /* Which rows of a matrix have a matrix's scale in common: all; gate and up, one after the other; or
  * in turns. */
@@ -56,15 +57,24 @@ const char *parts_name(enum parts parts);
 
 /* ---- encode.c, decode.c: all of a tensor, on all ranks of a team ---- */
 
+/* Where codes or values go: to tensor `number` of a file, while they are made, if their order is
+ * about the file's (store_streams); else to the tensor's memory. */
+struct sink {
+    struct rt_file *file;
+    size_t number;
+    char *data; /* NULL: to the file */
+};
+bool store_streams(const struct store *s, bool back);
+
 /* Tensors have the shapes and dtypes of the store; second NULL where it has none. False: no
  * memory. `nans`: how many scales are NaN because of what they would have to scale. */
-bool store_encode(const struct store *s, const moegen_rt_tensor *from, moegen_rt_tensor *codes,
+bool store_encode(const struct store *s, const moegen_rt_tensor *from, const struct sink *codes,
                   moegen_rt_tensor *scales, moegen_rt_tensor *second, moegen_rt_team *team,
                   int64_t *nans);
 /* Scales may be of any float where the format's are f32 or bf16. */
 bool store_decode(const struct store *s, const moegen_rt_tensor *codes,
                   const moegen_rt_tensor *scales, const moegen_rt_tensor *second,
-                  moegen_rt_tensor *to, moegen_rt_team *team);
+                  moegen_rt_dtype dtype, const struct sink *to, moegen_rt_team *team);
 
 /* ---- plan.c: what is to be done with each tensor of a file ---- */
 

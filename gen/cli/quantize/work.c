@@ -34,7 +34,7 @@ static void rectangles(struct work *w)
     w->per_matrix = ceiling(w->height, w->tall) * ceiling(w->width, w->wide);
 }
 
-enum { ALIGNED = 64 };
+enum { ALIGNED = 64, BATCH = 256 << 10 };
 
 /* The next `bytes` from base + *at on; NULL without a base. */
 static void *take(char *base, size_t *at, size_t bytes)
@@ -56,13 +56,21 @@ static size_t carve(const struct work *w, char *base, struct space *to)
     to->most = take(base, &at, n * sizeof *to->most);
     to->panel = take(base, &at, panel * sizeof *to->panel);
     to->bytes = take(base, &at, n);
+    to->out = take(base, &at, w->sink->data ? 0 : w->batch);
     return at;
 }
 
-bool work_open(struct work *w, const struct store *s, int ranks)
+bool store_streams(const struct store *s, bool back)
+{
+    return !s->in_first || (s->group && !back);
+}
+
+bool work_open(struct work *w, const struct store *s, const struct sink *sink, size_t row,
+               int ranks)
 {
     struct space space;
-    *w = (struct work){.store = s, .stride = s->in + 16}; /* not a power of two */
+    *w = (struct work){.store = s, .sink = sink, .stride = s->in + 16}; /* not a power of two */
+    w->batch = row > BATCH ? row : BATCH;
     rt_rows_open(&w->rows, s->format);
     w->height = s->in_first ? s->in : s->out;
     w->width = s->in_first ? s->out : s->in;
@@ -84,9 +92,28 @@ void work_close(struct work *w)
 
 struct space work_space(const struct work *w, int64_t rank)
 {
-    struct space space;
+    struct space space = {0};
     carve(w, w->at + w->bytes * (size_t)rank, &space);
     return space;
+}
+
+void work_flush(const struct work *w, struct space *to)
+{
+    if (to->used)
+        rt_file_put(w->sink->file, w->sink->number, (size_t)to->from, to->out, to->used);
+    to->used = 0;
+}
+
+void *work_take(const struct work *w, struct space *to, int64_t at, size_t bytes)
+{
+    if (w->sink->data)
+        return w->sink->data + at;
+    if (at != to->from + (int64_t)to->used || to->used + bytes > w->batch)
+        work_flush(w, to);
+    if (!to->used)
+        to->from = at;
+    to->used += bytes;
+    return to->out + to->used - bytes;
 }
 
 struct rows work_rows(const struct work *w, int64_t unit)

@@ -18,8 +18,10 @@ struct work {
     int64_t height, width;     /* of a matrix as it is stored */
     int64_t tall, wide;        /* of a unit */
     int64_t stride;            /* of a panel, in elements of 4 bytes */
-    size_t bytes;              /* of the space of one rank */
-    char *at;                  /* of all ranks */
+    const struct sink *sink;
+    size_t batch; /* bytes that go to it at a time, at most; of one row at least */
+    size_t bytes; /* of the space of one rank */
+    char *at;     /* of all ranks */
 };
 
 /* Room of one rank for one row, and the panel. */
@@ -28,6 +30,9 @@ struct space {
     double *each;
     uint32_t *most;
     uint8_t *bytes;
+    char *out;    /* what goes to the sink next: */
+    size_t used;  /* so many bytes, */
+    int64_t from; /* which are those from here on */
 };
 
 struct rows {
@@ -42,7 +47,12 @@ struct rect {
     bool each;
 };
 
-bool work_open(struct work *w, const struct store *s, int ranks); /* false: no memory */
+/* row: bytes of one that goes to the sink. False: no memory. */
+bool work_open(struct work *w, const struct store *s, const struct sink *sink, size_t row,
+               int ranks);
+/* Where the bytes from `at` on of what is made shall be written, before the next call of these. */
+void *work_take(const struct work *w, struct space *to, int64_t at, size_t bytes);
+void work_flush(const struct work *w, struct space *to);
 void work_close(struct work *w);
 struct space work_space(const struct work *w, int64_t rank);
 struct rows work_rows(const struct work *w, int64_t unit);
