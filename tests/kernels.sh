@@ -7,7 +7,7 @@
 # activation, some with every spelling and compiler, and kernels drawn at random from FAMILY.mix, a few of them on every target.
 #   kernels.sh MOEGEN SOURCE [BUILD [FAMILY [SEED [COUNT]]]]        SEED, COUNT: of the random ones
 set -u
-moegen=$(realpath -- "$1") only=${4:-} seed=${5:-1} count=${6:-24}
+moegen=$(realpath -- "$1") only=${4:-} seed=${5:-1} count=${6:-12}
 cd "$2/tests/kernels" || exit 1
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
