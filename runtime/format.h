@@ -128,6 +128,7 @@ struct rt_rows {
     float element[512]; /* of a code of 8 bits; of a byte of 2 codes: both */
     double scale[256];  /* of a code of 8 bits */
     void (*codes)(const float *q, int64_t n, uint8_t *to); /* NULL: one by one */
+    void (*scales)(const float *q, int64_t n, void *to);   /* the same of scales */
 };
 void rt_rows_open(struct rt_rows *r, const struct rt_format *f);
 double rt_rows_inverse(double scale, double second);
@@ -145,6 +146,10 @@ uint32_t rt_rows_scale_code(const struct rt_rows *r, enum rt_rule rule, uint32_t
 /* q = x * inverse, for rt_rows_codes: f32 that rounds on as the quotient in double does. */
 void rt_rows_scale(const struct rt_rows *r, const float *x, int64_t n, double inverse, float *q);
 void rt_rows_scale_each(const float *x, int64_t n, const double *inverse, float *q);
+/* All that of n values in groups, as many as are in n, of a multiple of 16: their scales, from
+ * number `first` of a run on, and the quotients. Returns how many scales are NaN. */
+int64_t rt_rows_groups(const struct rt_rows *r, enum rt_rule rule, const float *x, int64_t n,
+                       int64_t group, double second, void *scales, int64_t first, float *q);
 /* Codes of n quotients, an even number where two share a byte. `byte` has room for n bytes. */
 void rt_rows_codes(const struct rt_rows *r, const float *q, int64_t n, void *codes, uint8_t *byte);
 

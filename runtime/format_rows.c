@@ -1,63 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * format_rows.c - many values of f32 to codes of a format and back, by loops that compilers turn
- * into vectors: LANES elements each, no branches.
- *
- * A quotient x / by is taken as x * (1 / by) in double, whose error is below 2^-51. Numbers of 24
- * bits over numbers of 28 come no nearer than 2^-39 to a tie of 8 bits without being one, so that
- * rounding to 40 bits finds the ties, and what is left is as far on one side as the true quotient.
- * It then goes to f32 by rounding to odd: cut off, with the last bit set if anything was. Such an
- * f32 rounds on to fewer bits as the quotient itself does.
+ * into vectors: LANES elements each, no branches. See rt_wide.h.
  */
 #include <math.h>
 #include <string.h>
 
 #include "format.h"
+#include "rt_wide.h"
 
-enum { LANES = 16, MANY = 64 };
-#define EACH for (int j = 0; j < LANES; j++)
-
-/* Where gcc can, loops are compiled for wider vectors too, and the loader takes what the CPU has;
- * sanitizers are not ready when it asks. Nothing is contracted: all give the same bits. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&       \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define WIDE
-#endif
-
-static inline uint32_t bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static inline float float_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-/* A number times an inverse of 0 because no scale is of use to it. */
-static inline float number(float q)
-{
-    return q == q ? q : 0;
-}
-
-/* To f32 by rounding to odd; if `snap`, first to 40 bits and the nearest. */
-static inline float odd(double q, bool snap)
-{
-    const uint64_t low = ((uint64_t)1 << 29) - 1; /* bits that f32 has not */
-    uint64_t raw;
-    memcpy(&raw, &q, sizeof raw);
-    if (snap)
-        raw = (raw + 0x800) & ~(uint64_t)0xfff;
-    raw = (raw & ~low) | (((raw & low) + low) & (low + 1));
-    memcpy(&q, &raw, sizeof q);
-    return (float)q;
-}
+enum { MANY = 64 };
 
 /* ---- magnitudes ---- */
 
@@ -198,70 +150,81 @@ void rt_rows_scale_each(const float *x, int64_t n, const double *inverse, float 
 
 /* ---- codes ---- */
 
-/* A float of sign, exponent and mantissa, clipped to `largest`. Adding 2^23 of the places that
- * numbers below the least normal one have leaves the code in the low bits; rounding the mantissa of
- * others carries into the exponent. Masks and integers: of branches come no vectors. */
-static inline uint8_t small_float(float q, int bits, int mantissa, int bias, float largest)
+/* A float of sign, exponent and mantissa, clipped to `largest`. Adding a number whose last place is
+ * that of q in this format, but no less than its least one, leaves the code's mantissa, with the
+ * leading bit, in the low bits; a carry goes on into the exponent, less one, which is added. */
+static inline uint32_t small_float(float q, int bits, int mantissa, int bias, float largest)
 {
     const int cut = 23 - mantissa;
     const int32_t normal = (128 - bias) << 23, most = (int32_t)bits_of(largest);
-    const float places = float_of((uint32_t)(127 + 23 + 1 - bias - mantissa) << 23);
-    uint32_t sign = bits_of(q) >> 31 << (bits - 1);
     int32_t size = (int32_t)(bits_of(q) & INT32_MAX);
     size = size < most ? size : most;
-    uint32_t raw = (uint32_t)size;
-    uint32_t big = ((raw + ((1u << (cut - 1)) - 1) + (raw >> cut & 1)) >> cut) -
-                   ((uint32_t)(127 - bias) << mantissa);
-    float sum = float_of(raw) + places;
-    uint32_t little = bits_of(sum) - bits_of(places);
-    uint32_t is_little = 0u - (uint32_t)(size < normal);
-    return (uint8_t)((little & is_little) | (big & ~is_little) | sign);
+    int32_t place = size > normal ? size : normal;
+    uint32_t exponent = (uint32_t)place & 0x7f800000, by = exponent + ((uint32_t)cut << 23);
+    float sum = float_of((uint32_t)size) + float_of(by);
+    uint32_t code = bits_of(sum) - by + ((exponent - (uint32_t)normal) >> cut);
+    return code | bits_of(q) >> 31 << (bits - 1);
 }
 
 /* An integer, off by `bias`; |q| < 2^22. */
-static inline uint8_t small_integer(float q, int32_t lowest, int32_t largest, int32_t bias)
+static inline uint32_t small_integer(float q, int32_t lowest, int32_t largest, int32_t bias)
 {
     const float places = 0x1.8p23f;
     float sum = q + places;
     int32_t x = (int32_t)(bits_of(sum) - bits_of(places));
     x = x > lowest ? x : lowest;
     x = x < largest ? x : largest;
-    return (uint8_t)(x + bias);
+    return (uint32_t)(x + bias);
 }
 
-/* To bytes: a vector of them takes several of f32, so MANY at a time first. */
-#define MOST(lanes, expression)                                                                    \
-    for (; i + (lanes) <= n; i += (lanes))                                                         \
-        for (int j = 0; j < (lanes); j++)                                                          \
-            to[i + j] = expression(i + j);
-#define BYTES(name, from_type, from, expression)                                                   \
-    WIDE static void name(const from_type *restrict from, int64_t n, uint8_t *restrict to)         \
+/* To bytes: a vector of them takes several of f32, so MANY at a time; as words first, or compilers
+ * make bytes of every step. */
+#define BYTES(name, expression)                                                                    \
+    WIDE static void name(const float *restrict q, int64_t n, uint8_t *restrict to)                \
     {                                                                                              \
         int64_t i = 0;                                                                             \
-        MOST(MANY, expression)                                                                     \
-        MOST(LANES, expression)                                                                    \
-        MOST(1, expression)                                                                        \
+        for (; i + MANY <= n; i += MANY) {                                                         \
+            uint32_t word[MANY];                                                                   \
+            for (int j = 0; j < MANY; j++)                                                         \
+                word[j] = expression(i + j);                                                       \
+            for (int j = 0; j < MANY; j++)                                                         \
+                to[i + j] = (uint8_t)word[j];                                                      \
+        }                                                                                          \
+        for (; i < n; i++)                                                                         \
+            to[i] = (uint8_t)expression(i);                                                        \
     }
 #define E4M3(i) small_float(q[i], 8, 3, 7, 448)
 #define E5M2(i) small_float(q[i], 8, 2, 15, 57344)
 #define E2M1(i) small_float(q[i], 4, 1, 1, 6)
 #define I8(i)   small_integer(q[i], -127, 127, 0)
 #define I4(i)   small_integer(q[i], -8, 7, 8)
-BYTES(e4m3_codes, float, q, E4M3)
-BYTES(e5m2_codes, float, q, E5M2)
-BYTES(e2m1_codes, float, q, E2M1)
-BYTES(i8_codes, float, q, I8)
-BYTES(i4_codes, float, q, I4)
+BYTES(e4m3_codes, E4M3)
+BYTES(e5m2_codes, E5M2)
+BYTES(e2m1_codes, E2M1)
+BYTES(i8_codes, I8)
+BYTES(i4_codes, I4)
+
+static void e4m3_scales(const float *q, int64_t n, void *to)
+{
+    e4m3_codes(q, n, to);
+}
+
+static void bf16_scales(const float *q, int64_t n, void *to)
+{
+    moegen_rt_convert(MOEGEN_RT_F32, q, MOEGEN_RT_BF16, to, (size_t)n);
+}
 
 /* A coding without a row here is encoded one by one. */
 static const struct {
     const char *name;
     void (*codes)(const float *q, int64_t n, uint8_t *to);
-} fast[] = {{"e4m3", e4m3_codes},
-            {"e5m2", e5m2_codes},
-            {"e2m1", e2m1_codes},
-            {"i8", i8_codes},
-            {"i4", i4_codes}};
+    void (*scales)(const float *q, int64_t n, void *to);
+} fast[] = {{"e4m3", e4m3_codes, e4m3_scales},
+            {"e5m2", e5m2_codes, NULL},
+            {"e2m1", e2m1_codes, NULL},
+            {"i8", i8_codes, NULL},
+            {"i4", i4_codes, NULL},
+            {"bf16", NULL, bf16_scales}};
 
 void rt_rows_open(struct rt_rows *r, const struct rt_format *f)
 {
@@ -273,6 +236,9 @@ void rt_rows_open(struct rt_rows *r, const struct rt_format *f)
     for (size_t i = 0; i < sizeof fast / sizeof *fast; i++)
         if (strcmp(fast[i].name, c->name) == 0)
             r->codes = fast[i].codes;
+    for (size_t i = 0; i < sizeof fast / sizeof *fast; i++)
+        if (strcmp(fast[i].name, f->scale->name) == 0)
+            r->scales = fast[i].scales;
     for (unsigned byte = 0; byte < 256 && f->scale->bits == 8; byte++)
         r->scale[byte] = f->scale->value(byte);
     for (unsigned byte = 0; byte < 256; byte++)
@@ -292,8 +258,15 @@ static inline uint8_t pair(const uint8_t *byte)
     return (uint8_t)(both | both >> 4);
 }
 
-#define PAIR(i) pair(&byte[2 * (i)])
-BYTES(pairs, uint8_t, byte, PAIR)
+WIDE static void pairs(const uint8_t *restrict byte, int64_t n, uint8_t *restrict to)
+{
+    int64_t i = 0;
+    for (; i + MANY <= n; i += MANY)
+        for (int j = 0; j < MANY; j++)
+            to[i + j] = pair(&byte[2 * (i + j)]);
+    for (; i < n; i++)
+        to[i] = pair(&byte[2 * i]);
+}
 
 static void codes_of(const struct rt_rows *r, const float *q, int64_t n, uint8_t *to)
 {

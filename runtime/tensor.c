@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "rt_wide.h"
 #include "runtime_private.h"
 
 _Static_assert(sizeof(float) == 4 && sizeof(double) == 8, "IEEE 754 floats");
@@ -46,23 +47,9 @@ static inline double double_of(uint64_t bits)
     return x;
 }
 
-static inline uint64_t bits_of(double x)
+static inline uint64_t bits_of_double(double x)
 {
     uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static inline float float_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static inline uint32_t bits_of_float(float x)
-{
-    uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
@@ -106,7 +93,7 @@ static inline double decode_small(struct format f, uint32_t code)
  * the exponent field; a carry out of the mantissa moves to the next exponent by itself. */
 static inline uint32_t encode_small(struct format f, double x)
 {
-    uint64_t raw = bits_of(x);
+    uint64_t raw = bits_of_double(x);
     uint32_t sign = (uint32_t)(raw >> 63) << (f.bits - 1);
     raw &= INT64_MAX;
     if (raw > (uint64_t)2047 << 52)
@@ -143,7 +130,7 @@ static inline float bf16_to_float(uint16_t code)
 
 static inline uint16_t bf16_of_float(float x)
 {
-    uint32_t raw = bits_of_float(x);
+    uint32_t raw = bits_of(x);
     uint32_t nan = 0u - (uint32_t)((int32_t)(raw & INT32_MAX) > 0x7f800000); /* a mask: no branch */
     uint32_t near = (raw + 0x7fff + (raw >> 16 & 1)) >> 16;
     return (uint16_t)(((raw >> 16 | 0x40) & nan) | (near & ~nan));
@@ -154,12 +141,12 @@ static inline float f16_to_float(uint16_t code)
     uint32_t sign = (uint32_t)(code & 0x8000) << 16, size = code & 0x7fffu;
     float x = float_of(size << 13) * 0x1p112f;
     uint32_t special = size > 0x7bff ? 0x7f800000u : 0;
-    return float_of(bits_of_float(x) | sign | special);
+    return float_of(bits_of(x) | sign | special);
 }
 
 static inline uint16_t f16_of_float(float x)
 {
-    uint32_t raw = bits_of_float(x), sign = raw >> 16 & 0x8000;
+    uint32_t raw = bits_of(x), sign = raw >> 16 & 0x8000;
     raw &= INT32_MAX;
     if (raw >= 0x477ff000) /* rounds to 65536 or more, infinity, NaN */
         return (uint16_t)(sign | (raw > 0x7f800000 ? 0x7e00 : 0x7c00));
@@ -172,7 +159,7 @@ static inline uint16_t f16_of_float(float x)
 
 /* ---- n elements ---- */
 
-enum { CHUNK = 256, LANES = 16 };
+enum { CHUNK = 256 };
 
 #define LOOP(expression)                                                                           \
     do {                                                                                           \
@@ -182,7 +169,7 @@ enum { CHUNK = 256, LANES = 16 };
 
 /* Of LANES at a time compilers make vectors. */
 #define LOOPS(name, from_type, to_type, expression)                                                \
-    static void name(const void *src, size_t n, void *dst)                                         \
+    WIDE static void name(const void *src, size_t n, void *dst)                                    \
     {                                                                                              \
         const from_type *from = src;                                                               \
         to_type *restrict to = dst;                                                                \

@@ -160,6 +160,40 @@ static void scales(const struct rt_rows *r)
         }
 }
 
+/* Many groups at once as one after the other: of numbers of all sizes, zeros, and what is none. */
+static void in_groups(const struct rt_rows *r, int group, int kind)
+{
+    enum { WIDE = 128 * 150 };
+    static float x[WIDE], got[WIDE], want[WIDE];
+    static uint8_t scales[2][4 * WIDE / 16];
+    const struct rt_format *f = r->format;
+    const double second = f->second ? kind & 1 ? 0x1.234568p-9 : 1 : 1;
+    const enum rt_rule rule = kind & 2 ? RT_WIDE : RT_OCP;
+    int64_t n = group * (kind & 4 ? 150 : 7), nans = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = random_bits(), of = (uint32_t)(i / group);
+        bool odd = kind & 8 && of % 5 == 1;
+        x[i] = float_of(odd ? bits : (bits & 0x83ffffff) | 0x3c000000);
+        if (odd && of % 2)
+            x[i] = of % 3 ? 0 : float_of(bits & 0x807fffff);
+    }
+    memset(scales, 0, sizeof scales);
+    int64_t count = rt_rows_groups(r, rule, x, n, group, second, scales[0], 3, got);
+    for (int64_t g = 0; g < n / group; g++) {
+        double inverse;
+        uint32_t most = rt_rows_most(x + g * group, group);
+        rt_format_put_scale(f, scales[1], g + 3,
+                            rt_rows_scale_code(r, rule, most, second, &inverse));
+        rt_rows_scale(r, x + g * group, group, inverse, want + g * group);
+        nans += most >= 0x7f800000;
+    }
+    CHECK(count == nans, "%s: %d NaN, expected %d", f->name, (int)count, (int)nans);
+    CHECK(memcmp(scales[0], scales[1], sizeof scales[0]) == 0, "%s: scales of %d, %d", f->name,
+          group, kind);
+    CHECK(memcmp(got, want, (size_t)n * sizeof *got) == 0, "%s: quotients of %d, %d", f->name,
+          group, kind);
+}
+
 static void decoding(const struct rt_rows *r, moegen_rt_dtype dtype)
 {
     static const double seconds[] = {1, 0x1.fffffep-20, 0x1p-149, 3};
@@ -203,6 +237,9 @@ int main(void)
         rt_rows_open(&r, rt_format_at(i));
         scales(&r);
         encoding(&r);
+        for (const int *group = rt_format_at(i)->groups; *group; group++)
+            for (int kind = 0; kind < 64; kind++)
+                in_groups(&r, *group, kind & 15);
         for (int d = 0; d < 3; d++)
             decoding(&r, dtypes[d]);
     }

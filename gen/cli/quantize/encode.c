@@ -38,32 +38,50 @@ static int64_t put_scale(struct encoding *e, int64_t at, uint32_t most, double s
 
 /* ---- groups along rows [out, in] ---- */
 
+/* Elements i .. i+n-1 of a row; panel: those of rows that were turned, or NULL. */
+static const float *piece(const struct encoding *e, int64_t row, const float *panel, int64_t i,
+                          int64_t n, struct space *to)
+{
+    return panel ? panel + i : floats(e, row * e->w.store->in + i, n, to->x);
+}
+
+static int64_t piece_length(int64_t left)
+{
+    return left < PIECE ? left : PIECE;
+}
+
 /* The largest of what is finite, in groups that are. */
-static void measure_row(struct encoding *e, int64_t row, const float *x)
+static void measure_row(struct encoding *e, int64_t row, const float *panel, struct space *to)
 {
     const struct store *s = e->w.store;
     uint32_t all = 0;
-    for (int64_t i = 0; i < s->in; i += s->group) {
-        uint32_t most = rt_rows_most(x + i, s->group);
-        all = most > all && most < 0x7f800000 ? most : all;
+    for (int64_t i = 0, n; i < s->in; i += n) {
+        n = piece_length(s->in - i);
+        const float *x = piece(e, row, panel, i, n, to);
+        uint32_t whole = rt_rows_most(x, n);
+        for (int64_t k = 0; k < n && whole >= 0x7f800000; k += s->group) {
+            uint32_t most = rt_rows_most(x + k, s->group);
+            all = most > all && most < 0x7f800000 ? most : all;
+        }
+        all = whole > all && whole < 0x7f800000 ? whole : all;
     }
     e->most[row] = all;
 }
 
-static int64_t encode_row(struct encoding *e, int64_t row, const float *x, struct space *to)
+static int64_t encode_row(struct encoding *e, int64_t row, const float *panel, struct space *to)
 {
     const struct store *s = e->w.store;
-    double inverse, second = 1;
-    int64_t nans = 0, at = row * s->cut.columns;
+    double second = 1;
+    int64_t nans = 0, bytes = rt_format_bytes(s->format, s->in);
+    uint8_t *codes = work_take(&e->w, to, row * bytes, (size_t)bytes);
     if (e->second)
         second = (double)e->second[row / s->out * s->per_second + store_part(s, row % s->out)];
-    for (int64_t i = 0; i < s->in; i += s->group) {
-        nans += put_scale(e, at++, rt_rows_most(x + i, s->group), second, &inverse);
-        rt_rows_scale(&e->w.rows, x + i, s->group, inverse, to->q + i);
+    for (int64_t i = 0, n; i < s->in; i += n) {
+        n = piece_length(s->in - i);
+        nans += rt_rows_groups(&e->w.rows, s->rule, piece(e, row, panel, i, n, to), n, s->group,
+                               second, e->scales, row * s->cut.columns + i / s->group, to->q);
+        rt_rows_codes(&e->w.rows, to->q, n, codes + rt_format_bytes(s->format, i), to->bytes);
     }
-    int64_t bytes = rt_format_bytes(s->format, s->in);
-    rt_rows_codes(&e->w.rows, to->q, s->in, work_take(&e->w, to, row * bytes, (size_t)bytes),
-                  to->bytes);
     return nans;
 }
 
@@ -87,12 +105,11 @@ static int64_t encode_rows(struct encoding *e, int64_t unit, struct space *to)
         turn(e, r.matrix, r.first, r.count, to);
     for (int64_t j = 0; j < r.count; j++) {
         int64_t row = r.matrix * s->out + r.first + j;
-        const float *x =
-            s->in_first ? to->panel + j * e->w.stride : floats(e, row * s->in, s->in, to->x);
+        const float *panel = s->in_first ? to->panel + j * e->w.stride : NULL;
         if (e->measure)
-            measure_row(e, row, x);
+            measure_row(e, row, panel, to);
         else
-            nans += encode_row(e, row, x, to);
+            nans += encode_row(e, row, panel, to);
     }
     return nans;
 }
@@ -109,42 +126,61 @@ static void raise_to(uint32_t *most, uint32_t by)
     *most = by > *most ? by : *most;
 }
 
+/* Columns from c on that are of its run and end before `end`. */
+static int64_t run_length(const struct rect *r, int64_t c, int64_t end)
+{
+    int64_t left = r->run - (c - r->c0) % r->run;
+    return left < end - c ? left : end - c;
+}
+
 static void measure_rect(struct encoding *e, const struct rect *r, struct space *to)
 {
-    int64_t n = r->c1 - r->c0;
     if (r->each)
-        memset(to->most, 0, (size_t)n * sizeof *to->most);
-    for (int64_t row = r->r0; row < r->r1; row++) {
-        const float *x = floats(e, work_at(&e->w, r, row), n, to->x);
-        if (r->each) {
-            rt_rows_raise(x, n, to->most);
-            continue;
+        memset(to->most, 0, (size_t)(r->c1 - r->c0) * sizeof *to->most);
+    for (int64_t row = r->r0; row < r->r1; row++)
+        for (int64_t c = r->c0, end, n; c < r->c1; c = end) {
+            end = c + piece_length(r->c1 - c);
+            const float *x = floats(e, work_at(&e->w, r, row) + c - r->c0, end - c, to->x);
+            if (r->each)
+                rt_rows_raise(x, end - c, to->most + c - r->c0);
+            for (int64_t at = c; at < end && !r->each; at += n) {
+                n = run_length(r, at, end);
+                raise_to(most_of(e, r, row, at), rt_rows_most(x + at - c, n));
+            }
         }
-        for (int64_t c = r->c0; c < r->c1; c += r->run)
-            raise_to(most_of(e, r, row, c), rt_rows_most(x + c - r->c0, work_run(r, c)));
-    }
     for (int64_t c = r->c0; c < r->c1 && r->each; c++)
         raise_to(most_of(e, r, r->r0, c), to->most[c - r->c0]);
+}
+
+static void encode_piece(struct encoding *e, const struct rect *r, int64_t row, int64_t c,
+                         int64_t end, uint8_t *codes, struct space *to)
+{
+    const float *x = floats(e, work_at(&e->w, r, row) + c - r->c0, end - c, to->x);
+    if (r->each)
+        rt_rows_scale_each(x, end - c, to->each + c - r->c0, to->q);
+    for (int64_t at = c, n; at < end && !r->each; at += n) {
+        n = run_length(r, at, end);
+        rt_rows_scale(&e->w.rows, x + at - c, n, e->inverse[work_scale(&e->w, r, row, at)],
+                      to->q + at - c);
+    }
+    rt_rows_codes(&e->w.rows, to->q, end - c, codes, to->bytes);
 }
 
 static int64_t encode_rect(struct encoding *e, int64_t unit, struct space *to)
 {
     struct rect r = work_rect(&e->w, unit);
-    int64_t n = r.c1 - r.c0, nans = 0;
+    int64_t nans = 0;
     measure_rect(e, &r, to);
     for (int64_t i = 0, at = r.scale; i < r.scales; i++, at += r.step)
         nans += put_scale(e, at, e->most[at], 1, &e->inverse[at]);
     for (int64_t c = r.c0; c < r.c1 && r.each; c++)
         to->each[c - r.c0] = e->inverse[work_scale(&e->w, &r, r.r0, c)];
     for (int64_t row = r.r0; row < r.r1; row++) {
-        int64_t at = work_at(&e->w, &r, row);
-        const float *x = floats(e, at, n, to->x);
-        if (r.each)
-            rt_rows_scale_each(x, n, to->each, to->q);
-        for (int64_t c = r.c0; c < r.c1 && !r.each; c += r.run)
-            rt_rows_scale(&e->w.rows, x + c - r.c0, work_run(&r, c),
-                          e->inverse[work_scale(&e->w, &r, row, c)], to->q + c - r.c0);
-        rt_rows_codes(&e->w.rows, to->q, n, work_take(&e->w, to, at, (size_t)n), to->bytes);
+        uint8_t *codes = work_take(&e->w, to, work_at(&e->w, &r, row), (size_t)(r.c1 - r.c0));
+        for (int64_t c = r.c0, end; c < r.c1; c = end) {
+            end = c + piece_length(r.c1 - c);
+            encode_piece(e, &r, row, c, end, codes + c - r.c0, to);
+        }
     }
     return nans;
 }

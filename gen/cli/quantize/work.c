@@ -26,7 +26,7 @@ static void rectangles(struct work *w)
     if (s->share == RT_ROW && s->in_first)
         w->wide = STRIP; /* columns share a scale */
     else if (s->share == RT_ROW)
-        w->tall = PANEL;
+        w->tall = ROWS / larger(w->width, 1); /* they are read twice */
     else if (s->share == RT_BLOCK)
         w->tall = s->in_first ? s->cut.tile_in : s->cut.tile_out;
     w->tall = larger(w->tall, 1);

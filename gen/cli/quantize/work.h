@@ -9,7 +9,8 @@
 
 #include "quantize.h"
 
-enum { PANEL = 32, STRIP = 1024 };
+/* PIECE: elements that are converted at a time, whole groups, and stay in the first cache. */
+enum { PANEL = 32, STRIP = 1024, PIECE = 2048, ROWS = 32 << 10 };
 
 struct work {
     const struct store *store;
