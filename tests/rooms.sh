@@ -25,7 +25,7 @@ gen/host           host.h            moegen.h base/base.h spec/spec.h arch/arch.
 gen/api            api.h             moegen.h base/base.h spec/spec.h host/host.h jit/jit.h cache/cache.h moegen_runtime.h
 gen/cli            cli.h             moegen.h base/base.h spec/spec.h host/host.h cache/cache.h api/api.h moegen_runtime.h rt_write.h format.h
 gen/cli/bench      bench.h           cli/cli.h
-gen/cli/quantize   quantize.h        cli/cli.h format.h'
+gen/cli/quantize   quantize.h        cli/cli.h format.h rt_file.h'
 
 {
   echo "$rooms" | sed -n 's/^[a-z]/room &/p'
