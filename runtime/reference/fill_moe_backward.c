@@ -20,9 +20,11 @@ moegen_rt_status rt_moe_backward_read(const moegen_rt_problem *p, struct rt_moe 
     if (rt_format_find(weights) && !m->frozen)
         return rt_fail(err, MOEGEN_RT_UNSUPPORTED,
                        "weights in %s have no gradients: weight_grads must be none", weights);
-    if (strcmp(moegen_rt_problem_text(p, "quantize", "none"), "none") != 0)
+    bool quantised = strcmp(moegen_rt_problem_text(p, "quantize", "none"), "none") != 0;
+    if (quantised && (rt_format_find(weights) || m->norm))
         return rt_fail(err, MOEGEN_RT_UNSUPPORTED,
-                       "moe_backward has no float64 reference with quantised operands");
+                       "moe_backward has no float64 reference with quantised operands beside %s",
+                       m->norm ? "a normalisation" : "codes of weights");
     return MOEGEN_RT_OK;
 }
 

@@ -9,8 +9,20 @@
 
 /* ---- blocks ---- */
 
+/* A matrix [rows, columns] as it enters a product along its columns, or along `down` rows. */
+static moegen_rt_status quantise(struct rt_backward *s, int which, struct rt_matrix *m,
+                                 int64_t rows, int64_t columns, int64_t down, moegen_rt_error *err)
+{
+    moegen_rt_tensor from = *m->t, *to = &s->quantised[which];
+    from.data = (char *)from.data + (size_t)m->first * moegen_rt_dtype_of(from.dtype)->bytes;
+    free(to->data);
+    m->t = to;
+    m->first = 0;
+    return rt_quantise_matrix(&s->q, &from, rows, columns, down, to, err);
+}
+
 /* Points to the matrices of expert e; of a part, copies its columns and rows. */
-static void choose_matrices(struct rt_backward *s, int64_t e)
+static moegen_rt_status choose_matrices(struct rt_backward *s, int64_t e, moegen_rt_error *err)
 {
     int64_t H = s->m.H, I = s->m.I, all = s->m.parts * I, columns = s->m.parts * s->C;
     if (s->m.norm) {
@@ -20,8 +32,16 @@ static void choose_matrices(struct rt_backward *s, int64_t e)
     if (s->tokens_too || s->recompute)
         rt_weights_of(&s->in.gate_up, e, &s->gate_up.t, &s->gate_up.first);
     rt_weights_of(&s->in.down, e, &s->down.t, &s->down.first);
-    if (!s->at)
-        return;
+    moegen_rt_status status = MOEGEN_RT_OK;
+    s->back = s->gate_up;
+    if (s->q.on && s->tokens_too)
+        status = quantise(s, 1, &s->back, H * s->m.parts, I, 0, err);
+    if (s->q.on && s->recompute && status == MOEGEN_RT_OK)
+        status = quantise(s, 0, &s->gate_up, H, all, H, err);
+    if (s->q.on && status == MOEGEN_RT_OK)
+        status = quantise(s, 2, &s->down, I, H, 0, err);
+    if (!s->at || status != MOEGEN_RT_OK)
+        return status;
     for (int64_t h = 0; s->recompute && h < H; h++) {
         rt_elements(s->gate_up.t, s->gate_up.first + h * all, all, s->work);
         for (int64_t i = 0; i < columns; i++)
@@ -33,6 +53,36 @@ static void choose_matrices(struct rt_backward *s, int64_t e)
     s->gate_up.t = &s->gate_up.part;
     s->down.t = &s->down.part;
     s->gate_up.first = s->down.first = 0;
+    return MOEGEN_RT_OK;
+}
+
+/* All tokens of expert e, `most` at a time, in the order of blocks and slots. */
+static moegen_rt_status sweep_expert(struct rt_backward *s, int64_t e, const uint8_t *wanted,
+                                     moegen_rt_error *err)
+{
+    int64_t *slots = s->slots + s->m.B, *tokens = s->tokens + s->m.B, rows = 0, seen = 0;
+    for (int64_t b = 0; b < s->in.run; b++) {
+        int64_t same, count;
+        if (s->experts[b] != e)
+            continue;
+        moegen_rt_status status =
+            rt_moe_block(&s->m, &s->in, b, wanted, &same, s->slots, s->tokens, &count, err);
+        if (status == MOEGEN_RT_OK && seen == 0 && count > 0)
+            status = choose_matrices(s, e, err);
+        if (status != MOEGEN_RT_OK)
+            return status;
+        for (int64_t i = 0; i < count; i++, seen++) {
+            slots[rows] = b * s->m.B + s->slots[i];
+            tokens[rows++] = s->tokens[i];
+            if (rows < s->most)
+                continue;
+            rt_backward_rows(s, e, slots, tokens, rows);
+            rows = 0;
+        }
+    }
+    if (rows > 0)
+        rt_backward_rows(s, e, slots, tokens, rows);
+    return MOEGEN_RT_OK;
 }
 
 static moegen_rt_status sweep(struct rt_backward *s, bool tokens_too, bool weights_too,
@@ -44,19 +94,13 @@ static moegen_rt_status sweep(struct rt_backward *s, bool tokens_too, bool weigh
     s->C = part ? s->part.count : s->m.I;
     s->at = part ? s->part.at : NULL;
     s->at_pairs = part ? s->pairs : NULL;
-    for (int64_t b = 0; b < s->in.run; b++) {
-        int64_t e, count;
-        moegen_rt_status status = rt_moe_block(&s->m, &s->in, b, part ? NULL : s->wanted, &e,
-                                               s->slots, s->tokens, &count, err);
-        if (status != MOEGEN_RT_OK)
-            return status;
-        if (count > 0)
-            choose_matrices(s, e);
-        for (int64_t first = 0; first < count; first += RT_ROWS)
-            rt_backward_rows(s, e, b, s->slots + first, s->tokens + first,
-                             count - first < RT_ROWS ? count - first : RT_ROWS);
-    }
-    return MOEGEN_RT_OK;
+    moegen_rt_status status = MOEGEN_RT_OK;
+    for (int64_t b = 0, count; b < s->in.run && status == MOEGEN_RT_OK; b++)
+        status =
+            rt_moe_block(&s->m, &s->in, b, NULL, &s->experts[b], s->slots, s->tokens, &count, err);
+    for (int64_t e = 0; e < s->m.E && status == MOEGEN_RT_OK; e++)
+        status = sweep_expert(s, e, part ? NULL : s->wanted, err);
+    return status;
 }
 
 /* ---- inputs, outputs, memory ---- */
@@ -81,7 +125,7 @@ static moegen_rt_status read_inputs(struct rt_backward *s, const moegen_rt_probl
     int64_t rows = s->in.T + !m->skip_token, dy[] = {rows, m->H};
     int64_t gate_up[] = {s->in.N, m->parts, m->I, m->B}, down[] = {s->in.N, m->B, m->H};
     status = rt_input(p, "output_hidden_states_grad", true, 2, dy, &s->dy, err);
-    moegen_rt_dtype held = MOEGEN_RT_F64;
+    moegen_rt_dtype held = s->q.on ? s->q.stored : MOEGEN_RT_F64;
     if (status == MOEGEN_RT_OK && !s->recompute) {
         status =
             rt_input(p, "gate_up_proj_act_checkpoint_T", true, 4, gate_up, &s->gate_up_saved, err);
@@ -151,21 +195,24 @@ static moegen_rt_tensor part_of(int64_t rows, int64_t columns)
 static moegen_rt_status allocate(struct rt_backward *s, moegen_rt_error *err)
 {
     const struct rt_moe *m = &s->m;
-    int64_t columns = m->parts * m->I, wide = columns > m->H ? columns : m->H;
+    int64_t columns = m->parts * m->I, wide = columns > m->H ? columns : m->H, rows = s->most;
+    int64_t quantised = s->q.on ? rows * wide : 1;
     struct {
         double **at;
         int64_t count;
     } const need[] = {
-        {&s->a, RT_ROWS},           {&s->x, RT_ROWS * m->H},     {&s->y, RT_ROWS * m->H},
-        {&s->wide, RT_ROWS * m->H}, {&s->gu, RT_ROWS * columns}, {&s->dgu, RT_ROWS * columns},
-        {&s->p, RT_ROWS * m->I},    {&s->dp, RT_ROWS * m->I},    {&s->work, 4 * wide},
-        {&s->norm, 2 * m->I},       {&s->hat, RT_ROWS * m->I},   {&s->dn, RT_ROWS * m->I},
+        {&s->a, rows},           {&s->x, rows * m->H},     {&s->y, rows * m->H},
+        {&s->wide, rows * m->H}, {&s->gu, rows * columns}, {&s->dgu, rows * columns},
+        {&s->p, rows * m->I},    {&s->dp, rows * m->I},    {&s->work, 4 * wide},
+        {&s->norm, 2 * m->I},    {&s->hat, rows * m->I},   {&s->dn, rows * m->I},
+        {&s->left, quantised},   {&s->right, quantised},
     };
     bool ok = true;
     for (size_t i = 0; i < sizeof need / sizeof *need; i++)
         ok &= (*need[i].at = malloc((size_t)need[i].count * sizeof(double))) != NULL;
-    ok &= (s->slots = malloc((size_t)m->B * sizeof *s->slots)) != NULL;
-    ok &= (s->tokens = malloc((size_t)m->B * sizeof *s->tokens)) != NULL;
+    ok &= (s->experts = malloc((size_t)(s->in.run + 1) * sizeof *s->experts)) != NULL;
+    ok &= (s->slots = malloc((size_t)(m->B + rows) * sizeof *s->slots)) != NULL;
+    ok &= (s->tokens = malloc((size_t)(m->B + rows) * sizeof *s->tokens)) != NULL;
     if (s->part.at) {
         s->gate_up.part = part_of(m->H, m->parts * s->part.count);
         s->down.part = part_of(s->part.count, m->H);
@@ -177,11 +224,17 @@ static moegen_rt_status allocate(struct rt_backward *s, moegen_rt_error *err)
     return ok ? MOEGEN_RT_OK : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
 }
 
-moegen_rt_status rt_compute_moe_backward(const moegen_rt_problem *p, const moegen_rt_want *want,
-                                         moegen_rt_problem *out, moegen_rt_error *err)
+/* other: numbers between two that they may be rounded to are rounded to the other side. */
+static moegen_rt_status compute(const moegen_rt_problem *p, const moegen_rt_want *want, bool other,
+                                moegen_rt_problem *out, bool *quantised, moegen_rt_error *err)
 {
     struct rt_backward s = {0};
-    moegen_rt_status status = read_inputs(&s, p, err);
+    moegen_rt_status status = rt_quantiser_read(p, &s.q, err);
+    *quantised = s.q.on;
+    s.q.other = other;
+    s.most = s.q.on ? RT_TILE : RT_ROWS;
+    if (status == MOEGEN_RT_OK)
+        status = read_inputs(&s, p, err);
     if (status == MOEGEN_RT_OK)
         status = rt_wanted(want, s.in.T, &s.wanted, err);
     if (status == MOEGEN_RT_OK)
@@ -209,15 +262,37 @@ moegen_rt_status rt_compute_moe_backward(const moegen_rt_problem *p, const moege
                        s.norm,
                        s.hat,
                        s.dn,
+                       s.left,
+                       s.right,
                        s.gate_up.part.data,
-                       s.down.part.data};
+                       s.down.part.data,
+                       s.quantised[0].data,
+                       s.quantised[1].data,
+                       s.quantised[2].data};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     rt_moe_inputs_free(&s.in);
+    free(s.experts);
     free(s.slots);
     free(s.tokens);
     free(s.pairs);
     free(s.part.at);
     free(s.wanted);
+    return status;
+}
+
+moegen_rt_status rt_compute_moe_backward(const moegen_rt_problem *p, const moegen_rt_want *want,
+                                         moegen_rt_problem *out, moegen_rt_error *err)
+{
+    bool quantised;
+    moegen_rt_status status = compute(p, want, false, out, &quantised, err);
+    if (status != MOEGEN_RT_OK || !quantised)
+        return status;
+    moegen_rt_problem *moved = moegen_rt_problem_create();
+    status = moved ? compute(p, want, true, moved, &quantised, err)
+                   : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+    if (status == MOEGEN_RT_OK)
+        rt_set_noise(out, moved);
+    moegen_rt_problem_destroy(moved);
     return status;
 }

@@ -5,7 +5,9 @@
 
 #include "reference.h"
 
-enum { RT_ROWS = 16 }; /* tokens at a time: their sums stay in cache while weights stream by */
+/* Tokens at a time: their sums stay in cache while weights stream by; with blocks of tokens that
+ * are quantised: whole tiles of these. */
+enum { RT_ROWS = 16, RT_TILE = 512 };
 
 /* One matrix of the expert at work: all of it, or the features of the part. */
 struct rt_matrix {
@@ -21,6 +23,8 @@ struct rt_backward {
     bool gate_up_bias, down_bias; /* have gradients */
     const moegen_rt_tensor *gate_up_saved, *down_saved, *dy;
     struct rt_limits gate, up; /* as g and u hold them */
+    struct rt_quantiser q;
+    int64_t most; /* tokens at a time */
     /* outputs */
     double *dx;              /* [T(+1), H] */
     double *da;              /* [T(+1), E] */
@@ -30,33 +34,37 @@ struct rt_backward {
     double *ddown_b;         /* [E, H], or NULL */
     double *dnorm, *dnorm_b; /* [E, I], or NULL */
     /* one sweep over the blocks */
-    uint8_t *wanted;              /* by token; NULL: all */
-    struct rt_part part;          /* of I, for the weight gradients */
-    int64_t *pairs;               /* the part in [parts, I]; NULL: all */
-    bool tokens_too, weights_too; /* what this sweep computes */
-    int64_t C;                    /* columns of I at work */
-    const int64_t *at, *at_pairs; /* where they are in I and in [parts, I]; NULL: all */
-    struct rt_matrix gate_up, down;
-    int64_t *slots, *tokens;
-    /* RT_ROWS tokens of one expert */
-    double *a;    /* affinity */
-    double *x;    /* [RT_ROWS, H] */
-    double *y;    /* [RT_ROWS, H] output gradient */
-    double *wide; /* [RT_ROWS, H] */
-    double *gu;   /* [RT_ROWS, parts * C] */
-    double *dgu;  /* [RT_ROWS, parts * C] */
-    double *p;    /* [RT_ROWS, C] */
-    double *dp;   /* [RT_ROWS, C], before the affinity */
-    double *norm; /* [2, I] weight and bias of the normalisation */
-    double *hat;  /* [RT_ROWS, I] normalised, without these; */
-    double *dn;   /* [RT_ROWS, I] gradients of what comes of them */
-    double *work; /* for the products, and one row */
+    uint8_t *wanted;                      /* by token; NULL: all */
+    struct rt_part part;                  /* of I, for the weight gradients */
+    int64_t *pairs;                       /* the part in [parts, I]; NULL: all */
+    bool tokens_too, weights_too;         /* what this sweep computes */
+    int64_t C;                            /* columns of I at work */
+    const int64_t *at, *at_pairs;         /* where they are in I and in [parts, I]; NULL: all */
+    struct rt_matrix gate_up, down, back; /* back: gate_up on the way to the tokens */
+    moegen_rt_tensor quantised[3];        /* gate_up along H, along I, and down, of the expert */
+    int64_t *experts;                     /* [run] of each block */
+    int64_t *slots, *tokens;              /* of a block, then of the tokens at work */
+    /* `most` tokens of one expert: rows */
+    double *a;            /* affinity */
+    double *x;            /* [rows, H] */
+    double *y;            /* [rows, H] output gradient */
+    double *wide;         /* [rows, H] */
+    double *gu;           /* [rows, parts * C] */
+    double *dgu;          /* [rows, parts * C] */
+    double *p;            /* [rows, C] */
+    double *dp;           /* [rows, C], before the affinity */
+    double *left, *right; /* operands, quantised */
+    double *norm;         /* [2, I] weight and bias of the normalisation */
+    double *hat;          /* [rows, I] normalised, without these; */
+    double *dn;           /* [rows, I] gradients of what comes of them */
+    double *work;         /* for the products, and one row */
 };
 
 /* ---- ref_moe_backward_rows.c ---- */
 
-/* Adds what RT_ROWS or fewer tokens of block b of expert e contribute. */
-void rt_backward_rows(struct rt_backward *s, int64_t e, int64_t b, const int64_t *slots,
-                      const int64_t *tokens, int64_t rows);
+/* Adds what some tokens of expert e contribute. Their slots count over all blocks. Blocks of tokens
+ * that share a scale begin with the first one. */
+void rt_backward_rows(struct rt_backward *s, int64_t e, const int64_t *slots, const int64_t *tokens,
+                      int64_t rows);
 
 #endif

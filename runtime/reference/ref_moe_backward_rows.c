@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ref_moe_backward_rows.c - the gradients that some tokens of one expert contribute, in float64. */
+/* ref_moe_backward_rows.c - the gradients that some tokens of one expert contribute, in float64.
+ * With quantised operands, what is between two products is rounded to the dtype, as if it had been
+ * stored. The affinity is no operand's: it multiplies dp, which is a sum, and p before it is
+ * rounded; with scale `pre` x. Biases' gradients are sums of what is not quantised. */
 #include <math.h>
 #include <string.h>
 
@@ -15,14 +18,21 @@ static void load_rows(struct rt_backward *s, int64_t e, const int64_t *tokens, i
     }
 }
 
-/* x as the expert saw it: times the affinity with scale `pre`. */
+/* Rows [rows, n] as they enter a product along n; computed: they are no inputs. */
+static const double *along(const struct rt_backward *s, const double *x, int64_t rows, int64_t n,
+                           bool computed)
+{
+    return rt_quantised(&s->q, x, rows, n, false, computed, s->left);
+}
+
+/* x as the expert saw it: times the affinity with scale `pre`, of which kernels make f32. */
 static const double *seen(struct rt_backward *s, int64_t rows)
 {
     int64_t H = s->m.H;
     if (!s->m.pre)
         return s->x;
     for (int64_t i = 0; i < rows * H; i++)
-        s->wide[i] = s->a[i / H] * s->x[i];
+        s->wide[i] = s->q.on ? (double)(float)(s->a[i / H] * s->x[i]) : s->a[i / H] * s->x[i];
     return s->wide;
 }
 
@@ -39,7 +49,8 @@ static void gate_up_again(struct rt_backward *s, int64_t e, int64_t rows)
     if (m->bias_gate_up)
         rt_weights_of(&s->in.gate_up_bias, e, &biases, &first_bias);
     memset(s->gu, 0, (size_t)(rows * columns) * sizeof *s->gu);
-    rt_product(seen(s, rows), rows, m->H, s->gate_up.t, s->gate_up.first, columns, s->gu, s->work);
+    rt_product(along(s, seen(s, rows), rows, m->H, false), rows, m->H, s->gate_up.t,
+               s->gate_up.first, columns, s->gu, s->work);
     for (int64_t i = 0; i < columns; i++) {
         double b = 0;
         int64_t at = s->at_pairs ? s->at_pairs[i] : i;
@@ -47,20 +58,27 @@ static void gate_up_again(struct rt_backward *s, int64_t e, int64_t rows)
             rt_elements(biases, first_bias + at, 1, &b);
         struct rt_limits to = is_up(s, i) ? m->up : m->gate;
         double offset = is_up(s, i) ? m->up_offset : 0;
+        struct rt_limits held = is_up(s, i) ? s->up : s->gate; /* with the offset */
         for (int64_t r = 0; r < rows; r++) {
             double *v = &s->gu[r * columns + i];
-            *v = rt_clamped(*v + b, to) + offset;
+            *v = (s->q.on ? *v + b : rt_clamped(*v + b, to)) + offset;
+            if (s->q.on)
+                rt_blur(&s->q, v, 1, held);
         }
     }
+    rt_store(&s->q, s->gu, rows * columns);
+    for (int64_t i = 0; s->q.on && i < rows * columns; i++)
+        s->gu[i] = rt_clamped(s->gu[i], is_up(s, i % columns) ? s->up : s->gate);
 }
 
-static void gate_up_saved(struct rt_backward *s, int64_t b, const int64_t *slots, int64_t rows)
+static void gate_up_saved(struct rt_backward *s, const int64_t *slots, int64_t rows)
 {
     int64_t columns = s->m.parts * s->C, all = s->m.parts * s->m.I;
     for (int64_t i = 0; i < columns; i++) {
-        int64_t at = b * all + (s->at_pairs ? s->at_pairs[i] : i);
+        int64_t at = s->at_pairs ? s->at_pairs[i] : i, B = s->m.B;
         for (int64_t r = 0; r < rows; r++)
-            rt_elements(s->gate_up_saved, at * s->m.B + slots[r], 1, &s->gu[r * columns + i]);
+            rt_elements(s->gate_up_saved, (slots[r] / B * all + at) * B + slots[r] % B, 1,
+                        &s->gu[r * columns + i]);
     }
 }
 
@@ -82,10 +100,17 @@ static void through_norm(struct rt_backward *s, const double *u, const double *d
         du[i] = factor * (du[i] - mean - hat[i] * along);
 }
 
+/* 1 inside the limits, else 0; NaN stays. */
+static double open(double v, struct rt_limits at)
+{
+    return isnan(v) ? v : (double)rt_inside(v, at);
+}
+
 /* From g, u and the gradient of p = act(g) u: p, dg and du. */
 static void through_activation(struct rt_backward *s, int64_t rows)
 {
     const struct rt_moe *m = &s->m;
+    const struct rt_quantiser *q = &s->q;
     bool post = m->post_hidden || m->post_intermediate;
     for (int64_t r = 0; r < rows; r++) {
         const double *g = s->gu + r * m->parts * s->C, *u = g + (m->parts - 1) * s->C;
@@ -96,26 +121,28 @@ static void through_activation(struct rt_backward *s, int64_t rows)
         for (int64_t i = 0; !m->norm && i < s->C; i++) {
             int64_t at = r * s->C + i;
             double dp = post ? s->a[r] * s->dp[at] : s->dp[at];
-            double open = rt_inside(u[i], s->up), act = m->act->value(g[i]);
+            double act = rt_stored(q, m->act->value(g[i]), 1);
+            double slope = rt_stored(q, m->act->slope(g[i]), 1);
             if (m->gated) {
-                s->p[at] = act * u[i];
-                dg[i] = dp * u[i] * m->act->slope(g[i]) * rt_inside(g[i], s->gate);
-                du[i] = dp * act * open;
+                s->p[at] = rt_stored(q, act * u[i], 0);
+                dg[i] = dp * rt_stored(q, u[i] * slope, 0) * open(g[i], s->gate);
+                du[i] = dp * act * open(u[i], s->up);
             } else {
                 s->p[at] = act;
-                du[i] = dp * m->act->slope(u[i]) * open;
+                du[i] = dp * slope * open(u[i], s->up);
             }
         }
     }
+    rt_store(q, s->dgu, rows * m->parts * s->C);
 }
 
 /* The affinity's gradient where it multiplies the expert's output: that output times dy. */
-static double from_output(struct rt_backward *s, int64_t e, int64_t b, int64_t slot, int64_t r)
+static double from_output(struct rt_backward *s, int64_t e, int64_t slot, int64_t r)
 {
     int64_t H = s->m.H;
     const double *y = s->y + r * H;
     if (s->m.post_hidden && !s->recompute) {
-        rt_elements(s->down_saved, (b * s->m.B + slot) * H, H, s->work);
+        rt_elements(s->down_saved, slot * H, H, s->work);
         return rt_dot(y, s->work, H);
     }
     double sum = rt_dot(s->dp + r * s->C, s->p + r * s->C, s->C);
@@ -127,13 +154,13 @@ static double from_output(struct rt_backward *s, int64_t e, int64_t b, int64_t s
 }
 
 /* Gradients of hidden states and affinities. */
-static void token_gradients(struct rt_backward *s, int64_t e, int64_t b, const int64_t *slots,
+static void token_gradients(struct rt_backward *s, int64_t e, const int64_t *slots,
                             const int64_t *tokens, int64_t rows)
 {
     const struct rt_moe *m = &s->m;
     memset(s->wide, 0, (size_t)(rows * m->H) * sizeof *s->wide);
-    rt_product_t(s->dgu, rows, m->parts * s->C, s->gate_up.t, s->gate_up.first, m->H, s->wide,
-                 s->work);
+    rt_product_t(along(s, s->dgu, rows * m->parts, s->C, true), rows, m->parts * s->C, s->back.t,
+                 s->back.first, m->H, s->wide, s->work);
     for (int64_t r = 0; r < rows; r++) {
         double *dx = s->dx + tokens[r] * m->H, *da = s->da + tokens[r] * m->E + e;
         const double *wide = s->wide + r * m->H;
@@ -142,21 +169,31 @@ static void token_gradients(struct rt_backward *s, int64_t e, int64_t b, const i
         if (m->pre)
             *da += rt_dot(wide, s->x + r * m->H, m->H);
         else if (m->post_hidden || m->post_intermediate)
-            *da += from_output(s, e, b, slots[r], r);
+            *da += from_output(s, e, slots[r], r);
     }
 }
 
-/* Gradients of weights and biases. Changes p and y. */
+/* Rows [rows, n] as they enter a product over tokens. */
+static const double *down(const struct rt_backward *s, const double *x, int64_t rows, int64_t n,
+                          bool computed, double *to)
+{
+    return rt_quantised(&s->q, x, rows, n, true, computed, to);
+}
+
+/* Gradients of weights and biases. Changes p. */
 static void weight_gradients(struct rt_backward *s, int64_t e, int64_t rows)
 {
     const struct rt_moe *m = &s->m;
     int64_t all = m->parts * m->I, columns = m->parts * s->C;
-    rt_outer(seen(s, rows), rows, m->H, NULL, s->dgu, columns, s->at_pairs,
+    bool post = m->post_hidden || m->post_intermediate;
+    rt_outer(down(s, seen(s, rows), rows, m->H, false, s->left), rows, m->H, NULL,
+             down(s, s->dgu, rows, columns, true, s->right), columns, s->at_pairs,
              s->dgate_up + e * m->H * all, all);
-    if (m->post_hidden || m->post_intermediate)
-        for (int64_t i = 0; i < rows * m->H; i++)
-            s->y[i] *= s->a[i / m->H];
-    rt_outer(s->p, rows, s->C, s->at, s->y, m->H, NULL, s->ddown + e * m->I * m->H, m->H);
+    for (int64_t i = 0; post && i < rows * s->C; i++)
+        s->p[i] = rt_stored(&s->q, s->a[i / s->C] * s->p[i], 0);
+    rt_outer(down(s, s->p, rows, s->C, true, s->left), rows, s->C, s->at,
+             down(s, s->y, rows, m->H, false, s->right), m->H, NULL, s->ddown + e * m->I * m->H,
+             m->H);
     for (int64_t r = 0; s->dgate_up_b && r < rows; r++)
         for (int64_t i = 0; i < columns; i++)
             s->dgate_up_b[e * all + (s->at_pairs ? s->at_pairs[i] : i)] += s->dgu[r * columns + i];
@@ -166,22 +203,23 @@ static void weight_gradients(struct rt_backward *s, int64_t e, int64_t rows)
     }
     for (int64_t r = 0; s->ddown_b && r < rows; r++)
         for (int64_t h = 0; h < m->H; h++)
-            s->ddown_b[e * m->H + h] += s->y[r * m->H + h];
+            s->ddown_b[e * m->H + h] += (post ? s->a[r] : 1) * s->y[r * m->H + h];
 }
 
-void rt_backward_rows(struct rt_backward *s, int64_t e, int64_t b, const int64_t *slots,
-                      const int64_t *tokens, int64_t rows)
+void rt_backward_rows(struct rt_backward *s, int64_t e, const int64_t *slots, const int64_t *tokens,
+                      int64_t rows)
 {
     load_rows(s, e, tokens, rows);
     if (s->recompute)
         gate_up_again(s, e, rows);
     else
-        gate_up_saved(s, b, slots, rows);
+        gate_up_saved(s, slots, rows);
     memset(s->dp, 0, (size_t)(rows * s->C) * sizeof *s->dp);
-    rt_product_t(s->y, rows, s->m.H, s->down.t, s->down.first, s->C, s->dp, s->work);
+    rt_product_t(along(s, s->y, rows, s->m.H, false), rows, s->m.H, s->down.t, s->down.first, s->C,
+                 s->dp, s->work);
     through_activation(s, rows);
     if (s->tokens_too)
-        token_gradients(s, e, b, slots, tokens, rows);
+        token_gradients(s, e, slots, tokens, rows);
     if (s->weights_too)
         weight_gradients(s, e, rows);
 }

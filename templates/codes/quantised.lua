@@ -8,8 +8,8 @@
 --     names.quantised, and a row {"quantised", io, {"SLAB", "Q_COLUMNS"}} of its own; constants of this file
 --     of phases: whole = n    blocks of K do not reach over multiples of n
 -- A number of the largest exponent that rule `wide` rounds up is infinite.
--- Blocks of tokens begin with the first token of all. So that they are whole vectors of panels, tokens are rounded up to blocks, and
--- passes to the longest tile; those that are too many are zeros.
+-- Blocks of tokens begin with the first token of all, or of an expert. So that they are whole vectors of panels, tokens are rounded up
+-- to blocks, and passes to the longest tile; those that are too many are zeros.
 local dtype = require "dtype"
 local mx = require "tiles.mx"
 local plans = require "shared.plans"

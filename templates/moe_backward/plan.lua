@@ -14,6 +14,7 @@ local panel_rows = require "tiles.panel_rows"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
 local plans = require "shared.plans"
+local quantised = require "codes.quantised"
 local rows = require "tiles.rows"
 local stored = require "shared.stored"
 local tensors = require "shared.tensors"
@@ -33,6 +34,26 @@ backward.weights = {dtype = formats.names,
 backward.rule = {"weights.dtype", function(s) return s.weight_grads == "none" or not codes.are(s) end,
     "{weights.dtype} has no gradients: it needs weight_grads = none, here {weight_grads}"}
 
+-- Products are quantised as they are made: scale `post` multiplies the sums of dY Wd^T and, before it is rounded, p in the gradient of Wd;
+-- `pre` X, which is f32 then. What is between two products is rounded to the dtype first, as if it had been stored; biases' gradients
+-- are sums of that.
+local quantize = quantised.keys[1]
+
+backward.quantize = {quantize[1], quantize[2], default = quantize.default,
+    doc = quantize.doc .. "; along an expert's tokens from its first one on, over blocks of block_size, padding left out"}
+
+local function beside(key, allowed, sentence)
+    return {key, function(s) return not quantised.is(s) or allowed(s) end, sentence}
+end
+
+backward.quantised_rules = {
+    beside("weights.dtype", function(s) return not codes.are(s) end,
+        "{weights.dtype} is a format of codes, and {quantize} quantises weights that are numbers"),
+    beside("weights.gate_up_order", function(s) return not stored.of(s).interleaved end,
+        "{weights.gate_up_order} is not supported yet beside {quantize}: gate and up have blocks of their own"),
+    beside("norm", function(s) return s.norm == "none" end, "{norm} is not supported yet beside {quantize}"),
+}
+
 -- Why products may not be of pairs, or nil.
 local function no_pairs(spec)
     return codes.no_pairs(spec) or panel_plan.no_pairs(spec)
@@ -45,7 +66,7 @@ end
 function backward.plan(plan, spec, shape, info)
     dot.choose(plan, spec, info, no_pairs(spec), false, true)
     if spec.weight_grads == "all" then
-        panel_plan.both(plan, spec, shape, info, {turns = true})
+        panel_plan.both(plan, spec, shape, info, {turns = true, step = quantised.rows(spec)})
     else
         local are = codes.are(spec)
         panel_plan.forward(plan, spec, shape, info, {unit = are and spec.checkpoint == "recompute" and codes.unit, turns = not are})
@@ -115,7 +136,8 @@ local function constants(spec, plan)
         {"XROWS", xrows, "rows of a panel of X: one more than H, of ones"},
         {"PROWS", prows, "rows of a panel of p: one more than I, of affinities"},
         {"PARTIALS", partials, "parts of the affinity's gradient"},
-    }, panels.constants(plan, widest(spec, plan), spec.weight_grads == "all" and dtype[spec.output_dtype].size))
+    }, panels.constants(plan, widest(spec, plan), spec.weight_grads == "all" and dtype[spec.output_dtype].size),
+        quantised.is(spec) and quantised.constants(math.max(spec.H, gates * spec.I_TP)) or {})
 end
 
 local function tiles(spec, plan, names, cfg)
@@ -123,8 +145,11 @@ local function tiles(spec, plan, names, cfg)
     local lanes, whole, f32 = cfg.isa.lanes, spec.H >= cfg.isa.lanes, dtype.f32
     local width = plan.vectors * lanes
     local through = {scaled = has.post, affinity_sums = has.affinity_sums, apart = names.dots and has.again,
-        step = has.interleaved and 2 or 1}
-    return plans.append(panels.tiles(names, cfg, plan), codes.tiles(names, cfg), plans.list(
+        step = has.interleaved and 2 or 1, stores = names.quantised}
+    local held = has.again and not names.quantised and f32 or io   -- what limits are of
+    local list = plans.append(panels.tiles(names, cfg, plan), codes.tiles(names, cfg),
+        names.quantised and quantised.tiles(names, cfg, spec) or {})
+    return plans.append(list, plans.list(
         has.again and epilogue.bounded(cfg, through.step),
         not has.again and spec.block_size >= lanes and rows.column(cfg, io, "column", through.step * width, names.dots),
         names.dots and rows.words(cfg, io, "words"),
@@ -134,7 +159,7 @@ local function tiles(spec, plan, names, cfg)
         whole and rows.scatter(cfg, "scatter", {scaled = has.pre}),
         whole and rows.scatter(cfg, "scatter_add", {scaled = has.pre, add = true}),
         has.norm and norm.through(cfg, activation[spec.activation].both, through)
-            or back.through(cfg, spec, clamp.limits(spec, has.again and f32 or io), through),
+            or back.through(cfg, spec, clamp.limits(spec, held), through),
         has.norm and norm.sum(cfg, "norm_sum"),
         has.norm and norm.column_squares(cfg, "norm_squares"),
         has.norm and norm.hat(cfg, "norm_hat"),
@@ -157,6 +182,7 @@ function backward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
         bias_c = bias.c, affinity_c = affinity.c,
         narrow_dx = dx.narrow ~= nil, routed_rows = "w->args->N * B", enters = true,
+        quantised = quantised.is(spec), padded = quantised.is(spec) and has.gradients,
         sums = {apart = true, first = "from", row = "H", is_long = spec.H >= isa.lanes, rounded = dx.narrow and
             {output = "hidden_states_grad", c = dx.c, tile = "narrow_dx", narrow = convert(dx, "narrow"), rows = "tokens(w->args->T)"}},
         clears = true, listed = stored.of(spec).listed,
@@ -184,6 +210,13 @@ function backward.names(spec, plan, job)
         panels.gradients(names, cfg, plan, out, {add = has.add,
             columns = has.transposed and {spec.H, spec.I_TP, has.bias_up and both or spec.H} or {both, spec.H},
             rows = has.transposed and {both, spec.H, one} or {spec.H, spec.I_TP, one}})
+    end
+    if names.quantised then
+        quantised.names(names, cfg, spec, has.gradients)
+    end
+    if names.padded then
+        names.block_rows = quantised.rows(spec)
+        names.routed_rows = "w->args->N * B + least(E, w->args->N * B) * (MX_BLOCK - 1)"
     end
     work.phases(names, has, spec)
     codes.names(names, spec, plan)

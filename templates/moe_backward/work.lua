@@ -39,29 +39,36 @@ function work.space(names, has)
         {"nowhere", "float", {"H"}, "where columns without a token are added", own = true},
         has.norm and {"norm", "float", {"I", 2}, "weight and bias of the expert's normalisation", own = true},
         has.norm and {"row_sums", "float", {"SLAB", 2, "WIDTH"}, "of what `through` sums over columns", own = true},
+        names.copies and has.again and {"X_rows", "float", {"HK"}, "what the experts saw, quantised along rows", of = "columns"},
+        names.copies and {"dY_rows", "float", {"HK"}, "dY, quantised along rows", of = "columns"},
+        names.copies and {"GU_rows", "float", {"GK"}, "GU, quantised along rows", of = "columns"},
+        names.quantised and {"quantised", names.io, {"SLAB", "Q_COLUMNS"}, "weights at work", own = true},
     }, {pairs = words "HK", row = "most(HK, GK)"})
 end
 
 -- Gradients of weights, and of biases: what a row of ones, or of affinities, gives. It follows the rows that are A of a product, or
--- is one itself. Gate and up have gradients of their own if they have tensors of their own.
-local function gradients(has, X, spec)
-    local P, dY, list = {"w->P", "PROWS"}, {"w->dY", "HK"}, {}
-    local reads = {has.norm and "NORM_BACK" or "DOWN"}
+-- is one itself. Gate and up have gradients of their own if they have tensors of their own. Second result: phases of biases alone, which
+-- read panels before they are quantised along tokens.
+local function gradients(names, has, X, spec)
+    local P, dY, list, biases = {"w->P", "PROWS"}, {"w->dY", "HK"}, {}, {}
+    local done = {has.norm and "NORM_BACK" or "DOWN"}
+    local reads = names.padded and {"TOKEN_COLUMNS", "PRODUCT_COLUMNS"} or done
     local function row(panel, i)
         return {("%s + %s * WIDTH"):format(panel[1], i), panel[2]}
     end
     local function add(name, k, columns, of, one, by, to, bias, bias_at)
-        if has.transposed then
-            list[#list + 1] = {name .. "_GRADIENT", gradient = {columns, k}, of = by, by = of, to = to, reads = reads}
-            list[#list + 1] = bias and {name .. "_BIAS", gradient = {"1", columns}, of = row(of, one), by = by, to = bias, at = bias_at,
-                reads = reads}
-        else
-            list[#list + 1] = {name .. "_GRADIENT", gradient = {k, columns}, of = of, by = by, to = to, bias = bias, bias_at = bias_at,
-                reads = reads}
+        local apart = has.transposed or names.padded
+        list[#list + 1] = {name .. "_GRADIENT", gradient = has.transposed and {columns, k} or {k, columns},
+            of = has.transposed and by or of, by = has.transposed and of or by, to = to, reads = reads,
+            bias = not apart and bias or nil, bias_at = not apart and bias_at or nil}
+        if apart and bias then
+            local to_list = names.padded and biases or list
+            to_list[#to_list + 1] = {name .. "_BIAS", gradient = {"1", columns}, of = row(of, one), by = by, to = bias, at = bias_at,
+                reads = done}
         end
     end
     if not has.gradients then
-        return list
+        return list, biases
     end
     local first, second = stored.gate_up(spec)
     local bias_up, bias_down = has.bias_up and "gate_and_up_proj_bias_grad", has.bias_down and "down_proj_bias_grad"
@@ -72,38 +79,69 @@ local function gradients(has, X, spec)
         add("UP", "H", "GATES * I", X, "H", {"w->GU", "GK"}, first .. "_grad", bias_up)
     end
     add("DOWN", "I", "H", P, "I", dY, "down_proj_weight_grad", bias_down)
-    return list
+    return list, biases
 end
 
--- The first products again.
-local function again(names, has, X, spec, layout)
-    local by, first, second = names.dots and {"w->X_pairs", "HK / 2"} or X, stored.gate_up(spec)
+-- The first products again, of the panels `by`; `tokens` is the phase after which products may read tokens.
+local function again(has, by, spec, layout, tokens)
+    local first, second = stored.gate_up(spec)
     if not has.again then
         return {}
     elseif not second then
         return {{"GATE_UP", rows = "GATES * I", k = "H", weights = first, layout = layout, by = by, run = "gate_up_again"}}
     end
     return {{"GATE_AGAIN", rows = "I", k = "H", weights = first, layout = layout, by = by, run = "gate_again"},
-        {"UP_AGAIN", rows = "I", k = "H", weights = second, layout = layout, by = by, run = "up_again", reads = {"GATHER"}}}
+        {"UP_AGAIN", rows = "I", k = "H", weights = second, layout = layout, by = by, run = "up_again", reads = {tokens}}}
+end
+
+-- Adds the names of rounded.c.in, and of copies that products over rows read because their panels are quantised along tokens. Returns
+-- the panels of what the experts saw, as these products read them.
+local function rounded(names, has, X)
+    local q, dots, words = names.quantised, names.dots, names.words
+    names.copies = names.padded and not dots
+    names.factor = names.copies and function(panel) return panel .. "_rows" end or names.pairs_of
+    local by = dots and {"w->X_pairs", words "HK"} or names.copies and {"w->X_rows", "HK"} or X
+    local dY = {names.pairs_of "w->dY", words "HK"}
+    names.operands_of = plans.list(
+        has.again and {by[1], by[2], dots and by[1] or X[1], dots and by[2] or X[2]},
+        {names.factor "w->dY", dY[2], dY[1], dY[2]})
+    local separate = has.separate
+    names.copied = not names.copies and {} or plans.list(
+        has.again and {name = "X_rows", rows = "HK", parts = {"0"}, deep = "HK", used = "H"},
+        {name = "dY_rows", rows = "HK", parts = {"0"}, deep = "HK", used = "H"},
+        {name = "GU_rows", rows = "GK", parts = separate and {"0", "UP"} or {"0"}, deep = separate and "UP" or "GK",
+            used = separate and "I" or "GATES * I"})
+    return by, q and "TOKEN_ROWS" or "GATHER"
 end
 
 function work.phases(names, has, spec)
     local X = has.pre and {"w->scaled", "XROWS"} or {"w->X", "XROWS"}
     local forth, back = has.transposed and "k" or "n", has.transposed and "n" or "k"   -- as the products of the two ways see weights
     local first, second = stored.gate_up(spec)
-    phases.add(names, plans.append({{"GATHER", parts = ("HK / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"}},
-        again(names, has, X, spec, forth), plans.list(
+    local by, tokens = rounded(names, has, X)
+    local q, factor, columns = names.quantised, names.factor, names.padded
+    local weights, biases = gradients(names, has, X, spec)
+    local before = {"DOWN"}   -- columns are quantised
+    for i, row in ipairs(biases) do
+        before[i] = row[1]
+    end
+    phases.add(names, plans.append({{"GATHER", parts = ("HK / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"},
+        q and {"TOKEN_ROWS", panels = true, run = "token_rows"} or nil},
+        again(has, by, spec, forth, tokens), plans.list(
         has.norm and {"NORM", panels = true, run = "normalise"},
         {"DOWN", rows = "I", k = "H", weights = "down_proj_weight", layout = back,
-            by = {names.pairs_of "w->dY", names.words "HK"}, run = "through_down",
+            by = {factor "w->dY", names.words "HK"}, run = "through_down",
             reads = second and has.again and {"GATE_AGAIN", "UP_AGAIN"} or nil},
-        has.norm and {"NORM_BACK", panels = true, run = "through_norm"},
-        {"TOKENS", rows = "H", k = second and "I" or "GATES * I", weights = first, layout = back,
-            also = second and {second, ("%s + %s * WIDTH"):format(names.pairs_of "w->GU", names.words "UP")} or nil,
-            by = {names.pairs_of "w->GU", names.words "GK"}, run = "token_gradients"},
+        has.norm and {"NORM_BACK", panels = true, run = "through_norm"}), biases, plans.list(
+        q and {"PRODUCT_ROWS", panels = true, run = "product_rows", reads = {"DOWN"}},
+        columns and {"TOKEN_COLUMNS", parts = "H", run = "token_columns", reads = before},
+        columns and {"PRODUCT_COLUMNS", parts = "I", run = "product_columns", reads = plans.append({"PRODUCT_ROWS"}, before)},
+        {"TOKENS", rows = "H", k = second and "I" or "GATES * I", weights = first, layout = back, whole = "I",
+            also = second and {second, ("%s + %s * WIDTH"):format(factor "w->GU", names.words "UP")} or nil,
+            by = {factor "w->GU", names.words "GK"}, run = "token_gradients", reads = q and {"PRODUCT_ROWS"} or nil},
         (has.post or has.pre) and {"AFFINITIES", panels = true, run = "affinity_gradients",
             reads = {has.pre and "TOKENS" or has.norm and "NORM_BACK" or "DOWN"}}),
-        gradients(has, X, spec)))
+        weights))
 end
 
 return work

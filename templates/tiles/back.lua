@@ -72,7 +72,7 @@ function back.through(cfg, spec, limits, has)
         if a then
             local scale = p:op("load", "a" .. tag, p:at(a, at))
             dp = p:op("mul", "dp_scaled" .. tag, dp, scale)
-            product = p:op("mul", "p_scaled" .. tag, product, scale)
+            product = stored(p:op("mul", "p_scaled" .. tag, product, scale))
         end
         panel.put(p, P, v, product)
         if G then
