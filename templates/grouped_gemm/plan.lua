@@ -32,7 +32,7 @@ plans.append(grouped.plan_keys, panel_plan.gradient_keys)
 table.move(in_place.keys, 1, #in_place.keys, #grouped.plan_keys + 1, grouped.plan_keys)
 
 function grouped.uses(isa, spec, props)
-    return dot.uses(isa, spec, props, panel_plan.odd_steps(spec), true, spec.op ~= "dX")
+    return dot.uses(isa, spec, props, panel_plan.odd_steps(spec), true, true)
 end
 
 grouped.params = dot.params
@@ -48,11 +48,8 @@ function choose.forward(plan, spec, info)
 end
 
 function choose.dX(plan, spec, info)
-    local step = plan.group * plan.unroll
-    plan:choose("k_block", dtype[spec.dtype].narrow and 4096 or 256, "products per partial sum: keeps f32 sums of long K accurate",
-        limits.sum(spec, round_up(spec.N, step), ("sums are of %d products"):format(spec.N), step))
-    plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed",
-        limits.useful(spec.N, ("matrices have %d rows"):format(spec.N)))
+    strips.choose_sums(plan, spec, spec.N)
+    strips.choose_fetch(plan, spec.N, "matrices have %d rows")
     plan:choose("pass_rows", 1024, PASS)
     panel_plan.check(plan, info)
     local width = plan.vectors * plan.isa.lanes
@@ -83,10 +80,12 @@ function choose.dW(plan, spec, info)
 end
 
 function grouped.plan(plan, spec, _, info)
-    dot.choose(plan, spec, info, panel_plan.odd_steps(spec), true, spec.op ~= "dX")
+    dot.choose(plan, spec, info, panel_plan.odd_steps(spec), true, true)
     plan.vectors = 2
     panel_plan.choose_tile(plan)
-    if spec.op ~= "dW" then
+    if spec.op == "dX" then
+        strips.choose_steps(plan, "k steps of a loop body")
+    elseif spec.op == "forward" then
         plan:choose("unroll", 4, "k steps of a loop body")
     end
     choose[spec.op](plan, spec, info)
@@ -185,7 +184,7 @@ local tiles = {}
 
 function tiles.dX(spec, _, names, cfg)
     local out = dtype[spec.output_dtype]
-    return plans.append({rows.zero(cfg, "zero")}, gemm.heights(gemm.packed, cfg, names.packed_rows), in_place.tiles(names, cfg), plans.list(
+    return plans.append({rows.zero(cfg, "zero")}, strips.packed(names, cfg), in_place.tiles(names, cfg), plans.list(
         gemm.pack(cfg),
         names.dots and spec.N >= 2 * cfg.isa.lanes and rows.words(cfg, cfg.dtype, "words"),
         spec.N >= cfg.isa.lanes and rows.move(cfg, "widen", {from = cfg.dtype}),

@@ -71,7 +71,7 @@ tiles.k_block = 256  -- words of K that a block has: its columns of B stay in L1
 local UNIT <const> = tiles.unit
 
 -- A group of rows * columns tiles of sums: acc[r][c] from `make`.
-local function sums(rows, columns, make)
+function tiles.sums(rows, columns, make)
     local acc = {}
     for r = 0, rows - 1 do
         acc[r] = {}
@@ -81,6 +81,8 @@ local function sums(rows, columns, make)
     end
     return acc
 end
+
+local sums = tiles.sums
 
 -- acc += A * B for 32 elements of K: a(r) and b(c) give the places of tiles, rows of both are `pitch` bytes apart (A: a_pitch).
 -- Tiles of B pass, those of A are read again by the next columns; or it is the other way round: `holds` B.
