@@ -17,7 +17,7 @@ for spec in tests/kernels/*.yaml; do
   sed -n 's/^  \([A-Za-z0-9_]*\): .*/\1/p' "$spec" | awk -v spec="$spec" -v dtypes="$dtypes" '
     BEGIN {
       n = split(dtypes, dtype, " ")
-      v = split("avx512 --spelling bytes|avx2 --spelling intrinsics|scalar|avx512 --spelling intrinsics|avx2 --spelling bytes|avx512_bf16 --spelling intrinsics|avx512 --spelling scalar", variant, "|")
+      v = split("avx512 --spelling bytes|avx2 --spelling intrinsics|scalar|avx512 --spelling intrinsics|avx2 --spelling bytes|avx512_bf16 --spelling intrinsics|avx512 --spelling scalar|amx --spelling bytes|amx --spelling intrinsics", variant, "|")
     }
     { print spec ":" $1 " --target " variant[NR % v + 1] (n ? " --set dtype=" dtype[int(NR / v) % n + 1] : "") }'
 done | awk -v list="$compilers" 'BEGIN { n = split(list, cc, " ") } NR % 2 { print cc[int(NR / 2) % n + 1], $0 }' >"$tmp/jobs"

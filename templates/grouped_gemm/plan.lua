@@ -3,9 +3,9 @@
 local dtype = require "dtype"
 local types = require("schema").types
 local along = require "product.along"
+local amx = require "tiles.amx"
 local dot = require "product.dot"
 local gemm = require "tiles.gemm"
-local heights = require "tiles.heights"
 local in_place = require "product.in_place"
 local limits = require "shared.limits"
 local panel_rows = require "tiles.panel_rows"
@@ -32,7 +32,7 @@ plans.append(grouped.plan_keys, panel_plan.gradient_keys)
 table.move(in_place.keys, 1, #in_place.keys, #grouped.plan_keys + 1, grouped.plan_keys)
 
 function grouped.uses(isa, spec, props)
-    return dot.uses(isa, spec, props, panel_plan.odd_steps(spec), true)
+    return dot.uses(isa, spec, props, panel_plan.odd_steps(spec), true, true)
 end
 
 grouped.params = dot.params
@@ -42,17 +42,14 @@ local PASS <const> = "rows of an expert per pass: bounds the workspace"
 local choose = {}
 
 function choose.forward(plan, spec, info)
-    panel_plan.choose_block(plan, spec, info, dtype[spec.dtype].narrow and 128 or 64, spec.N, spec.K)
+    panel_plan.choose_block(plan, spec, info, plan.tiled and amx.k_block or dtype[spec.dtype].narrow and 128 or 64, spec.N, spec.K)
     along.choose(plan, spec)
     plan:choose("pass_rows", 1024, PASS)
 end
 
 function choose.dX(plan, spec, info)
-    local step = plan.group * plan.unroll
-    plan:choose("k_block", dtype[spec.dtype].narrow and 4096 or 256, "products per partial sum: keeps f32 sums of long K accurate",
-        limits.sum(spec, round_up(spec.N, step), ("sums are of %d products"):format(spec.N), step))
-    plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed",
-        limits.useful(spec.N, ("matrices have %d rows"):format(spec.N)))
+    strips.choose_sums(plan, spec, spec.N)
+    strips.choose_fetch(plan, spec.N, "matrices have %d rows")
     plan:choose("pass_rows", 1024, PASS)
     panel_plan.check(plan, info)
     local width = plan.vectors * plan.isa.lanes
@@ -83,12 +80,12 @@ function choose.dW(plan, spec, info)
 end
 
 function grouped.plan(plan, spec, _, info)
-    local isa = plan.isa
-    dot.choose(plan, spec, info, panel_plan.odd_steps(spec), true)
+    dot.choose(plan, spec, info, panel_plan.odd_steps(spec), true, true)
     plan.vectors = 2
-    plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
-        isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
-    if spec.op ~= "dW" then
+    panel_plan.choose_tile(plan)
+    if spec.op == "dX" then
+        strips.choose_steps(plan, "k steps of a loop body")
+    elseif spec.op == "forward" then
         plan:choose("unroll", 4, "k steps of a loop body")
     end
     choose[spec.op](plan, spec, info)
@@ -187,7 +184,7 @@ local tiles = {}
 
 function tiles.dX(spec, _, names, cfg)
     local out = dtype[spec.output_dtype]
-    return plans.append({rows.zero(cfg, "zero")}, gemm.heights(gemm.packed, cfg, names.packed_rows), in_place.tiles(names, cfg), plans.list(
+    return plans.append({rows.zero(cfg, "zero")}, strips.packed(names, cfg), in_place.tiles(names, cfg), plans.list(
         gemm.pack(cfg),
         names.dots and spec.N >= 2 * cfg.isa.lanes and rows.words(cfg, cfg.dtype, "words"),
         spec.N >= cfg.isa.lanes and rows.move(cfg, "widen", {from = cfg.dtype}),
@@ -212,7 +209,7 @@ end
 
 function tiles.forward(spec, plan, names, cfg)
     local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
-    return plans.append(panels.product_tiles(names, cfg, plan), entering(spec, plan, names, cfg), plans.list(
+    return plans.append(panels.product_tiles(names, cfg, plan), panels.switches(cfg), entering(spec, plan, names, cfg), plans.list(
         panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}),
         names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}),
         rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = width, pitch = plan.slab, t_units = "SLAB", along = lanes * width,
@@ -222,7 +219,7 @@ end
 
 function tiles.dW(spec, plan, names, cfg)
     local staged, out = names.staged, dtype[spec.output_dtype]
-    return plans.append(entering(spec, plan, names, cfg),
+    return plans.append(entering(spec, plan, names, cfg), panels.switches(cfg),
         panels.gradient_tiles(names, cfg, staged and staged_row(plan, spec) // out.size,
             staged and across(spec, plan) * plan.vectors * cfg.isa.lanes),
         names.dots and {panel_rows.split(cfg, "split"), panel_rows.join(cfg, "join_rows", true)}
@@ -238,25 +235,28 @@ function grouped.names(spec, plan, job)
     local edges, dots = spec.K % width ~= 0, plan.group > 1
     local adds = dw and spec.accumulate_grads
     local cfg = dx and strips.cfg(spec, plan, job, spec.N) or panels.cfg(spec, plan, job)
-    cfg.unaligned = spec.K * io.size % 64 ~= 0
     local names = {
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
         out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
         narrow_out = out.narrow ~= nil, out_size = out.size, lanes = lanes, staged = false, bursts = false,
         clears = reduces(spec) or dw and not adds, routed_rows = "w->args->M", edges = edges, parts_add = dw, reads_past = true,
         scaled = false, long = spec.N, enters = dw or dx and (reduces(spec) or not out.narrow),
-        copies_edges = spec.K % panels.depth(plan) ~= 0,
+        tile_sums = "w->tile",
         -- a flat index names a row of the output
         once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
-        product_rows = forward and heights.blocks(plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
-        narrow_rows = forward and heights.blocks(2 * plan.tile_rows, lanes, plan.slab, {spec.N}) or {},
         narrow_o = convert(out, "narrow"),
         widen_factor = factor and convert(factor, "widen"),
         constants = constants(spec, plan),
         scalars = {(dx or not dots) and {io, "widen"}, (forward or dx and edges or reduces(spec)) and {out, "narrow"} or false,
             factor and {factor, "widen"} or false},
     }
-    panels.words(names, cfg, plan)
+    if forward then
+        panels.products(names, cfg, plan, {spec.N})
+    else
+        panels.words(names, cfg, plan)
+        panels.tiled(names, plan)
+    end
+    names.copies_edges, cfg.unaligned = spec.K % panels.depth(plan) ~= 0, spec.K * io.size % 64 ~= 0
     strips.names(names, plan, cfg)
     names.splits = dots and dw
     names.sums = names.reduces and {apart = true, first = "from", row = "K", is_long = spec.K >= lanes, rounded = out.narrow and

@@ -57,6 +57,7 @@ function work.dW(names)
         {"dY", io, {"APART"}, "rows of dY, transposed", of = "columns"},
         {"held", "float", {"K_SLICES", "N", "WIDTH"}, "an expert's gradient over its parts", when = "rows > PASS_ROWS"},
         {"S", "float", {"PART_ROWS", "WIDTH"}, "sums", own = true},
+        names.tiled and {"tile", "float", {"TILE_ROWS", "WIDTH"}, "sums of tiles", own = true},
         staged and {"block", out, {"STAGED", "APART_STAGED"}, "rows of the gradient: at work,", own = true},
         staged and {"other", out, {"STAGED", "APART_STAGED"}, "and those before, on their way", own = true},
         staged and {"into", out .. " *", nil, "to here:"},

@@ -28,17 +28,11 @@ function by_rows.takes(spec)
     return spec.weights.layout ~= "plain"
 end
 
--- May they be multiplied so on matrix tiles, which have no products of columns? Columns are turned on the way, which pays for so many rows
--- of an expert; with fewer, products of columns read weights where they lie.
-function by_rows.may(spec)
-    local asked = spec.plan and spec.plan.product == "tiles"
-    local many = spec.T and spec.T * spec.top_k // spec.E >= MANY_ROWS
-    return by_rows.takes(spec) or (asked or many) and not codes.are(spec) and spec.shard.on ~= "intermediate"
-end
-
--- Are they, by this plan?
-function by_rows.has(spec, plan)
-    return by_rows.takes(spec) or by_rows.may(spec) and dot.has_tiles(spec, plan.isa)
+-- Are they multiplied so by this plan? Columns are turned on the way to matrix tiles for so many rows of an expert; for fewer, or if
+-- nobody knows how many, products of columns pack them, or read them where they lie. asks: the plan has keys of these
+function by_rows.has(spec, plan, asks)
+    local many = spec.T and spec.T * spec.top_k // spec.E >= MANY_ROWS and not asks
+    return by_rows.takes(spec) or many and not codes.are(spec) and spec.shard.on ~= "intermediate" and dot.has_tiles(spec, plan.isa)
 end
 
 -- Why products may not be of pairs, or nil.

@@ -13,6 +13,7 @@ local in_place = require "product.in_place"
 local keys = require "shared.keys"
 local limits = require "shared.limits"
 local norm = require "math.norm"
+local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
@@ -59,35 +60,40 @@ local function asks_for_columns(spec)
     return false
 end
 
+-- Are rows of weights contracted?
+local function goes_by_rows(spec, plan)
+    return by_rows.has(spec, plan, asks_for_columns(spec))
+end
+
+-- Have matrix tiles a use? Parts of the intermediate columns end amid what a tile takes of K.
+local function may_tile(spec)
+    return by_rows.takes(spec) or spec.shard.on ~= "intermediate"
+end
+
 function forward.uses(isa, spec, props)
-    return dot.uses(isa, spec, props, by_rows.no_pairs(spec), activations.are(spec), by_rows.may(spec) and not asks_for_columns(spec))
+    return dot.uses(isa, spec, props, by_rows.no_pairs(spec), activations.are(spec), may_tile(spec))
 end
 
 -- Rows of weights: how many are packed, and how many make a sum. step: rows that a tile takes at least
 local function choose_depth(plan, spec, step)
     local deep = math.max(spec.H, spec.I_TP)
-    local whole = round_up(deep, step)
     local bytes = formats.of(spec).size   -- if this is one, strips are wide
     plan:choose("slab", bytes > 1 and 2048 or 1024, "rows of weights packed at a time: what two strips take of the caches",
-        limits.useful(whole, ("matrices have %d rows"):format(deep)))
-    local narrow = dtype[spec.dtype].narrow
-    plan:choose("k_block", narrow and 4096 or 256, narrow and "products per partial sum: inputs are rounded more coarsely than sums"
-        or "products per partial sum: keeps f32 sums of long K accurate",
-        limits.sum(spec, whole, ("sums are of %d products"):format(deep), step))
+        limits.useful(round_up(deep, step), ("matrices have %d rows"):format(deep), plan.tiled and step))
+    strips.choose_sums(plan, spec, deep)
 end
 
 function forward.plan(plan, spec, shape, info)
-    if by_rows.has(spec, plan) then
+    if goes_by_rows(spec, plan) then
         return by_rows.plan(plan, spec, shape, info)
     end
     local isa = plan.isa
     plan:choose("shard", spec.shard.on == "auto" and "hidden" or spec.shard.on,
         spec.shard.on == "auto" and "columns of both projections: no sums across ranks" or "spec")
-    dot.choose(plan, spec, info)
+    dot.choose(plan, spec, info, nil, nil, may_tile(spec))
     plan.vectors = 2
-    plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
-        isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
-    plan:choose("unroll", 4, "k steps per row of the next panel that is packed on the way")
+    panel_plan.choose_tile(plan)
+    strips.choose_steps(plan, "k steps per row of the next panel that is packed on the way")
     local columns = spec.gated and isa.lanes or 2 * isa.lanes
     local slices = math.max(round_up(spec.I_TP, columns) // columns, round_up(spec.H, 2 * isa.lanes) // (2 * isa.lanes))
     plan:choose("strip", gemm.strip(isa, formats.of(spec)), "panels packed side by side: full cache lines of weights",
@@ -99,12 +105,11 @@ function forward.plan(plan, spec, shape, info)
     else
         plan.parts = 1
     end
-    plan:choose("prefetch", 6, "rows of weights on their way from memory while one is packed",
-        limits.useful(plan.slab, ("a slab has %d rows"):format(plan.slab)))
+    strips.choose_fetch(plan, plan.slab, "a slab has %d rows")
     plan:choose("segment_rows", 512, "rows of an expert per pass over its weights")
     plan:choose("batch_rows", 512, "rows between barriers, for each rank")
     in_place.choose(plan, spec, math.max(spec.H, spec.I_TP), slices)
-    if columns % step ~= 0 then   -- a step of K may end past I, but not past the columns of the last panel
+    if not plan.tiled and columns % step ~= 0 then   -- a step of K may end past I, but not past the columns of the last panel
         schema.complain(info, "plan.unroll", ("steps of %d do not divide the %d columns of a panel"):format(step, columns))
     end
     if plan.slab % step ~= 0 then
@@ -113,7 +118,7 @@ function forward.plan(plan, spec, shape, info)
     if plan.group > 1 and plan.strip > 2 and not formats.of(spec).decode then
         schema.complain(info, "plan.strip", "pairs of rows leave registers for 2 panels at a time")
     end
-    local longest = math.max(round_up(spec.H, step), round_up(spec.I_TP, columns))
+    local longest = math.max(round_up(spec.H, step), round_up(spec.I_TP, math.max(columns, step)))
     plan.stride = plans.odd_lines(longest)
 end
 
@@ -154,7 +159,7 @@ local function constants(spec, plan)
         {"B", spec.block_size, "slots of a block"}, {"GATES", spec.gated and 2 or 1, "gate and up, or up alone"},
         {"STATIC_BLOCKS", type(spec.loop) == "table" and spec.loop.static_blocks or 0, "run whatever conditions say"},
     }
-    if by_rows.has(spec, plan) then
+    if goes_by_rows(spec, plan) then
         return plans.append(list, by_rows.constants(spec, plan))
     end
     plans.append(list, {
@@ -175,7 +180,7 @@ local function tiles(spec, names, cfg)
         return epilogue.output(cfg, {scale = has.scale, bias = has.bias_down, bias_scaled = has.bias_scaled,
             affinity = has.affinity_in_finish, checkpoint = has.checkpoint_down and not names.by_part, add = add})
     end
-    return plans.append(gemm.heights(gemm.packed, cfg, names.packed_rows), in_place.tiles(names, cfg), plans.list(
+    return plans.append(strips.packed(names, cfg), in_place.tiles(names, cfg), plans.list(
         gemm.pack(cfg),
         epilogue.intermediate(cfg, spec, between),
         names.dots and epilogue.intermediate(cfg, spec, between, io),
@@ -223,6 +228,7 @@ local function column_names(names, spec, plan, job)
     names.saves_squares = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes
     names.edges, names.edge_down = spec.I_TP % up ~= 0 or spec.H % width ~= 0, spec.H % width ~= 0
     names.down_vectors = spec.H >= width
+    panels.tiled(names, plan)
     strips.names(names, plan, cfg)
     in_place.names(names, cfg, plan, spec, {spec.H, spec.I_TP})
     work.phases(names, spec, has)
@@ -255,7 +261,7 @@ function forward.names(spec, plan, job)
             (has.bias_up or has.bias_down or has.norm) and {dtype[spec.bias_dtype], "widen"} or false,
             has.checkpoint_up and {io, "narrow"} or false, {out, "narrow"}},
     }
-    if by_rows.has(spec, plan) then
+    if goes_by_rows(spec, plan) then
         by_rows.names(names, spec, plan, job, work.common(names))
     else
         column_names(names, spec, plan, job)

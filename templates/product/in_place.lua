@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- in_place.lua - products of columns for few rows of tokens, whose weights are read where they lie: plan, constants, names and tiles of
 -- in_place.c.in. Up to 4 rows sweep, those of up to direct_rows have direct tiles, the others packed weights.
+local amx = require "tiles.amx"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local gemm = require "tiles.gemm"
@@ -65,7 +66,9 @@ end
 function in_place.choose(plan, spec, deep, slices)
     local isa, weights = plan.isa, formats.of(spec)
     local across = ("matrices have %d panels of columns"):format(slices)
-    plan:choose("direct_rows", 2 * isa.tile.rows, "up to so many accumulators fit beside one vector of weights",
+    plan:choose("direct_rows", plan.tiled and amx.unit or 2 * isa.tile.rows, plan.tiled
+        and "rows of one matrix tile: memory gives weights no faster than vectors multiply so few by them"
+        or "up to so many accumulators fit beside one vector of weights",
         {most = isa.registers.v - math.max(2, quantise.registers(weights) + plan.group - 1),   -- of weights; weights and a row's value
          because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)})
     plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a strip's vectors pass",
@@ -97,7 +100,8 @@ function in_place.names(names, cfg, plan, spec, depths)
     local compensated, dots = not dtype[spec.dtype].narrow, plan.group > 1
     cfg.compensated, cfg.compensation, cfg.direct_sums = compensated, plan.direct_rows // 2, plan.direct_sums
     names.direct, names.sweep_rows = heights.direct(plan), heights.sweep(plan, compensated)
-    names.direct_tiles, names.packed_rows = names.direct.tiles, tile_heights.packed(plan.tile_rows, plan.direct_rows)
+    names.direct_tiles, names.packed_rows = names.direct.tiles, plan.tiled and tile_heights.steps(plan.tile_rows, amx.unit)
+        or tile_heights.packed(plan.tile_rows, plan.direct_rows)
     names.compensated = compensated and names.sweep_rows ~= false   -- there is a tile `add`
     names.times = dots and "group * " or ""                         -- rows of weights from steps of direct tiles
     names.unpaired = false                                          -- is there a last row of weights without partner?

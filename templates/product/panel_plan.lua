@@ -90,7 +90,7 @@ end
 function panel_plan.choose_slab(plan, rows, why)
     local isa = plan.isa
     plan:choose("slab", plan.tiled and 2 * plan.tile_rows or round_up(8 * isa.tile.rows, isa.lanes), why,
-        limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))
+        limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows), plan.tiled and plan.tile_rows))
 end
 
 local function choose_idle(plan)
@@ -103,18 +103,23 @@ local function longest(spec)
     return math.max(spec.H, (spec.gated and 2 or 1) * spec.I_TP)
 end
 
--- The plan of products. has: unit: (spec, plan) -> elements of a row of weights that are made at a time; step: passes are multiples of so
--- many tokens; turns: there may be columns of weights
-function panel_plan.forward(plan, spec, _, info, has)
+-- Rows of the tallest tile.
+function panel_plan.choose_tile(plan)
     local isa = plan.isa
-    plan.vectors = 2
-    plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
     if plan.tiled then
         plan:choose("tile_rows", amx.tallest, "2 x 2 matrix tiles of sums", {useful = amx.tallest, of = "so many fit", step = amx.unit})
     else
         plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
             isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
     end
+end
+
+-- The plan of products. has: unit: (spec, plan) -> elements of a row of weights that are made at a time; step: passes are multiples of so
+-- many tokens; turns: there may be columns of weights
+function panel_plan.forward(plan, spec, _, info, has)
+    plan.vectors = 2
+    plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
+    panel_plan.choose_tile(plan)
     plan:choose("unroll", 4, "k steps of a loop body")
     has = has or {}
     local unit = has.unit and has.unit(spec, plan)

@@ -144,6 +144,16 @@ function panels.words(names, cfg, plan)
     end
 end
 
+-- Adds what a rank's way through the queue asks of matrix tiles.
+function panels.tiled(names, plan)
+    names.tiled, names.tile_shapes = plan.tiled, plan.tiled and amx.shapes("tile_shapes")
+end
+
+-- The programs that turn matrix tiles on and off.
+function panels.switches(cfg)
+    return cfg.tiled and {amx.on(cfg), amx.off(cfg)} or {}
+end
+
 -- Adds the names of products. totals: of rows that products have
 function panels.products(names, cfg, plan, totals)
     local lanes = cfg.isa.lanes
@@ -153,7 +163,7 @@ function panels.products(names, cfg, plan, totals)
         names.copies_edges = names.copies_edges or total > 1 and total % panels.depth(plan) ~= 0
         cfg.unaligned = cfg.unaligned or total > 1 and total * cfg.dtype.size % 64 ~= 0
     end
-    names.tiled, names.tile_shapes = plan.tiled, plan.tiled and amx.shapes("tile_shapes")
+    panels.tiled(names, plan)
     names.product_rows = plan.tiled and heights.steps(plan.tile_rows, amx.unit) or heights.blocks(plan.tile_rows, lanes, plan.slab, totals)
     names.narrow_rows = plan.tiled and heights.steps(plan.tile_rows, amx.unit)
         or heights.blocks(2 * plan.tile_rows, lanes, plan.slab, totals)
@@ -253,12 +263,11 @@ end
 -- The tiles of products, and of gradients if the names have them.
 function panels.tiles(names, cfg, plan)
     local lanes, width, dots = plan.isa.lanes, plan.vectors * plan.isa.lanes, names.dots
-    local list = plans.append(panels.product_tiles(names, cfg, plan), plans.list(
+    local list = plans.append(panels.product_tiles(names, cfg, plan), panels.switches(cfg), plans.list(
         not names.coded and panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}),
         not names.coded and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}),
         not dots and names.widens and rows.move(cfg, "widen", {from = names.tensor or cfg.dtype}),
         rows.zero(cfg, "zero"),
-        cfg.tiled and amx.on(cfg), cfg.tiled and amx.off(cfg),
         names.transposes_whole and rows.squares(cfg, "transpose_weights", {dtype = names.coded and not dots and dtype.f32 or cfg.dtype,
             joined = dots, pitch = width, fetch = not names.coded, step = lanes * width}),
         dots and panel_rows.join(cfg, "join")))

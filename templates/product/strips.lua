@@ -1,7 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- strips.lua - what families with products of columns share, see phases.lua: constants, names and rows of the workspace that the
 -- fragments strips.c.in, packing.c.in and columns.c.in refer to.
+local amx = require "tiles.amx"
+local columns = require "tiles.amx_columns"
+local dtype = require "dtype"
 local formats = require "tiles.formats"
+local gemm = require "tiles.gemm"
+local limits = require "shared.limits"
 local micro = require "tiles.micro"
 local panels = require "product.panels"
 local plans = require "shared.plans"
@@ -20,16 +25,48 @@ end
 
 function strips.constants(plan, deep)
     local floats, width = panel(plan, deep), plan.vectors * plan.isa.lanes
-    return {
+    return plans.list(
         {"UNROLL", plan.unroll, "k steps of a tile's loop"},
+        plan.tiled and {"UNIT_ROWS", amx.unit, "rows of a matrix tile"},
         {"STRIP", plan.strip, "panels packed together"}, {"SLAB", plan.slab, "rows of weights packed at a time"},
         {"PANEL", floats, "floats of a packed panel"},
         {"K_BLOCK", plan.k_block // plan.group, (plan.group > 1 and "pairs of " or "") .. "products of a partial sum"},
         {"SCRATCH", (plan.strip - 1) * floats + width, "floats that tiles which pack nothing may store to"},
         {"STRIDE", plan.stride, "floats between rows of tokens: an odd number of cache lines"},
         {"PREFETCH", plan.prefetch, "rows of weights fetched ahead"},
-        {"T_UNROLL", 1, "rows that segments are filled up to"},
-    }
+        {"T_UNROLL", 1, "rows that segments are filled up to"})
+end
+
+-- The tiles that multiply packed panels.
+function strips.packed(names, cfg)
+    return cfg.tiled and plans.append(columns.heights(cfg, names.packed_rows), panels.switches(cfg))
+        or gemm.heights(gemm.packed, cfg, names.packed_rows)
+end
+
+-- Steps of a loop over K.
+function strips.choose_steps(plan, why)
+    if plan.tiled then
+        plan:choose("unroll", columns.unroll, "words of K that a matrix tile has",
+            {useful = columns.unroll, of = "a tile has no more", step = columns.unroll})
+    else
+        plan:choose("unroll", 4, why)
+    end
+end
+
+-- Products of a sum. deep: rows of the tallest matrix
+function strips.choose_sums(plan, spec, deep)
+    local step, narrow = plan.group * plan.unroll, dtype[spec.dtype].narrow
+    plan:choose("k_block", plan.tiled and amx.k_block * plan.group or narrow and 4096 or 256,
+        plan.tiled and "products per partial sum: a block of packed weights stays in L1"
+            or narrow and "products per partial sum: inputs are rounded more coarsely than sums"
+            or "products per partial sum: keeps f32 sums of long K accurate",
+        limits.sum(spec, plans.round_up(deep, step), ("sums are of %d products"):format(deep), step))
+end
+
+-- rows: that are packed at a time, of what
+function strips.choose_fetch(plan, rows, of)
+    plan:choose("prefetch", plan.tiled and columns.fetch or 6, "rows of weights on their way from memory while one is packed",
+        limits.useful(rows, of:format(rows)))
 end
 
 -- cfg of the tiles.

@@ -10,6 +10,7 @@
 local ir = require "ir"
 local matrix = require "tiles.matrix"
 local quantise = require "tiles.quantise"
+local row_tiles = require "tiles.rows"
 
 local tiles = {}
 
@@ -70,7 +71,7 @@ tiles.k_block = 256  -- words of K that a block has: its columns of B stay in L1
 local UNIT <const> = tiles.unit
 
 -- A group of rows * columns tiles of sums: acc[r][c] from `make`.
-local function sums(rows, columns, make)
+function tiles.sums(rows, columns, make)
     local acc = {}
     for r = 0, rows - 1 do
         acc[r] = {}
@@ -80,6 +81,8 @@ local function sums(rows, columns, make)
     end
     return acc
 end
+
+local sums = tiles.sums
 
 -- acc += A * B for 32 elements of K: a(r) and b(c) give the places of tiles, rows of both are `pitch` bytes apart (A: a_pitch).
 -- Tiles of B pass, those of A are read again by the next columns; or it is the other way round: `holds` B.
@@ -168,8 +171,11 @@ function tiles.gradient(cfg, rows, has)
     local C = p:pointer("C", has.dtype.c)
     local A, B = p:pointer("A", "const uint16_t", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
     local panels = p:integer("panels")
-    local jump, n, again, skip = p:integer("jump"), p:integer("n"), p:integer("again"), p:integer("skip")
-    local ld, up, S = p:integer("ld"), p:integer("up"), p:pointer("sums", "float", "WIDTH LANES")
+    local jump, n, again, skip = has.jump or p:integer("jump"), p:integer("n"), p:integer("again"), p:integer("skip")
+    local ld = has.ld or p:integer("ld")
+    local up, S = has.ld and width - rows * ld or p:integer("up"), p:pointer("sums", "float", "WIDTH LANES")
+    local to, from = has.gives and p:pointer("to", has.dtype.c), has.gives and p:pointer("from", "const " .. has.dtype.c)
+    local count = has.gives and p:integer("count")
     local tall = (rows + UNIT - 1) // UNIT
     local pitch, a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
     p:loop(n, function()
@@ -195,6 +201,11 @@ function tiles.gradient(cfg, rows, has)
         p:advance(C, up)
         p:advance(A, again)
         p:advance(B, skip)
+        if has.gives then
+            p:loop(p:count_from("lines", count), function()
+                row_tiles.give(p, has.dtype, to, from, 16 // lanes)
+            end, "cache lines", true)
+        end
     end, "panels of columns")
     return p
 end

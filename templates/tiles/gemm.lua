@@ -20,6 +20,36 @@ function gemm.strip(isa, weights)
     return math.max(2, 64 // (isa.lanes * weights.size))
 end
 
+-- A row of the next panels, at t.dst, of t.src: see gemm.packed. t.fetch(i, at): the line so many elements on in the run of vectors i
+function gemm.pack_row(p, cfg, t)
+    local how, lanes, src = cfg.product, cfg.isa.lanes, t.src
+    local lines = (cfg.strip * lanes * cfg.weights.size - 1) // 64 + (cfg.unaligned and 1 or 0)
+    for i = 0, 1 do
+        local first = {}   -- [panel]: of two rows of weights
+        for g = 1, how.group do
+            for line = 0, lines do
+                t.fetch(i, line * 64 // cfg.weights.size)
+            end
+            for q = 0, cfg.strip - 1 do
+                local name, to = ("w_%d_%d"):format(q, i), p:at(t.dst, q * cfg.panel + i * lanes)
+                local x = how.load(p, cfg.weights, how.group > 1 and name .. "_" .. g or name,
+                    p:at(src[i], 0, cfg.strip == 2 and q == 1 and t.step or nil))
+                first[q] = first[q] or x
+                if how.lower then   -- waits in memory: decoding the next one takes the registers
+                    p:op("store", to, g == 1 and how.lower(p, name, x) or p:op("bit_or", name, x, p:op("load", name .. "_below", to)))
+                elseif g == how.group then
+                    p:op("store", to, how.join(p, name, first[q], x))
+                end
+                if cfg.strip ~= 2 then
+                    p:advance(src[i], t.step)
+                end
+            end
+            p:advance(src[i], t.ld)
+        end
+    end
+    p:advance(t.dst, cfg.vectors * lanes)
+end
+
 -- cfg: isa, prefix, weights (their row of dtype.lua or formats.lua), stride (of A, elements), vectors (2), unroll, panel (floats of one),
 -- strip, product, unaligned (rows of weights start anywhere in a cache line)
 -- src_0, src_1 point to the first and the second vector of the first panel; those of the next are `step` on, rows `ld` apart
@@ -46,32 +76,8 @@ function gemm.packed(cfg, rows)
             return p:at(B, k * width + v * lanes)
         end)
     end
-    local function pack_row()
-        local lines = (cfg.strip * lanes * cfg.weights.size - 1) // 64 + (cfg.unaligned and 1 or 0)
-        for i = 0, 1 do
-            local first = {}   -- [panel]: of two rows of weights
-            for g = 1, how.group do
-                for line = 0, lines do
-                    p:op("prefetch_1", p:at(src[i], line * 64 // cfg.weights.size, ahead[i]))
-                end
-                for q = 0, cfg.strip - 1 do
-                    local name, to = ("w_%d_%d"):format(q, i), p:at(dst, q * cfg.panel + i * lanes)
-                    local x = how.load(p, cfg.weights, how.group > 1 and name .. "_" .. g or name,
-                        p:at(src[i], 0, cfg.strip == 2 and q == 1 and step or nil))
-                    first[q] = first[q] or x
-                    if how.lower then   -- waits in memory: decoding the next one takes the registers
-                        p:op("store", to, g == 1 and how.lower(p, name, x) or p:op("bit_or", name, x, p:op("load", name .. "_below", to)))
-                    elseif g == how.group then
-                        p:op("store", to, how.join(p, name, first[q], x))
-                    end
-                    if cfg.strip ~= 2 then
-                        p:advance(src[i], step)
-                    end
-                end
-                p:advance(src[i], ld)
-            end
-        end
-        p:advance(dst, width)
+    local function fetch(i, at)
+        p:op("prefetch_1", p:at(src[i], at, ahead[i]))
     end
     local function fold(acc)
         for r = 0, rows - 1 do
@@ -94,7 +100,9 @@ function gemm.packed(cfg, rows)
             p:advance(A, cfg.unroll)
             p:advance(B, cfg.unroll * width)
         end, "over K")
-        p:block("a row of the next panels", pack_row)
+        p:block("a row of the next panels", function()
+            gemm.pack_row(p, cfg, {src = src, step = step, ld = ld, dst = dst, fetch = fetch})
+        end)
     end)
     fold(acc)
     return p
