@@ -10,6 +10,7 @@ local epilogue = require "tiles.epilogue"
 local formats = require "tiles.formats"
 local gemm = require "tiles.gemm"
 local in_place = require "product.in_place"
+local integers = require "codes.integers"
 local keys = require "shared.keys"
 local limits = require "shared.limits"
 local norm = require "math.norm"
@@ -60,6 +61,9 @@ local function asks_for_columns(spec)
 end
 
 function forward.uses(isa, spec, props)
+    if integers.are(spec) then
+        return integers.uses(isa, spec)
+    end
     return dot.uses(isa, spec, props, by_rows.no_pairs(spec), activations.are(spec), by_rows.may(spec) and not asks_for_columns(spec))
 end
 

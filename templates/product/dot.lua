@@ -93,7 +93,7 @@ end
 
 -- The op of the products, when it is not FMA.
 function dot.params(spec, plan)
-    return plan.group > 1 and {"product.op " .. dtype[spec.dtype][plan.tiled and "tiles" or "dot"]} or {}
+    return plan.integers and {"product.op " .. plan.integers} or plan.group > 1 and {"product.op " .. dtype[spec.dtype][plan.tiled and "tiles" or "dot"]} or {}
 end
 
 return dot

@@ -126,7 +126,9 @@ function panel_plan.forward(plan, spec, _, info, has)
     if has.turns then
         choose_idle(plan)
     end
-    along.choose(plan, spec)
+    if not plan.integers then
+        along.choose(plan, spec)
+    end
     plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace", {step = has.step})
 end
 
