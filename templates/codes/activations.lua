@@ -32,7 +32,7 @@ activations.rules = {
     {"quantize_activations", function(s) return not is(s) or (stored.format(s) or {}).blocked end,
         "{quantize_activations} needs weights of an MX format, here {weights.dtype}"},
     {"scale_rule", function(s) return is(s) or s.scale_rule == "ocp" end,
-        "{scale_rule} is about activations in mxfp8, here {quantize_activations}"},
+        "{scale_rule} is about quantised activations, here {quantize_activations}"},
     table.unpack(integers.rules)
 }
 

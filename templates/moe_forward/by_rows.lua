@@ -74,7 +74,8 @@ function by_rows.constants(spec, plan)
     local h, i = plans.round_up(spec.H, activations.rows(spec, depth)), plans.round_up(spec.I_TP, activations.rows(spec, depth))
     return plans.append({
         {"HK", h, "rows of a panel over H, full panels of k"}, {"IK", i, "rows of a panel over I"},
-    }, plan.integers and integers.constants(plan, h, i) or {}, panels.constants(plan, by_rows.stage(spec, plan)), activations.constants(spec))
+    }, plan.integers and integers.constants(plan, h, i) or {}, panels.constants(plan, by_rows.stage(spec, plan)),
+        activations.constants(spec))
 end
 
 local function phases_of(names, spec, has)
@@ -155,7 +156,7 @@ function by_rows.names(names, spec, plan, job, common)
     names.enters, names.saves_runs = true, has.checkpoint_up and spec.block_size >= plan.isa.lanes
     local of_weights = plan.integers and integers.cfg(cfg, plan) or cfg
     panels.products(names, of_weights, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
-    names.entered_at = "X"
+    names.entered_at, names.integers = "X", false
     if plan.integers then
         integers.names(names, spec, plan, cfg.dtype)
     end

@@ -93,7 +93,10 @@ end
 
 -- The op of the products, when it is not FMA.
 function dot.params(spec, plan)
-    return plan.integers and {"product.op " .. plan.integers} or plan.group > 1 and {"product.op " .. dtype[spec.dtype][plan.tiled and "tiles" or "dot"]} or {}
+    if plan.integers then
+        return {"product.op " .. plan.integers}
+    end
+    return plan.group > 1 and {"product.op " .. dtype[spec.dtype][plan.tiled and "tiles" or "dot"]} or {}
 end
 
 return dot

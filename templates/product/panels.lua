@@ -138,11 +138,15 @@ function panels.words(names, cfg, plan)
     names.as_panel = function(at) return words and ("(%s *)(void *)(%s)"):format(names.panel_c, at) or at end
     names.to_panel = dots and plans.convert(cfg.dtype, "narrow") or function(x) return x end   -- from f32
     names.keep_io = integers and cfg.product.element_of or dots and function(x) return x end or names.widen_io   -- from memory
+    -- C: bits of word k of a row's end of which `have` elements are the row's
+    local group, bits = cfg.product.group, cfg.product.bits
+    names.edge_mask = integers and ("have >= %d * (k + 1) ? 0xffffffffu : have > %d * k ? (1u << %d * (have - %d * k)) - 1 : 0"):format(
+        group, group, bits, group) or dots and "2 * k + 1 < have ? 0xffffffffu : 2 * k < have ? 0xffffu : 0" or "k < have ? 0xffffffffu : 0"
     names.tensor_c, names.keep_tensor, names.given, names.gathers = names.io, names.keep_io, {}, {""}   -- of tokens
     names.widens = true
     if words then
         local list = names.constants
-        list[#list + 1] = {"DEPTH", panels.depth(plan), "elements of a row of a panel of weights: " .. (dots and "pairs" or "words of integers")}
+        list[#list + 1] = {"DEPTH", panels.depth(plan), "elements of a row of a panel of weights: " .. (dots and "pairs" or "words")}
     end
 end
 

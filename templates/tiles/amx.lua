@@ -80,9 +80,9 @@ local function sums(rows, columns, make)
     return acc
 end
 
--- acc += A * B for 16 words of K, by op (none: pairs of bf16): a(r) and b(c) give the places of tiles, rows of both are `pitch` bytes apart (A: a_pitch).
--- Tiles of A pass, those of B are read again by the next rows.
-local function step(p, op, acc, a, b, a_pitch, pitch, tag)
+-- acc += A * B for 32 elements of K: a(r) and b(c) give the places of tiles, rows of both are `pitch` bytes apart (A: a_pitch).
+-- Tiles of A pass, those of B are read again by the next rows. op: of words that are no pairs of bf16
+local function step(p, acc, a, b, a_pitch, pitch, tag, op)
     local x, y = {}, {}
     for r = 0, #acc do
         x[r] = p:op("tile_stream", ("a_%d%s"):format(r, tag), a(r), a_pitch)
@@ -113,8 +113,8 @@ function tiles.blocks(cfg, rows, vectors)
         local acc = sums(rows // UNIT, vectors, function(r, c, name) return p:op("tile_stream", name, place(r, c), pitch) end)
         p:loop(p:count_from("down", panels), function()
             for k = 0, width - 1, UNIT do
-                step(p, cfg.product.tile, acc, function(r) return p:at(A, r * UNIT * width + k) end, function(c) return p:at(B, k * width + c * lanes) end,
-                    pitch, pitch, "_" .. k)
+                step(p, acc, function(r) return p:at(A, r * UNIT * width + k) end, function(c) return p:at(B, k * width + c * lanes) end,
+                    pitch, pitch, "_" .. k, cfg.product.tile)
             end
             p:advance(A, cfg.slab * width)
             p:advance(B, width * width)
@@ -148,7 +148,7 @@ function tiles.gradient(cfg, rows, has)
     p:loop(n, function()
         local acc = sums(tall, cfg.vectors, function(_, _, name) return p:op("tile_zero", name) end)
         p:loop(p:count_from("down", panels), function()
-            step(p, nil, acc, function(r) return p:at(A, r * UNIT * width) end, function(c) return p:at(B, c * lanes) end, a_pitch, pitch, "")
+            step(p, acc, function(r) return p:at(A, r * UNIT * width) end, function(c) return p:at(B, c * lanes) end, a_pitch, pitch, "")
             p:advance(A, width)
             p:advance(A, jump)
             p:advance(B, UNIT * width)

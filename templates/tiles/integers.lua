@@ -38,7 +38,8 @@ function integers.encode(cfg, how)
     p:loop(n, function()
         local word
         for g = 0, how.group - 1 do
-            local q = p:op("to_int", "q_" .. g, p:op("mul", "y_" .. g .. "_scaled", p:op("load", "y_" .. g, p:at(again, g * width)), inverse))
+            local x = p:op("mul", "y_" .. g .. "_scaled", p:op("load", "y_" .. g, p:at(again, g * width)), inverse)
+            local q = p:op("to_int", "q_" .. g, x)
             if sum then
                 p:op("move", sum, p:op("int_add", "sum_" .. g, sum, q))
             end

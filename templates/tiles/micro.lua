@@ -29,9 +29,9 @@ function micro.pairs(dt)
     }
 end
 
--- Words of integers, whose products are added up as such: elements to a word, `load` makes them of a vector of signed bytes in memory, which
--- are element, a C type, of a word then, element_of(x), C, makes one. offset: is added to those of weights, so sums hold it times those of
--- tokens, too. tile: of matrix tiles.
+-- Words of integers, whose products are added up as such. load: of weights, from signed bytes in memory; element: C type of one in a
+-- word, which element_of(x) makes of a byte: C; bits: of it. offset: 2^offset is added to weights, so sums hold as many times those of
+-- tokens too. sum: op that adds sums; tile: that of matrix tiles; step: multiplies and adds, where no op does both.
 micro.integers = {
     tiles = {group = 4, bits = 8, element = "uint8_t", tile = "tile_dot_i8",
         load = function(p, name, at) return p:op("load_bits", name, at) end,
