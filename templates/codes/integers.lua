@@ -67,13 +67,14 @@ function integers.choose(plan, spec, info)
     plan.group, plan.tiled = micro.integers[plan.integers].group, plan.integers == "tiles"
 end
 
--- The op of the products.
-function integers.op(plan)
+-- The op of the products, when it is one.
+function integers.params(plan)
     for _, kind in ipairs(kinds) do
-        if kind[1] == plan.integers then
-            return kind.op
+        if kind[1] == plan.integers and plan.group > 2 then
+            return {"product.op " .. kind.op}
         end
     end
+    return {}
 end
 
 -- cfg of products of weights; that of everything else is cfg.

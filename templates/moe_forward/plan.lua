@@ -121,7 +121,9 @@ function forward.plan(plan, spec, shape, info)
     plan.stride = plans.odd_lines(longest)
 end
 
-forward.params = dot.params
+function forward.params(spec, plan)
+    return plan.integers and integers.params(plan) or dot.params(spec, plan)
+end
 
 function forward.args(s)
     local save = s.checkpoint == "save"

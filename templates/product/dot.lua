@@ -93,9 +93,6 @@ end
 
 -- The op of the products, when it is not FMA.
 function dot.params(spec, plan)
-    if plan.integers then
-        return {"product.op " .. plan.integers}
-    end
     return plan.group > 1 and {"product.op " .. dtype[spec.dtype][plan.tiled and "tiles" or "dot"]} or {}
 end
 
