@@ -77,7 +77,7 @@ end
 function panel_plan.choose_block(plan, spec, info, k_block, rows, deep)
     local isa, depth = plan.isa, panels.depth(plan)
     local useful = {round_up(deep, depth), ("sums are of %d products"):format(deep), depth}
-    plan:choose("k_block", k_block * plan.group, plan.integers and "products per pass over the sums: blocks of weights and tokens stay in L1"
+    plan:choose("k_block", k_block * plan.group, plan.integers and "products per pass over sums: blocks of weights and tokens stay in L1"
         or "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
         plan.integers and limits.useful(table.unpack(useful)) or limits.sum(spec, table.unpack(useful)))
     panel_plan.choose_slab(plan, rows, "rows of weights that pass over the tokens together")
