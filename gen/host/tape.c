@@ -122,13 +122,17 @@ static int tape_new(lua_State *L)
     return 1;
 }
 
-/* tape.parameter(p, size) -> value: an address or count that the caller gives */
+/* tape.parameter(p, size, stays) -> value: an address or count that the caller gives; stays: only
+ * counts start as it */
 static int tape_parameter(lua_State *L)
 {
+    bool stays = lua_toboolean(L, 3);
     struct tape *t = tape_of(L);
     int v = add_value(L, t, GENERAL, (int)luaL_checkinteger(L, 2), t->items);
     if (t->params == MAX_PARAMS)
         luaL_error(L, "more than %d parameters", MAX_PARAMS);
+    t->value[v].stays = stays;
+    t->value[v].param = (int16_t)t->params;
     t->param[t->params++] = v;
     return push_reference(L, VALUE, v);
 }

@@ -16,7 +16,9 @@ struct value {
     int next;      /* in the list of those that end at the same item */
     int16_t reg;   /* -1: none */
     uint8_t file;
-    uint8_t size; /* of what an address points to */
+    uint8_t size;  /* of what an address points to */
+    bool stays;    /* a parameter that needs no register if it lies on the stack, */
+    int16_t param; /* as so many before it */
 };
 
 struct place {

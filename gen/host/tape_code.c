@@ -16,6 +16,12 @@ static unsigned reg(const struct tape *t, int v)
     return (unsigned)t->value[v].reg;
 }
 
+/* Where a parameter lies on the stack, in words from its top. */
+static int64_t place_of(const struct tape *t, int v)
+{
+    return t->saves + 1 + t->value[v].param - t->arch->arguments;
+}
+
 static void add_control(struct bytes *to, const struct tape *t, enum control what, unsigned a,
                         unsigned b, int64_t n)
 {
@@ -63,7 +69,9 @@ static void encode_item(struct bytes *to, const struct tape *t, const struct ite
         break;
     case COUNT:
     case SET:
-        if (x->arg[1] < 0)
+        if (x->arg[1] >= 0 && t->value[x->arg[1]].reg < 0)
+            add_control(to, t, ARGUMENT, reg(t, x->arg[0]), 0, place_of(t, x->arg[1]));
+        else if (x->arg[1] < 0)
             add_control(to, t, NUMBER, reg(t, x->arg[0]), 0, x->imm);
         else
             add_control(to, t, MOVE, reg(t, x->arg[0]), reg(t, x->arg[1]), 0);
@@ -178,7 +186,7 @@ static void emit_head(struct program *p)
         emit_control(p, SAVE, (unsigned)t->saved[i], 0);
     for (int i = t->arch->arguments; i < t->params; i++)
         if (t->value[t->param[i]].reg >= 0)
-            emit_control(p, ARGUMENT, reg(t, t->param[i]), t->saves + 1 + i - t->arch->arguments);
+            emit_control(p, ARGUMENT, reg(t, t->param[i]), place_of(t, t->param[i]));
     for (int i = 0; i < t->hoists; i++)
         emit_constant(p, &t->hoisted[i]);
 }

@@ -86,10 +86,11 @@ static const char *place_params(struct scan *s)
     }
     for (int i = a->arguments; i < t->params; i++) {
         struct value *v = &t->value[t->param[i]];
-        if (v->last > 0 && !take(&s->file[GENERAL], v))
+        if (v->last == 0 || v->stays)
+            continue;
+        if (!take(&s->file[GENERAL], v))
             return "more addresses than general registers";
-        if (v->last > 0)
-            ends(s, t->param[i]);
+        ends(s, t->param[i]);
     }
     return NULL;
 }

@@ -113,7 +113,7 @@ end
 
 -- Bytes of what a pointer to this type points to.
 function ir.size_of(ctype)
-    return assert(size_of[(ctype:gsub("^const ", ""))], ctype)
+    return (assert(size_of[(ctype:gsub("^const ", ""))], ctype))
 end
 
 -- A parameter. ctype is the pointed-to type, with its const: "const float". units: for the reader, see vector/coordinate.lua
@@ -127,6 +127,13 @@ end
 function Program:integer(name)
     local v = self:value(name, "r", "int64_t")
     self.params[#self.params + 1] = v
+    return v
+end
+
+-- A parameter that only counts start as: on the stack it needs no register.
+function Program:amount(name)
+    local v = self:integer(name)
+    v.stays = true
     return v
 end
 

@@ -90,7 +90,7 @@ end
 
 function panel_plan.choose_slab(plan, rows, why)
     local isa = plan.isa
-    plan:choose("slab", plan.tiled and 4 * plan.tile_rows or round_up(8 * isa.tile.rows, isa.lanes), why,
+    plan:choose("slab", plan.tiled and 2 * plan.tile_rows or round_up(8 * isa.tile.rows, isa.lanes), why,
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))
 end
 

@@ -161,7 +161,7 @@ function panels.products(names, cfg, plan, totals)
     end
     names.tiled, names.tile_shapes = plan.tiled, plan.tiled and amx.shapes("tile_shapes")
     names.product_rows = plan.tiled and heights.steps(plan.tile_rows, amx.unit) or heights.blocks(plan.tile_rows, lanes, plan.slab, totals)
-    names.narrow_rows = plan.tiled and heights.steps(2 * plan.tile_rows, amx.unit)
+    names.narrow_rows = plan.tiled and heights.steps(plan.tile_rows, amx.unit)
         or heights.blocks(2 * plan.tile_rows, lanes, plan.slab, totals)
     few(names, cfg, plan)
 end
@@ -224,7 +224,11 @@ function panels.product_tiles(names, cfg, plan)
         local tallest = not cfg.tiled and matrix.product(cfg, most, set[2])
         for i = #set[1], 1, -1 do
             local m = set[1][i]
-            list[#list + 1] = cfg.tiled and amx.blocks(cfg, m, set[2]) or m == most and tallest or matrix.shorter(tallest, m)
+            if cfg.tiled then
+                plans.append(list, {amx.blocks(cfg, m, set[2], true), amx.blocks(cfg, m, set[2])})
+            else
+                list[#list + 1] = m == most and tallest or matrix.shorter(tallest, m)
+            end
         end
     end
     for _, m in ipairs(names.token_rows) do

@@ -30,7 +30,8 @@ function space.rows(names, list, has)
         add("ready_rows", "int64_t", nil, "so many of which are in `coming`")
         add("wanted", "int64_t", nil, "of so many;")
         if names.tiled then
-            add("calls", "int64_t", nil, "panels that tiles pass until then")
+            add("ready_n", "int64_t", nil, "with so many panels of K")
+            add("calls", "int64_t", nil, "panels of columns that tiles pass until then")
             add("visits", "int64_t", nil, "of which they have passed so many")
         else
             add("pace", "int64_t", nil, "rows that a tile copies after each panel")

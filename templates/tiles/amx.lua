@@ -9,6 +9,7 @@
 -- part of the product. Between them every tile has its full size: pad A and S to whole tiles.
 local ir = require "ir"
 local matrix = require "tiles.matrix"
+local quantise = require "tiles.quantise"
 
 local tiles = {}
 
@@ -81,54 +82,81 @@ local function sums(rows, columns, make)
 end
 
 -- acc += A * B for 32 elements of K: a(r) and b(c) give the places of tiles, rows of both are `pitch` bytes apart (A: a_pitch).
--- Tiles of A pass, those of B are read again by the next rows. op: of words that are no pairs of bf16
-local function step(p, acc, a, b, a_pitch, pitch, tag, op)
+-- Tiles of B pass, those of A are read again by the next columns; or it is the other way round: `holds` B.
+-- op: of words that are no pairs of bf16
+local function step(p, acc, a, b, a_pitch, pitch, tag, holds, op)
     local x, y = {}, {}
-    for r = 0, #acc do
-        x[r] = p:op("tile_stream", ("a_%d%s"):format(r, tag), a(r), a_pitch)
-        for c = 0, #acc[r] do
-            y[c] = y[c] or p:op("tile_load", ("b_%d%s"):format(c, tag), b(c), pitch)
+    local load_a, load_b = holds and "tile_stream" or "tile_load", holds and "tile_load" or "tile_stream"
+    for c = 0, #acc[0] do
+        y[c] = p:op(load_b, ("b_%d%s"):format(c, tag), b(c), pitch)
+        for r = 0, #acc do
+            x[r] = x[r] or p:op(load_a, ("a_%d%s"):format(r, tag), a(r), a_pitch)
             p:op(op or "tile_dot", acc[r][c], x[r], y[c])
         end
     end
 end
 
--- See matrix.product; rows: a multiple of 16.
-function tiles.blocks(cfg, rows, vectors)
+-- A line of `count` rows of the next weights, `ld` apart, becomes a line of as many rows of A; others `ahead` of them are fetched. Both
+-- pointers go back to the first row, then on by what leads to the next line.
+local function copy_line(p, cfg, t, line, from_step, to_step)
+    p:loop(p:count_from("more_" .. line, t.count), function()
+        p:op("prefetch_1", p:at(t.from, 0, t.ahead))
+        p:op("store", p:at(t.to, 0), quantise.panel(p, cfg, "w_" .. line, p:at(t.from, 0)))
+        p:advance(t.from, t.ld)
+        p:advance(t.to, cfg.vectors * cfg.isa.lanes)
+    end, "rows of the next weights", true)
+    p:advance(t.from, p:count_from("from_first_" .. line, t.from_first))
+    p:advance(t.to, p:count_from("to_first_" .. line, t.to_first))
+    p:advance(t.from, from_step)
+    p:advance(t.to, to_step)
+end
+
+-- S[rows][WIDTH] += A * B for `groups` panels of B, one after the other; rows: a multiple of 16; set: instead of adding.
+-- For each of them the tile copies `panels` panels of `count` rows of the next weights; this goes along K beside the products, so that
+-- memory's lines come a few at a time and in order.
+function tiles.blocks(cfg, rows, vectors, set)
     local lanes = cfg.isa.lanes
-    local width = cfg.vectors * lanes
-    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
-        {("S[%d rows] += A * B, groups times, on tiles; copies `count` rows of the next weights after each panel."):format(rows)})
-    local S = p:pointer("S", "float", "WIDTH LANES")
-    local A, B = p:pointer("A", "const float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
-    local panels = p:integer("panels")
-    local to, from = p:pointer("to", "float", "SLAB*WIDTH WIDTH LANES"), p:pointer("from", "const " .. cfg.dtype.c)
-    local count, ld, ahead = p:integer("count"), p:integer("ld"), p:integer("ahead")
-    local groups, over, back = p:integer("groups"), p:integer("over"), p:integer("back")
+    local width, words = cfg.vectors * lanes, lanes * cfg.product.group
+    local kind = vectors == cfg.vectors and "product" or "narrow"
+    local p = ir.program(cfg.isa, ("%s%s_%d%s"):format(cfg.prefix, kind, rows, set and "_set" or ""),
+        {("S[%d rows] %s A * B for groups of columns, on tiles; copies `count` rows of the next weights beside each."):format(
+            rows, set and "=" or "+=")})
+    local S = p:pointer("S", "float", "SLAB*WIDTH WIDTH LANES")
+    local A, B = p:pointer("A", "const float", "SLAB*WIDTH WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
+    local panels, groups = p:integer("panels"), p:integer("groups")
+    local a_first, b_next = p:amount("a_first"), p:amount("b_next")
+    local t = {to = p:pointer("to", "float", "SLAB*WIDTH WIDTH LANES"), from = p:pointer("from", "const " .. cfg.dtype.c)}
+    t.count, t.ld, t.ahead = p:amount("count"), p:integer("ld"), p:integer("ahead")
+    t.from_first, t.to_first = p:amount("from_first"), p:amount("to_first")
+    local from_next, to_next = p:amount("from_next"), p:amount("to_next")
     local pitch = p:count_from("pitch", 4 * width)
+    local function place(r, c)
+        return p:at(S, r * UNIT * width + c * lanes)
+    end
     p:loop(groups, function()
-        local function place(r, c)
-            return p:at(S, r * UNIT * width + c * lanes)
-        end
-        local acc = sums(rows // UNIT, vectors, function(r, c, name) return p:op("tile_stream", name, place(r, c), pitch) end)
+        local acc = sums(rows // UNIT, vectors, function(r, c, name)
+            return set and p:op("tile_zero", name) or p:op("tile_stream", name, place(r, c), pitch)
+        end)
         p:loop(p:count_from("down", panels), function()
             for k = 0, width - 1, UNIT do
                 step(p, acc, function(r) return p:at(A, r * UNIT * width + k) end, function(c) return p:at(B, k * width + c * lanes) end,
-                    pitch, pitch, "_" .. k, cfg.product.tile)
+                    pitch, pitch, "_" .. k, false, cfg.product.tile)
+                copy_line(p, cfg, t, k // lanes, words, k + UNIT < width and lanes or cfg.slab * width - (width - lanes))
             end
             p:advance(A, cfg.slab * width)
             p:advance(B, width * width)
-            matrix.copy_rows(p, cfg, p:count_from("more", count), to, from, ld, ahead)
-        end, "panels")
+        end, "panels of K")
         for r = 0, #acc do
             for c = 0, vectors - 1 do
                 p:op("tile_store", place(r, c), pitch, acc[r][c])
             end
         end
-        p:advance(S, rows * width)
-        p:advance(A, over)
-        p:advance(B, back)
-    end, "groups of rows")
+        p:advance(S, cfg.slab * width)
+        p:advance(A, p:count_from("again", a_first))
+        p:advance(B, p:count_from("next", b_next))
+        p:advance(t.from, p:count_from("next_from", from_next))
+        p:advance(t.to, p:count_from("next_to", to_next))
+    end, "panels of columns")
     return p
 end
 
@@ -148,7 +176,8 @@ function tiles.gradient(cfg, rows, has)
     p:loop(n, function()
         local acc = sums(tall, cfg.vectors, function(_, _, name) return p:op("tile_zero", name) end)
         p:loop(p:count_from("down", panels), function()
-            step(p, acc, function(r) return p:at(A, r * UNIT * width) end, function(c) return p:at(B, c * lanes) end, a_pitch, pitch, "")
+            step(p, acc, function(r) return p:at(A, r * UNIT * width) end, function(c) return p:at(B, c * lanes) end,
+                a_pitch, pitch, "", true)
             p:advance(A, width)
             p:advance(A, jump)
             p:advance(B, UNIT * width)

@@ -62,8 +62,9 @@ function Pieces:frame_in(p)
     local in_registers = #p.isa.arch.registers.arguments
     for i = in_registers + 1, #p.params do
         local v = p.params[i]
-        if v.reg then   -- place: in words, from the top of the stack
-            self:put{control = "argument", value = v, place = #p.save + i - in_registers}
+        v.place = #p.save + i - in_registers   -- in words, from the top of the stack
+        if v.reg then
+            self:put{control = "argument", value = v, place = v.place}
         end
     end
 end

@@ -44,7 +44,7 @@ local function place_params(p, free, ends)
     end
     for i = #argument + 1, #p.params do
         local v = p.params[i]
-        if v.last > 0 then
+        if v.last > 0 and not v.stays then
             v.reg = table.remove(free)
             if not v.reg then
                 return nil, p.name .. " has more addresses than general registers"

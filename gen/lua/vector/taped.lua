@@ -27,6 +27,11 @@ function Taped:integer()
     return tape.parameter(self, 0)
 end
 
+function Taped:amount()
+    self.params[#self.params + 1] = {ctype = "int64_t"}
+    return tape.parameter(self, 0, true)
+end
+
 -- What the tape asks of an op.
 function Taped:describe(name)
     local op, isa = self:use(name), self.isa

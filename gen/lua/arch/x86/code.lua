@@ -58,7 +58,7 @@ code.control = {
         if type(item.from) == "number" then
             return frame_op("number", 0, item.value.reg, item.from)
         end
-        return frame_op("move", item.value.reg, item.from.reg)
+        return frame_op("move", item.value.reg, item.from.reg or {base = registers.stack, scale = 0, disp = 8 * item.from.place})
     end,
     set = function(item) return frame_op("move", item.value.reg, item.from.reg) end,
     advance = function(item)

@@ -79,7 +79,11 @@ text.control = {
     skip = function(item) return "jz past loop " .. item.number end,
     jump = function(item) return "jnz loop " .. item.number end,
     count = function(item)
-        return ("mov %s,%s"):format(gpr[item.value.reg], type(item.from) == "table" and gpr[item.from.reg] or item.from)
+        local from = item.from
+        if type(from) == "table" then
+            from = gpr[from.reg] or ("[rsp%s]"):format(hex_disp(8 * from.place))
+        end
+        return ("mov %s,%s"):format(gpr[item.value.reg], from)
     end,
     set = function(item) return ("mov %s,%s"):format(gpr[item.value.reg], gpr[item.from.reg]) end,
     advance = function(item)
