@@ -103,6 +103,47 @@ static void poke_all(const moegen_kernel *kernel, moegen_call *call, moegen_rt_p
     }
 }
 
+/* Numbers of all kinds in a token's row, which integers share a scale with. */
+static void poke_tokens(const moegen_kernel *kernel, moegen_call *call, moegen_rt_problem *in,
+                        moegen_rt_problem *out, const moegen_rt_problem *was)
+{
+    static const struct {
+        double x;
+        bool all; /* the whole row */
+    } pokes[] = {{(double)NAN, false},
+                 {(double)INFINITY, false},
+                 {-(double)INFINITY, false},
+                 {1e-40, true},
+                 {0, true},
+                 {64, false}};
+    const moegen_rt_tensor *t = moegen_rt_problem_tensor(in, "hidden_states");
+    const size_t bytes = moegen_rt_dtype_of(t->dtype)->bytes, n = (size_t)t->shape[1];
+    uint8_t *row = (uint8_t *)t->data + bytes * n, *before = malloc(bytes * n);
+    for (size_t i = 0; before && i < sizeof pokes / sizeof *pokes; i++) {
+        char what[200];
+        snprintf(what, sizeof what, "a token with %g", pokes[i].x);
+        memcpy(before, row, bytes * n);
+        for (size_t k = 0; k < (pokes[i].all ? n : 1); k++)
+            moegen_rt_encode(t->dtype, &pokes[i].x, 1, row + bytes * (n - 1 - k));
+        moegen_rt_problem *want = reference(kernel, in);
+        reset(call, in, out);
+        if (moegen_call_run(call, NULL))
+            complain(what, "cannot run");
+        else
+            judge(out, want, was, what);
+        moegen_rt_problem_destroy(want);
+        memcpy(row, before, bytes * n);
+        tried++;
+    }
+    free(before);
+}
+
+static bool has_integers(const moegen_kernel *kernel)
+{
+    const char *how = moegen_kernel_param(kernel, "quantize_activations");
+    return how && strcmp(how, "int8") == 0;
+}
+
 static void try_target(moegen_engine *engine, const char *path, const char *name, const char *dtype,
                        const char *target)
 {
@@ -115,6 +156,8 @@ static void try_target(moegen_engine *engine, const char *path, const char *name
     moegen_rt_problem *was = reference(kernel, in);
     if (moegen_call_create(kernel, &call, NULL) || bind(call, in, out, NULL))
         complain("no call", "");
+    else if (has_integers(kernel))
+        poke_tokens(kernel, call, in, out, was);
     else
         poke_all(kernel, call, in, out, was);
     moegen_call_release(call);
@@ -124,14 +167,15 @@ static void try_target(moegen_engine *engine, const char *path, const char *name
     moegen_kernel_release(kernel);
 }
 
-/* Whether the case's weights have such scales. */
+/* Whether the case's weights have such scales, or its tokens have scales. */
 static bool has_scales(moegen_engine *engine, const char *path, const char *name)
 {
     moegen_kernel *kernel = get(engine, path, name, NULL, "auto");
     const char *dtype = kernel ? moegen_kernel_param(kernel, "weights.dtype") : NULL;
     const struct rt_format *f = dtype ? rt_format_find(dtype) : NULL;
+    const bool integers = kernel && has_integers(kernel);
     moegen_kernel_release(kernel);
-    return f && rt_format_has_rule(f);
+    return integers || (f && rt_format_has_rule(f));
 }
 
 static void try_case(const char *path, const char *name, void *engine)

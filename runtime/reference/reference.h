@@ -118,7 +118,7 @@ struct rt_online {
     const struct rt_format *format;
     enum rt_rule rule;
     int64_t K;                       /* of a row; 0: it stays as it is */
-    bool other;                      /* see rt_online_row */
+    bool integers, other;            /* a row shares a scale; see rt_online_row */
     struct rt_online_column *column; /* by the block that it is in */
     uint8_t *codes;
 };

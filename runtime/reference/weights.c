@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weights.c - the experts' matrices as the mathematics has them, read from the tensors that hold
  * them, their gradients written into such tensors, and operands quantised as they are. */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -229,7 +230,7 @@ void rt_weights_give(struct rt_weights *w)
 }
 
 /* ---- operands that a kernel quantises on the way: rows of x and p, in the blocks that the weights
- * have along their contraction (SEMANTICS 1.2) ---- */
+ * have along their contraction (SEMANTICS 1.2), or each row to integers ---- */
 
 enum { BLOCK = 32 }; /* also that of weights which have none */
 
@@ -250,6 +251,11 @@ moegen_rt_status rt_online_read(const moegen_rt_problem *p, const struct rt_weig
     *q = (struct rt_online){.format = rt_format_find("mxfp8_e4m3")};
     if (strcmp(how, "none") == 0)
         return MOEGEN_RT_OK;
+    if (strcmp(how, "int8") == 0) {
+        q->integers = true;
+        q->K = w->K;
+        return MOEGEN_RT_OK;
+    }
     if (strcmp(how, "mxfp8") != 0)
         return rt_fail(err, MOEGEN_RT_UNSUPPORTED,
                        "quantize_activations: the float64 reference has no '%s'", how);
@@ -303,9 +309,45 @@ static void quantise_block(const struct rt_online *q, const double *x, int64_t n
     }
 }
 
+/* An integer of a row, as f32 arithmetic gives it: the number times the inverse of the scale. */
+static double integer_of(double x, float inverse)
+{
+    float scaled = (float)x * inverse;
+    return nearbyint((double)scaled);
+}
+
+/* The largest magnitude of a row becomes 127, nothing stays zero. A row that is not finite has no
+ * numbers. */
+static void round_row(const struct rt_online *q, double *x, double typical)
+{
+    float amax = 0;
+    bool finite = true;
+    for (int64_t k = 0; k < q->K; k++) {
+        float size = fabsf((float)x[k]);
+        finite = finite && isfinite(size);
+        amax = size > amax ? size : amax;
+    }
+    float scale = amax / 127;
+    scale = scale < FLT_MIN ? FLT_MIN : scale;
+    double unsure = rt_unsure((double)amax, typical) / (double)(amax > 0 ? amax : 1);
+    for (int64_t k = 0; k < q->K; k++) {
+        double code = integer_of(x[k], 1 / scale), is = code;
+        double d = rt_unsure(x[k], typical) + fabs(x[k]) * unsure;
+        for (int way = -1; way <= 1 && typical > 0 && finite; way += 2) {
+            double moved = integer_of(x[k] + way * d, 1 / scale);
+            code = moved != is && fabs(moved) <= 127 ? moved : code;
+        }
+        x[k] = finite ? code * (double)scale : (double)NAN;
+    }
+}
+
 void rt_online_row(const struct rt_online *q, double *x, bool computed)
 {
     double typical = computed && q->other ? rt_typical(x, q->K) : 0;
+    if (q->integers && q->K) {
+        round_row(q, x, typical);
+        return;
+    }
     for (int64_t first = 0, end; first < q->K; first = end) {
         double block[BLOCK], to[BLOCK];
         int64_t n = 0;

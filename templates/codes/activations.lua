@@ -5,6 +5,7 @@
 -- Rows of panels are rounded, in blocks down the contraction as the weights have them, to the numbers that their codes would have: see
 -- quantised.lua. The order of rows is that of the weights' codes (words.lua), so that blocks are neighbours in every layout.
 local dtype = require "dtype"
+local integers = require "codes.integers"
 local mx = require "tiles.mx"
 local plans = require "shared.plans"
 local schema = require "schema"
@@ -17,8 +18,9 @@ local enum = schema.types.enum
 local BLOCK <const> = 32   -- elements of a block
 
 activations.keys = {
-    {"quantize_activations", enum{"none", "mxfp8"}, default = "none",
-        doc = "mxfp8: of what products multiply MX weights by, to e4m3 in blocks as the weights have them"},
+    {"quantize_activations", enum{"none", "mxfp8", "int8"}, default = "none",
+        doc = "of what products multiply weights by; mxfp8: to e4m3 in blocks as MX weights have them; int8: beside int8 weights, each "
+            .. "row to round(x * (1 / s)), s = amax / 127 in f32; integer sums are exact, times s and the weights' scale; costs accuracy"},
     {"scale_rule", enum{"ocp", "wide"}, default = "ocp", doc = "of quantised activations; wide: twice the scale, no element saturates"},
 }
 
@@ -31,6 +33,7 @@ activations.rules = {
         "{quantize_activations} needs weights of an MX format, here {weights.dtype}"},
     {"scale_rule", function(s) return is(s) or s.scale_rule == "ocp" end,
         "{scale_rule} is about quantised activations, here {quantize_activations}"},
+    table.unpack(integers.rules)
 }
 
 activations.are = is

@@ -3,6 +3,7 @@
 local coded = require "tiles.coded"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
+local integers = require "codes.integers"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local stored = require "shared.stored"
@@ -12,9 +13,9 @@ local codes = {}
 
 local BLOCK <const> = 128   -- rows and elements of a row that share a scale
 
--- Are the weights of a spec codes?
+-- Are the weights of a spec codes, which tiles decode?
 function codes.are(spec)
-    return stored.format(spec) ~= nil
+    return stored.format(spec) ~= nil and not integers.are(spec)
 end
 
 -- Has each column of the matrices as they are stored a scale? Their rows are then what products contract, or what they give.

@@ -7,6 +7,7 @@ local dtype = require "dtype"
 local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
 local formats = require "tiles.formats"
+local integers = require "codes.integers"
 local micro = require "tiles.micro"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
@@ -49,16 +50,26 @@ by_rows.rule = {"norm", function(s) return s.norm == "none" or not by_rows.takes
     "{norm} needs weights.layout = plain, here {weights.layout}"}
 
 function by_rows.plan(plan, spec, shape, info)
-    dot.choose(plan, spec, info, by_rows.no_pairs(spec), activations.are(spec), true)
+    if integers.are(spec) then
+        integers.choose(plan, spec, info)
+    else
+        dot.choose(plan, spec, info, by_rows.no_pairs(spec), activations.are(spec), true)
+    end
     panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and codes.unit})
+end
+
+-- Words of the widest rows that become panels: of tokens that are quantised there, numbers.
+function by_rows.stage(spec, plan)
+    return math.max(spec.H, spec.I_TP) // (plan.integers and 1 or plan.group)
 end
 
 function by_rows.constants(spec, plan)
     local depth = panels.depth(plan)
+    local h, i = plans.round_up(spec.H, activations.rows(spec, depth)), plans.round_up(spec.I_TP, activations.rows(spec, depth))
     return plans.append({
-        {"HK", plans.round_up(spec.H, activations.rows(spec, depth)), "rows of a panel over H, full panels of k"},
-        {"IK", plans.round_up(spec.I_TP, activations.rows(spec, depth)), "rows of a panel over I"},
-    }, panels.constants(plan, math.max(spec.H, spec.I_TP) // plan.group), activations.constants(spec))
+        {"HK", h, "rows of a panel over H, full panels of k"}, {"IK", i, "rows of a panel over I"},
+    }, plan.integers and integers.constants(plan, h, i) or {}, panels.constants(plan, by_rows.stage(spec, plan)),
+        activations.constants(spec))
 end
 
 local function phases_of(names, spec, has)
@@ -66,21 +77,29 @@ local function phases_of(names, spec, has)
     local interleaved = stored.of(spec).interleaved
     local weights, beside = stored.gate_up(spec)
     local layout = by_rows.takes(spec) and "k" or "n"
+    local x, p = {"w->X", words "HK"}, {floats "w->P", words "IK"}
+    if names.integers then
+        x, p = {"w->X", "H_ROWS"}, {"w->P", "I_ROWS"}
+    end
     phases.add(names, {
         {"GATHER", parts = "HK / " .. names.gathered, run = "gather_part"},
+        names.integers and {"ENCODE", parts = "w->panels * VECTORS", run = "encode_tokens"},
         {"GATE_UP", rows = interleaved and "GATES * I" or "I", all = beside and "I" or "GATES * I", k = "H", weights = weights,
-            layout = layout, gate = has.gate_apart and not beside and "I" or nil, beside = beside, by = {"w->X", words "HK"},
+            layout = layout, gate = has.gate_apart and not beside and "I" or nil, beside = beside, by = x,
             ordered = names.in_words, run = "hidden_rows"},
         names.rounds and {"ROUND", parts = "IK / MX_BLOCK", run = "round_part"},
-        {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = layout, by = {floats "w->P", words "IK"}, run = "output_rows"},
+        names.integers and {"ENCODE_HIDDEN", parts = "w->panels * VECTORS", run = "encode_hidden"},
+        {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = layout, by = p, run = "output_rows"},
     })
 end
 
 local function space_of(names, has, common)
+    local kind = names.integers and ", in words with scales" or names.dots and ", in pairs" or ""
     space.rows(names, plans.append(common, plans.list(
-        {"X", "float", {names.words "HK"}, "hidden states" .. (names.dots and ", in pairs" or ""), of = "columns"},
-        {"P", names.panel_c, {"IK"}, "act(gate) * up" .. (names.dots and ", in pairs" or ""), of = "columns"},
-        names.rounds and names.dots and {"hidden", "float", {"IK"}, "and before it is quantised", of = "columns"},
+        names.integers and {"tokens", "float", {"HK"}, "hidden states", of = "columns"},
+        {"X", "float", {names.integers and "H_ROWS" or names.words "HK"}, "hidden states" .. kind, of = "columns"},
+        {"P", names.integers and "float" or names.panel_c, {names.integers and "I_ROWS" or "IK"}, "act(gate) * up" .. kind, of = "columns"},
+        (names.integers or names.rounds and names.dots) and {"hidden", "float", {"IK"}, "and before it is quantised", of = "columns"},
         has.gate_apart and {"G", "float", {"columns", "SLAB"}, "sums of the gate", own = true, shape = "[panels][SLAB][WIDTH]"},
         {"Y", "float", {"w->columns", "H"}, "what each row adds to the output", when = "apart(w)", shape = "[columns][H]"},
         {"at", "int64_t", {"columns"}, "row of a column, or -1", own = true},
@@ -89,15 +108,17 @@ local function space_of(names, has, common)
         {"nowhere", "float", {"H"}, "where columns without a token are added", own = true})), {})
 end
 
-local function tiles(spec, plan, names, cfg)
+-- of_weights: cfg of their products
+local function tiles(spec, plan, names, cfg, of_weights)
     local has, io, out, lanes = names.has, dtype[spec.dtype], dtype[spec.output_dtype], cfg.isa.lanes
     local width, whole = plan.vectors * lanes, spec.H >= lanes
     local wide = names.rounds and setmetatable({product = micro.widened}, {__index = cfg}) or cfg   -- P is quantised from f32
     local apart = names.in_words and in_words.apart(plan) * width or width
     local keeps = has.checkpoint_up and spec.block_size >= lanes
-    local products = plans.append(panels.tiles(names, cfg, plan), codes.tiles(names, cfg, spec), activations.tiles(names, cfg, spec))
+    local products = plans.append(panels.tiles(names, of_weights, plan), codes.tiles(names, cfg, spec), activations.tiles(names, cfg, spec),
+        names.integers and integers.tiles(names, of_weights) or {})
     return plans.append(products, plans.list(
-        rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(math.max(spec.H, spec.I_TP) // plan.group),
+        rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(by_rows.stage(spec, plan)),
             s_units = "STAGE", pitch = apart, along = lanes, step = lanes * apart}),
         names.dots and rows.words(cfg, io, "words"),
         has.affinity_on_x and rows.scale(cfg, "scale"),
@@ -127,11 +148,16 @@ function by_rows.names(names, spec, plan, job, common)
     names.affinity_of = function(row) return ("w->affinity[%s]"):format(row) end
     names.scattered = {scaled = has.affinity_in_finish, adds = has.add and "!apart(w)" or "0"}
     names.enters, names.saves_runs = true, has.checkpoint_up and spec.block_size >= plan.isa.lanes
-    panels.products(names, cfg, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
+    local of_weights = plan.integers and integers.cfg(cfg, plan) or cfg
+    panels.products(names, of_weights, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
+    names.entered_at, names.integers = "X", false
+    if plan.integers then
+        integers.names(names, spec, plan, cfg.dtype)
+    end
     names.splits, names.in_words = false, in_words.are(spec)
     names.save_step = names.in_words and in_words.WORD or has.step
     names.rounds = activations.are(spec)
-    names.hidden = names.rounds and names.dots and "hidden" or "P"
+    names.hidden = (plan.integers or names.rounds and names.dots) and "hidden" or "P"
     names.gathered = gathered(names)
     names.transposes_whole = not by_rows.takes(spec) and spec.H >= plan.isa.lanes and spec.I_TP >= plan.isa.lanes
     phases_of(names, spec, has)
@@ -139,7 +165,7 @@ function by_rows.names(names, spec, plan, job, common)
     along.names(names, cfg, plan, math.max(spec.H, spec.I_TP))
     space_of(names, has, common)
     names.tiles = function()
-        return tiles(spec, plan, names, cfg)
+        return tiles(spec, plan, names, cfg, of_weights)
     end
 end
 

@@ -10,6 +10,7 @@ local epilogue = require "tiles.epilogue"
 local formats = require "tiles.formats"
 local gemm = require "tiles.gemm"
 local in_place = require "product.in_place"
+local integers = require "codes.integers"
 local keys = require "shared.keys"
 local limits = require "shared.limits"
 local norm = require "math.norm"
@@ -71,6 +72,9 @@ local function may_tile(spec)
 end
 
 function forward.uses(isa, spec, props)
+    if integers.are(spec) then
+        return integers.uses(isa, spec)
+    end
     return dot.uses(isa, spec, props, by_rows.no_pairs(spec), activations.are(spec), may_tile(spec))
 end
 
@@ -122,7 +126,9 @@ function forward.plan(plan, spec, shape, info)
     plan.stride = plans.odd_lines(longest)
 end
 
-forward.params = dot.params
+function forward.params(spec, plan)
+    return plan.integers and integers.params(plan) or dot.params(spec, plan)
+end
 
 function forward.args(s)
     local save = s.checkpoint == "save"

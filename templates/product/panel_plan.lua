@@ -76,9 +76,10 @@ end
 -- Blocks of weights: `rows` the most rows that a matrix has, `deep` the most products of a sum.
 function panel_plan.choose_block(plan, spec, info, k_block, rows, deep)
     local isa, depth = plan.isa, panels.depth(plan)
-    plan:choose("k_block", k_block * plan.group,
-        "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
-        limits.sum(spec, round_up(deep, depth), ("sums are of %d products"):format(deep), depth))
+    local useful = {round_up(deep, depth), ("sums are of %d products"):format(deep), depth}
+    plan:choose("k_block", k_block * plan.group, plan.integers and "products per pass over sums: blocks of weights and tokens stay in L1"
+        or "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
+        plan.integers and limits.useful(table.unpack(useful)) or limits.sum(spec, table.unpack(useful)))
     panel_plan.choose_slab(plan, rows, "rows of weights that pass over the tokens together")
     plan:choose("few_rows", math.min(3 * isa.lanes, plan.slab), "rows of a slab for a single panel of tokens: two of them stay in L1",
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))
@@ -131,7 +132,9 @@ function panel_plan.forward(plan, spec, _, info, has)
     if has.turns then
         choose_idle(plan)
     end
-    along.choose(plan, spec)
+    if not plan.integers then
+        along.choose(plan, spec)
+    end
     plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace", {step = has.step})
 end
 

@@ -102,7 +102,7 @@ function panels.token_constants(plan, stage, size)
     return plans.append({
         {"STAGE", stage, "floats between rows on their way into panels: an odd number of cache lines"},
         {"T_UNROLL", plan.t_unroll or 1, "tokens of a step of a loop over them"},
-        {"EDGE", math.max(plan.isa.lanes * plan.group, plan.unroll or 1, plan.t_unroll or 1),
+        {"EDGE", math.max(plan.isa.lanes * (plan.integers and 1 or plan.group), plan.unroll or 1, plan.t_unroll or 1),
             "columns of which all are written if one is in use"},
     }, size and gradient_constants(plan, size) or {})
 end
@@ -126,21 +126,27 @@ end
 -- Adds the names of elements and of words, see micro.lua: panel_c is the type of panels whose columns are contracted; splits: of
 -- pairs, tokens become these too.
 function panels.words(names, cfg, plan)
-    local dots = cfg.product.group > 1
+    local integers = cfg.product.element   -- panels of weights hold them; tokens are f32 until they are quantised
+    local dots = cfg.product.group > 1 and not integers
+    local words = dots or integers
     names.dots, names.splits, names.io, names.widen_io = dots, dots, cfg.dtype.c, plans.convert(cfg.dtype, "widen")
-    names.panel_c, names.depth = quantise.column_type(cfg), dots and "DEPTH" or "WIDTH"
+    names.panel_c, names.depth = quantise.column_type(cfg), words and "DEPTH" or "WIDTH"
     names.words = function(n) return dots and n .. " / 2" or n end                           -- of so many elements,
     names.words_of = function(n) return dots and ("(%s) / 2"):format(n) or n end             -- a sum
     names.pairs_of = function(panel) return dots and panel .. "_pairs" or panel end          -- the same panel, as B of a product
     names.as_floats = function(at) return dots and ("(float *)(void *)(%s)"):format(at) or at end
-    names.as_panel = function(at) return dots and ("(%s *)(void *)(%s)"):format(cfg.dtype.c, at) or at end
+    names.as_panel = function(at) return words and ("(%s *)(void *)(%s)"):format(names.panel_c, at) or at end
     names.to_panel = dots and plans.convert(cfg.dtype, "narrow") or function(x) return x end   -- from f32
-    names.keep_io = dots and function(x) return x end or names.widen_io                         -- from memory
+    names.keep_io = integers and cfg.product.element_of or dots and function(x) return x end or names.widen_io   -- from memory
+    -- C: bits of word k of a row's end of which `have` elements are the row's
+    local group, bits = cfg.product.group, cfg.product.bits
+    names.edge_mask = integers and ("have >= %d * (k + 1) ? 0xffffffffu : have > %d * k ? (1u << %d * (have - %d * k)) - 1 : 0"):format(
+        group, group, bits, group) or dots and "2 * k + 1 < have ? 0xffffffffu : 2 * k < have ? 0xffffu : 0" or "k < have ? 0xffffffffu : 0"
     names.tensor_c, names.keep_tensor, names.given, names.gathers = names.io, names.keep_io, {}, {""}   -- of tokens
     names.widens = true
-    if dots then
+    if words then
         local list = names.constants
-        list[#list + 1] = {"DEPTH", panels.depth(plan), "elements of a row of a panel of weights: pairs"}
+        list[#list + 1] = {"DEPTH", panels.depth(plan), "elements of a row of a panel of weights: " .. (dots and "pairs" or "words")}
     end
 end
 

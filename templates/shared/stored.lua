@@ -15,11 +15,11 @@ local names = {"f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp
 
 -- bits of a code; codes: dtype of tensors of them; scale: what shares one, if the spec does not say, or other: what else may; scales:
 -- dtype of these; group: elements along the contraction that share one; blocked: their codes are an extent of their own;
--- second: one more scale, f32, a matrix
+-- second: one more scale, f32, a matrix; integers: codes are signed integers, whose products may be summed as such
 stored.formats = {
     fp8_e4m3   = {bits = 8, codes = "fp8_e4m3", scales = "f32",      scale = "row", other = {static = true, block = true}},
     fp8_e5m2   = {bits = 8, codes = "fp8_e5m2", scales = "f32",      scale = "row", other = {static = true, block = true}},
-    int8       = {bits = 8, codes = "u8",       scales = "f32",      scale = "row"},
+    int8       = {bits = 8, codes = "u8",       scales = "f32",      scale = "row", integers = true},
     mxfp8_e4m3 = {bits = 8, codes = "u8",       scales = "u8",       scale = "group", group = 32, blocked = true},
     mxfp8_e5m2 = {bits = 8, codes = "u8",       scales = "u8",       scale = "group", group = 32, blocked = true},
     mxfp4      = {bits = 4, codes = "u8",       scales = "u8",       scale = "group", group = 32, blocked = true},

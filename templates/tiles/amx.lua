@@ -86,14 +86,15 @@ local sums = tiles.sums
 
 -- acc += A * B for 32 elements of K: a(r) and b(c) give the places of tiles, rows of both are `pitch` bytes apart (A: a_pitch).
 -- Tiles of B pass, those of A are read again by the next columns; or it is the other way round: `holds` B.
-local function step(p, acc, a, b, a_pitch, pitch, tag, holds)
+-- op: of words that are no pairs of bf16
+local function step(p, acc, a, b, a_pitch, pitch, tag, holds, op)
     local x, y = {}, {}
     local load_a, load_b = holds and "tile_stream" or "tile_load", holds and "tile_load" or "tile_stream"
     for c = 0, #acc[0] do
         y[c] = p:op(load_b, ("b_%d%s"):format(c, tag), b(c), pitch)
         for r = 0, #acc do
             x[r] = x[r] or p:op(load_a, ("a_%d%s"):format(r, tag), a(r), a_pitch)
-            p:op("tile_dot", acc[r][c], x[r], y[c])
+            p:op(op or "tile_dot", acc[r][c], x[r], y[c])
         end
     end
 end
@@ -142,7 +143,7 @@ function tiles.blocks(cfg, rows, vectors, set)
         p:loop(p:count_from("down", panels), function()
             for k = 0, width - 1, UNIT do
                 step(p, acc, function(r) return p:at(A, r * UNIT * width + k) end, function(c) return p:at(B, k * width + c * lanes) end,
-                    pitch, pitch, "_" .. k)
+                    pitch, pitch, "_" .. k, false, cfg.product.tile)
                 copy_line(p, cfg, t, k // lanes, words, k + UNIT < width and lanes or cfg.slab * width - (width - lanes))
             end
             p:advance(A, cfg.slab * width)

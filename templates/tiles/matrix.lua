@@ -70,7 +70,7 @@ local function add_to(p, cfg, S, t)
         p:row(r)
         for v = 0, t.vectors - 1 do
             local at, name = p:at(S, v * cfg.isa.lanes), ("sum_%d_%d"):format(r, v)
-            p:op("store", at, p:op("add", name, t.acc[r][v], p:op("load", name .. "_before", at)))
+            p:op("store", at, p:op(cfg.product.sum or "add", name, t.acc[r][v], p:op("load", name .. "_before", at)))
         end
         p:advance(S, cfg.vectors * cfg.isa.lanes)
     end

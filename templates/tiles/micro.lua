@@ -29,6 +29,26 @@ function micro.pairs(dt)
     }
 end
 
+-- Words of integers, whose products are added up as such. load: of weights, from signed bytes in memory; element: C type of one in a
+-- word, which element_of(x) makes of a byte: C; bits: of it. offset: 2^offset is added to weights, so sums hold as many times those of
+-- tokens too. sum: op that adds sums; tile: that of matrix tiles; step: multiplies and adds, where no op does both.
+micro.integers = {
+    tiles = {group = 4, bits = 8, element = "uint8_t", tile = "tile_dot_i8",
+        load = function(p, name, at) return p:op("load_bits", name, at) end,
+        element_of = function(x) return x end},
+    dot = {group = 4, bits = 8, element = "uint8_t", offset = 7, bcast = "bcast", multiply = "dot_bytes", sum = "int_add",
+        load = function(p, name, at)
+            return p:op("bit_xor", name, p:op("load_bits", name .. "_signed", at), p:const("offset", 0x80808080))
+        end,
+        element_of = function(x) return ("(uint8_t)(%s ^ 0x80)"):format(x) end},
+    widen = {group = 2, bits = 16, element = "uint16_t", bcast = "bcast", sum = "int_add",
+        step = function(p, sum, y, x)
+            p:op("move", sum, p:op("int_add", sum.name .. "_more", sum, p:op("dot_words", sum.name .. "_both", y, x)))
+        end,
+        load = function(p, name, at) return p:op("load_i8_words", name, at) end,
+        element_of = function(x) return ("(uint16_t)(int8_t)%s"):format(x) end},
+}
+
 -- The same of weights whose numbers type dt has: it is the upper half of f32.
 function micro.decoded_pairs(dt)
     local how = micro.pairs(dt)
@@ -45,7 +65,7 @@ end
 -- Of a plan: `group` elements to a word. weights: their row, if they are not of the same type
 function micro.of(plan, dtype_name, weights)
     local dt = dtype[dtype_name]
-    return plan.group == 1 and micro.widened or weights and weights ~= dt and micro.decoded_pairs(dt) or micro.pairs(dt)
+    return (plan.group == 1 or plan.integers) and micro.widened or weights and weights ~= dt and micro.decoded_pairs(dt) or micro.pairs(dt)
 end
 
 -- acc[r][v] += a(r) * x[v], for all rows and so many vectors; a gives places in memory.
@@ -57,7 +77,11 @@ function micro.multiply(p, how, acc, vectors, a, x)
         else
             local y = p:op(how.bcast, "a_" .. r, a(r))
             for v = 0, vectors - 1 do
-                p:op(how.multiply, acc[r][v], y, x[v])
+                if how.step then
+                    how.step(p, acc[r][v], y, x[v])
+                else
+                    p:op(how.multiply, acc[r][v], y, x[v])
+                end
             end
         end
     end

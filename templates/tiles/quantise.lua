@@ -124,12 +124,15 @@ end
 
 -- A vector of a panel that products read: f32, or pairs of elements as they are. cfg: dtype, product (see micro.lua)
 function quantise.panel(p, cfg, name, mem)
+    if cfg.product.element then
+        return cfg.product.load(p, name, mem)
+    end
     return cfg.product.group > 1 and p:op("load_bits", name, mem) or quantise.load(p, cfg.dtype, name, mem)
 end
 
 -- C type of elements of panels whose columns are contracted.
 function quantise.column_type(cfg)
-    return cfg.product.group > 1 and cfg.dtype.c or "float"
+    return cfg.product.element or cfg.product.group > 1 and cfg.dtype.c or "float"
 end
 
 function quantise.store(p, dt, mem, x)

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
--- amx.lua - AMX tiles with bf16 dot products, over AVX-512 with BF16. Columns: see avx512.lua. Place T: a memory operand whose rows
+-- amx.lua - AMX tiles with dot products of bf16 and of bytes, over AVX-512 with BF16. Columns: see avx512.lua. Place T: a memory operand whose rows
 -- are a stride register apart (SIB, index = stride). gcc's load does not say that it reads memory: hence the barrier.
 return {
-    name = "amx", summary = "AMX: 8 tiles of 16 rows x 64 bytes, bf16 dot products, over avx512_bf16",
+    name = "amx", summary = "AMX: 8 tiles of 16 rows x 64 bytes, dot products of bf16 and bytes, over avx512_bf16",
     rank = 40, extends = "avx512_bf16",
-    requires = {"amx_tile", "amx_bf16"},
-    gcc = "-mamx-tile -mamx-bf16",
+    requires = {"amx_tile", "amx_bf16", "amx_int8"},
+    gcc = "-mamx-tile -mamx-bf16 -mamx-int8",
     registers = {t = 8}, prefix = {t = "tmm"}, types = {t = "int"},
     rows = {
         -- op          intrinsic                                                                 mnemonic        encoding                          places
@@ -16,5 +16,6 @@ return {
         tile_stream  = {"__asm__ volatile(\"\" ::: \"memory\"); _tile_stream_loadd($d, $m, $s)", "tileloaddt1", "VEX.128.66.0F38.W0 4B /r",       "RTS"},
         tile_store   = {"_tile_stored($a, $m, $s)",                                              "tilestored",  "VEX.128.F3.0F38.W0 4B /r",       "TSR"},
         tile_dot     = {"_tile_dpbf16ps($d, $a, $b)",                                            "tdpbf16ps",   "VEX.128.F3.0F38.W0 5C /r",       "RMV"},
+        tile_dot_i8  = {"_tile_dpbssd($d, $a, $b)",                                              "tdpbssd",     "VEX.128.F2.0F38.W0 5E /r",       "RMV"},
     },
 }

@@ -35,6 +35,8 @@ return {
         shr          = {"_mm256_castsi256_ps(_mm256_srli_epi32(_mm256_castps_si256($a), $i))", "vpsrld", "VEX.256.66.0F.WIG 72 /2 ib",     "VMI"},
         shr_by       = {"_mm256_castsi256_ps(_mm256_srlv_epi32(_mm256_castps_si256($a), _mm256_castps_si256($b)))",
                                                                                           "vpsrlvd",     "VEX.256.66.0F38.W0 45 /r",       "RVM"},
+        dot_words    = {"_mm256_castsi256_ps(_mm256_madd_epi16(_mm256_castps_si256($a), _mm256_castps_si256($b)))",
+                                                                                          "vpmaddwd",    "VEX.256.66.0F.WIG F5 /r",        "RVM"},
         shl_words    = {"_mm256_castsi256_ps(_mm256_slli_epi16(_mm256_castps_si256($a), $i))", "vpsllw", "VEX.256.66.0F.WIG 71 /6 ib",     "VMI"},
 
         is_nan       = {"_mm256_cmp_ps($a, $b, _CMP_UNORD_Q)",                            "vcmpps",      "VEX.256.NP.0F.WIG C2 /r ib",     "RVM",   32, fixed = 3},

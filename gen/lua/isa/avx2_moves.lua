@@ -24,6 +24,8 @@ return {
                                                                                           "vpmovsxbd",   "VEX.256.66.0F38.WIG 21 /r",      "RM",    8},
         load_i8_half = {"_mm256_castsi256_ps(_mm256_zextsi128_si256(_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)($m)))))",
                                                                                           "vpmovsxbw",   "VEX.128.66.0F38.WIG 20 /r",      "RM",    8},
+        load_i8_words = {"_mm256_castsi256_ps(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)($m))))",
+                                                                                          "vpmovsxbw",   "VEX.256.66.0F38.WIG 20 /r",      "RM",    16},
         load_f16     = {"_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)($m)))",        "vcvtph2ps",   "VEX.256.66.0F38.W0 13 /r",       "RM",    16},
         widen_f16    = {"_mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_castps_si256($a)))", "vcvtph2ps", "VEX.256.66.0F38.W0 13 /r",       "RM",    16, half = "M"},
         store_f16    = {"_mm_storeu_si128((__m128i *)($m), _mm256_cvtps_ph($a, 0))",      "vcvtps2ph",   "VEX.256.66.0F3A.W0 1D /r ib",    "MR",    16, fixed = 0},

@@ -43,6 +43,8 @@ return {
         shr          = {"_mm512_castsi512_ps(_mm512_srli_epi32(_mm512_castps_si512($a), $i))", "vpsrld", "EVEX.512.66.0F.W0 72 /2 ib",     "VMI"},
         shr_by       = {"_mm512_castsi512_ps(_mm512_srlv_epi32(_mm512_castps_si512($a), _mm512_castps_si512($b)))",
                                                                                           "vpsrlvd",     "EVEX.512.66.0F38.W0 45 /r",      "RVM"},
+        dot_words    = {"_mm512_castsi512_ps(_mm512_madd_epi16(_mm512_castps_si512($a), _mm512_castps_si512($b)))",
+                                                                                          "vpmaddwd",    "EVEX.512.66.0F.W0 F5 /r",        "RVM"},
         shl_words    = {"_mm512_castsi512_ps(_mm512_slli_epi16(_mm512_castps_si512($a), $i))", "vpsllw", "EVEX.512.66.0F.W0 71 /6 ib",     "VMI"},
 
         is_nan       = {"_mm512_cmp_ps_mask($a, $b, _CMP_UNORD_Q)",                       "vcmpps",      "EVEX.512.NP.0F.W0 C2 /r ib",     "RVM",   64, fixed = 3},

@@ -28,6 +28,8 @@ return {
                                                                                           "vpmovsxbw",   "EVEX.256.66.0F38.W0 20 /r",      "RM",    16},
         store_u8     = {"_mm_storeu_si128((__m128i *)($m), _mm512_cvtepi32_epi8(_mm512_castps_si512($a)))",
                                                                                           "vpmovdb",     "EVEX.512.F3.0F38.W0 31 /r",      "MR",    16},
+        load_i8_words = {"_mm512_castsi512_ps(_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)($m))))",
+                                                                                          "vpmovsxbw",   "EVEX.512.66.0F38.W0 20 /r",      "RM",    32},
         load_f16     = {"_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)($m)))",     "vcvtph2ps",   "EVEX.512.66.0F38.W0 13 /r",      "RM",    32},
         widen_f16    = {"_mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_castps_si512($a)))", "vcvtph2ps", "EVEX.512.66.0F38.W0 13 /r",      "RM",    32, half = "M"},
         store_f16    = {"_mm256_storeu_si256((__m256i *)($m), _mm512_cvtps_ph($a, 0))",   "vcvtps2ph",   "EVEX.512.66.0F3A.W0 1D /r ib",   "MR",    32, fixed = 0},

@@ -5,6 +5,14 @@ return {
     load_i8      = {operands = "d m",       meaning = "d->i[l] = ((const int8_t *)m)[l]", says = "$d = $m, signed"},
     load_i8_half = {operands = "d m",       whole = "for (int l = 0; l < LANES; l++) { d->h[l] = (uint16_t)((const int8_t *)m)[l]; d->h[LANES + l] = 0; }",
                                             says = "low half of $d = words of $m, signed"},
+    load_i8_words = {operands = "d m",      whole = "for (int h = 0; h < 2 * LANES; h++) d->h[h] = (uint16_t)((const int8_t *)m)[h];",
+                                            says = "$d = words of $m, signed"},
+    dot_words    = {operands = "d a b",     whole = "for (int l = 0; l < LANES; l++) d->u[l] = (uint32_t)((short)a->h[2 * l] * (short)b->h[2 * l]) "
+                                                 .. "+ (uint32_t)((short)a->h[2 * l + 1] * (short)b->h[2 * l + 1]);", products = 2,
+                                            says = "$d = $a * $b, pairs of words"},
+    dot_bytes    = {operands = "D a b",     whole = "for (int l = 0; l < LANES; l++) for (int j = 4 * l; j < 4 * l + 4; j++) "
+                                                 .. "d->u[l] += (uint32_t)(a->b[j] * (int8_t)b->b[j]);", products = 4,
+                                            says = "$d += $a * $b, unsigned bytes by signed ones"},
     shl_words    = {operands = "d a i",     whole = "for (int h = 0; h < 2 * LANES; h++) d->h[h] = (uint16_t)((uint32_t)a->h[h] << i);",
                                             says = "$d = words of $a << $i"},
     widen_f16    = {operands = "d a",       meaning = "d->f[l] = half_to_float(a->h[l])", says = "$d = low half of $a"},

@@ -16,6 +16,7 @@ typedef union {
     {"tile", [[
 typedef union {
     float f[16][16];
+    uint32_t u[16][16];
     uint16_t h[16][32];
     uint8_t row[16][64];
 } tile;
@@ -184,6 +185,16 @@ static void mode_set(int32_t m)
 #else
     (void)m;
 #endif
+}
+]]},
+    {"dot_tiles", [[
+// d[r][n] += sum over k: a[r][k] * b[k / 4][4 n + k % 4], of signed bytes; d holds integers.
+static void dot_tiles(tile *d, const tile *a, const tile *b)
+{
+    for (int r = 0; r < 16; r++)
+        for (int k = 0; k < 64; k++)
+            for (int n = 0; n < 16; n++)
+                d->u[r][n] += (uint32_t)((int8_t)a->row[r][k] * (int8_t)b->row[k / 4][4 * n + k % 4]);
 }
 ]]},
     {"dot_bf16", [[

@@ -1,0 +1,112 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- integers.lua - products of integers: tokens' rows, and those of what the second product sees, are quantised to 8 bits, and multiplied
+-- as such by weights that are integers too (`quantize_activations: int8`): plan, names and tiles of integers.c.in.
+--
+-- Panels of weights hold their codes, those of tokens words of codes, then a row of scales and one of what an instruction's sums have too
+-- much. Sums of 32 bits are exact, so the bits do not depend on the target; times a column's and a row's scale they are what the
+-- epilogues take. See micro.integers for words, tiles/integers.lua for the tiles.
+local integer_tiles = require "tiles.integers"
+local micro = require "tiles.micro"
+local plans = require "shared.plans"
+local schema = require "schema"
+local stored = require "shared.stored"
+
+local integers = {}
+
+local LONGEST <const> = (1 << 31) // (128 * 127)   -- products that 32 bits hold the sum of
+
+function integers.are(spec)
+    return spec.quantize_activations == "int8"
+end
+
+local function fits(key)
+    return {key, function(s) return not integers.are(s) or s[key] < LONGEST end,
+        ("{%s} products of 8-bit integers are more than sums of 32 bits hold: %d"):format(key, LONGEST - 1)}
+end
+
+integers.rules = {
+    {"quantize_activations", function(s) return not integers.are(s) or (stored.format(s) or {}).integers end,
+        "{quantize_activations} needs weights that are integers with a scale a row, here {weights.dtype}"},
+    {"quantize_activations", function(s)
+        return not integers.are(s) or not (stored.format(s) or {}).integers or s.weights.layout == "transposed"
+    end, "{quantize_activations} needs weights.layout = transposed, whose rows are contracted, here {weights.layout}"},
+    fits "H", fits "I_TP",
+}
+
+-- How they are multiplied, best first: what a target needs for it, and why it is chosen.
+local kinds = {
+    {"tiles", op = "tile_dot_i8", why = "matrix tiles multiply 16 x 16 x 64 integers at once; sums are exact"},
+    {"dot", op = "dot_bytes", why = "an instruction adds 4 products of integers a lane; sums are exact"},
+    {"widen", op = "dot_words", why = "integers are widened to 16 bits, of which an instruction adds 2 products a lane; sums are exact"},
+}
+
+-- Has a target something for them that the one it extends has not? And why.
+function integers.uses(isa, spec)
+    local given = spec.plan and spec.plan.product
+    for _, kind in ipairs(kinds) do
+        if isa.rows[kind.op] and (given or kind[1]) == kind[1] then
+            return true, kind.why
+        end
+    end
+    return false, ("target %s has no product %s of integers"):format(isa.name, given)
+end
+
+function integers.choose(plan, spec, info)
+    local given = spec.plan and spec.plan.product
+    local best
+    for _, kind in ipairs(kinds) do
+        if plan.isa.rows[kind.op] and (not best or kind[1] == given) then
+            best = kind
+        end
+    end
+    if given and best[1] ~= given then
+        schema.complain(info, "plan.product", ("target %s has no product %s of integers"):format(plan.isa.name, given))
+    end
+    plan:choose("product", best[1], best.why)
+    plan.integers = micro.integers[plan.product] and plan.product or best[1]
+    plan.group, plan.tiled = micro.integers[plan.integers].group, plan.integers == "tiles"
+end
+
+-- The op of the products, when it is one.
+function integers.params(plan)
+    for _, kind in ipairs(kinds) do
+        if kind[1] == plan.integers and plan.group > 2 then
+            return {"product.op " .. kind.op}
+        end
+    end
+    return {}
+end
+
+-- cfg of products of weights; that of everything else is cfg.
+function integers.cfg(cfg, plan)
+    return setmetatable({product = micro.integers[plan.integers], dtype = {name = "int8", c = "uint8_t", size = 1}}, {__index = cfg})
+end
+
+-- h, i: rows of panels of tokens, and of what the second product sees, before they are quantised
+function integers.constants(plan, h, i)
+    return {
+        {"GROUP", plan.group, "integers of a word"},
+        {"H_ROWS", h // plan.group + 2, "rows of a panel over H: words, scales, and what sums have too much;"},
+        {"I_ROWS", i // plan.group + 2, "the same over I"},
+    }
+end
+
+-- Adds the names, once panels.products has been there. tokens: their dtype
+function integers.names(names, spec, plan, tokens)
+    local how = micro.integers[plan.integers]
+    names.integers, names.entered_at = how, "tokens"
+    names.tensor, names.tensor_c, names.keep_tensor = tokens, tokens.c, plans.convert(tokens, "widen")
+    -- The scales of an expert's matrix of so many rows: C
+    function how.scales(weights, expert, all)
+        local tensor = "w->args->" .. weights:gsub("_weight$", "_scale")
+        return spec.weights.shared and tensor or stored.of(spec).listed and ("%s[%s]"):format(tensor, expert)
+            or ("%s + %s * (%s)"):format(tensor, expert, all)
+    end
+end
+
+-- The tiles. cfg: of products
+function integers.tiles(names, cfg)
+    return {integer_tiles.encode(cfg, names.integers), integer_tiles.scaled(cfg, names.integers)}
+end
+
+return integers

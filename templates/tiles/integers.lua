@@ -1,0 +1,79 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- integers.lua - columns of a panel quantised to signed integers of 8 bits, and sums of their products scaled back to f32.
+--
+-- Of a column the number of largest magnitude becomes 127 or -127: its scale is that divided by 127, but a normal number, so that its
+-- inverse is finite. A column with a NaN or an infinity has the scale NaN, and any integers.
+local ir = require "ir"
+local over_rows = require "tiles.over_rows"
+
+local integers = {}
+
+-- Largest magnitude of n * group rows of a vector of columns; src moves on.
+local function largest(p, src, n, how, width)
+    local magnitude = p:op("const", "magnitude", 0x7fffffff)
+    local peak = p:op("zero", "peak")
+    p:loop(p:count_from("first", n), function()
+        for g = 0, how.group - 1 do
+            local size = p:op("bit_and", "size_" .. g, p:op("load", "x_" .. g, p:at(src, g * width)), magnitude)
+            p:op("move", peak, p:op("int_max", "peak_" .. g, peak, size))   -- NaNs are larger than any number
+        end
+        p:advance(src, how.group * width)
+    end, "words")
+    return peak
+end
+
+-- A vector of columns, n words down: dst = words of integers, then the row of scales and that of what the sums of their products have too
+-- much (how.offset times the sum of the integers, negated). src and `again` are the same numbers, f32. how: of micro.integers
+function integers.encode(cfg, how)
+    local width = cfg.vectors * cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "encode", {"Words of integers from columns of numbers, and their scales."})
+    p.hoists = 0
+    local dst, src = p:pointer("dst", "float", "WIDTH"), p:pointer("src", "const float", "WIDTH")
+    local again, n = p:pointer("again", "const float", "WIDTH"), p:integer("n")
+    local peak = largest(p, src, n, how, width)
+    local scale = p:op("max", "scale", p:op("const", "least", 2.0 ^ -126), p:op("div", "quotient", peak, p:op("const", "most", 127.0)))
+    local inverse = p:op("div", "inverse", p:op("const", "one", 1.0), scale)
+    local mask = p:op("const", "element", (1 << how.bits) - 1)
+    local sum = how.offset and p:op("zero", "sum")
+    p:loop(n, function()
+        local word
+        for g = 0, how.group - 1 do
+            local x = p:op("mul", "y_" .. g .. "_scaled", p:op("load", "y_" .. g, p:at(again, g * width)), inverse)
+            local q = p:op("to_int", "q_" .. g, x)
+            if sum then
+                p:op("move", sum, p:op("int_add", "sum_" .. g, sum, q))
+            end
+            q = p:op("bit_and", "code_" .. g, q, mask)
+            word = word and p:op("bit_or", "word_" .. g, word, p:op("shl", "code_" .. g .. "_up", q, g * how.bits)) or q
+        end
+        p:op("store", p:at(dst, 0), word)
+        p:advance(again, how.group * width)
+        p:advance(dst, width)
+    end, "words")
+    p:op("store", p:at(dst, 0), p:op("add", "scale_or_nan", scale, p:op("sub", "none", scale, scale)))
+    if sum then
+        local flipped = p:op("bit_xor", "flipped", sum, p:op("const", "ones", 0xffffffff))
+        local less = p:op("int_add", "less", flipped, p:op("const", "last", 1))
+        p:op("store", p:at(dst, width), p:op("shl", "too_much", less, how.offset))
+    end
+    return p
+end
+
+-- Rows of integer sums of a panel as numbers: times the scales of their columns, then each row's. of: the columns' scales and what sums
+-- have too much, as encode gives them
+function integers.scaled(cfg, how)
+    local p = ir.program(cfg.isa, cfg.prefix .. "scale_sums", {"Rows of integer sums as numbers."})
+    local S, scale = p:pointer("S", "float", "WIDTH LANES"), p:pointer("scale", "const float")
+    local of, n = p:pointer("of", "const float", "WIDTH LANES"), p:integer("n")
+    local columns = over_rows.load(p, cfg, "column_", of)
+    local too_much = how.offset and over_rows.load(p, cfg, "too_much_", of, 1)
+    over_rows.each(p, cfg, n, {S, {scale, 1}}, function(tag, at, v)
+        local sum = p:op("load", "sum" .. tag, p:at(S, at))
+        sum = too_much and p:op("int_add", "exact" .. tag, sum, too_much[v]) or sum
+        local x = p:op("mul", "of_column" .. tag, p:op("to_float", "number" .. tag, sum), columns[v])
+        p:op("store", p:at(S, at), p:op("mul", "scaled" .. tag, x, p:op("bcast", "scale" .. tag, p:at(scale, 0))))
+    end)
+    return p
+end
+
+return integers
