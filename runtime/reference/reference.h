@@ -5,6 +5,7 @@
 #define MOEGEN_REFERENCE_H
 
 #include "format.h"
+#include "packed.h"
 #include "runtime_private.h"
 
 struct rt_moe;
@@ -63,6 +64,7 @@ struct rt_stored {
     int64_t first, C; /* its columns of the kind's */
     int lanes;        /* codes of an element of the tensor, the first in its low bits */
     struct rt_place code, scale, second; /* code: in codes; the others may be empty */
+    struct rt_packed packed; /* how it is packed; run 0: it is not */
     const moegen_rt_tensor *codes, *scales, *seconds;
 };
 struct rt_weights {

@@ -20,6 +20,7 @@ struct matrix {
     const struct rt_format *format; /* NULL: numbers */
     enum rt_share share;
     int64_t group;
+    struct rt_packed packed; /* run 0: not packed */
 };
 
 /* The column of the tensor that holds column c. */
@@ -86,6 +87,17 @@ static void contiguous(const struct matrix *x, struct rt_place *p)
     if (x->format->blocked)
         extent(p, x->group / lanes);
     put_places(x, p, bytes * lanes, 1);
+}
+
+/* Panels of runs of a row, after a header. */
+static void packed(const struct matrix *x, struct rt_place *p)
+{
+    const struct rt_packed *f = &x->packed;
+    extent(p, f->each);
+    for (int64_t k = 0; k < x->K; k++)
+        p->row[k] = f->header + k / f->run * f->pitch + k % f->run;
+    for (int64_t c = 0; c < x->C; c++)
+        p->column[c] = stored(x, c) * f->run;
 }
 
 /* nki: four codes make an element of the tensor. Stored column q * (H/4) + t * 128 + p of the
@@ -237,6 +249,7 @@ static const struct layout {
     /* name        of_H  of_I   lanes  holds    codes       scales      bias */
     {"plain",      1,    1,     1,     single,  plain,      NULL,       plain},
     {"transposed", 1,    1,     1,     single,  transposed, NULL,       plain},
+    {"packed",     1,    1,     1,     single,  packed,     NULL,       plain},
     {"contiguous", 1,    1,     0,     grouped, contiguous, NULL,       plain},
     {"nki",        TILE, LANES, LANES, powers,  nki,        nki_scales, nki_bias},
     /* clang-format on */
@@ -382,11 +395,15 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
     moegen_rt_status status = find_format(p, w, &x, err);
     if (status == MOEGEN_RT_OK)
         status = find_layout(p, m, w->format, &l, err);
+    if (kind != RT_GATE_UP_BIAS)
+        rt_packed_lay(&x.packed, moegen_rt_problem_text(p, "weights.dtype", ""), x.K, x.C,
+                      moegen_rt_problem_int(p, "weights.run", 0), x.parts, x.interleaved);
     int count = separate ? (int)m->parts : 1;
     for (int i = 0; i < count && status == MOEGEN_RT_OK; i++) {
         const struct names *names = separate ? &apart[2 - count + i] : &joined[kind];
         status = lay_tensors(l, &x, names, m->E, shared, &w->of[i], err);
         w->of[i].first = i * x.width;
+        w->of[i].packed = x.packed;
         w->count++;
     }
     if (kind == RT_GATE_UP_BIAS) /* has no format */

@@ -13,6 +13,7 @@ local in_place = require "product.in_place"
 local keys = require "shared.keys"
 local limits = require "shared.limits"
 local norm = require "math.norm"
+local packed = require "shared.packed"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
@@ -117,11 +118,13 @@ function forward.plan(plan, spec, shape, info)
     plan.stride = plans.odd_lines(longest)
 end
 
-forward.params = dot.params
+function forward.params(spec, plan)
+    return plans.append(dot.params(spec, plan), packed.params(spec, plan))
+end
 
-function forward.args(s)
+function forward.args(s, plan)
     local save = s.checkpoint == "save"
-    return plans.append(tensors.inputs(s), tensors.blocks(s), tensors.biases(s), plans.list(
+    return plans.append(tensors.inputs(s, plan), tensors.blocks(s), tensors.biases(s), plans.list(
         {"output", s.output_dtype, "out", tensors.tokens(s), s.H,
             says = "sum over the experts of each token; rows that no block names are zero"},
         save and tensors.kept_gate_up(s, "gate_up_activations_T", "out", "N"),
