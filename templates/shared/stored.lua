@@ -36,7 +36,7 @@ stored.key = {"weights", types.map{
     {"shared", bool(), default = false, doc = "one set of scales for all experts"},
     {"layout", enum{"plain", "transposed", "contiguous", "nki", "packed"}, default = "plain",
         doc = "plain: [in][out]; transposed: [out][in]; contiguous: blocks along in; nki: words of 4 codes, in tiles of 512; " ..
-            "packed: see moegen pack"},
+            "packed: as products of rows read them, made by moegen pack for a plan"},
     {"gate_up_order", enum{"split", "interleaved"}, default = "split", doc = "of the columns of gate and up, and of their bias"},
     {"gate_up", enum{"joined", "separate"}, default = "joined", doc = "one tensor, or gate_proj_weight and up_proj_weight"},
     {"experts", enum{"joined", "separate"}, default = "joined", doc = "one tensor, or each expert's matrices at addresses of their own"}},
