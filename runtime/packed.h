@@ -21,7 +21,7 @@ struct rt_packed_header {
 /* A matrix [K][C] in elements: header, then panels of `run` of K, [panel][rows][run]. */
 struct rt_packed {
     struct rt_packed_header is;
-    int64_t header; /* elements before the panels */
+    int64_t header;           /* elements before the panels */
     int64_t run, pitch, each; /* of a row of a panel; of a panel; of an expert's slice */
 };
 /* dtype: its name; run < 1: it is not packed, and run of *p becomes 0. */

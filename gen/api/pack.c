@@ -76,8 +76,9 @@ static moegen_status run(struct source *s, int threads, moegen_error **err)
     return status ? error_set(err, MOEGEN_NO_MEMORY, "no threads to pack with") : MOEGEN_OK;
 }
 
-moegen_status moegen_pack(const moegen_kernel *kernel, const char *layout, const moegen_tensor *from,
-                          void *packed, size_t bytes, int threads, moegen_error **err)
+moegen_status moegen_pack(const moegen_kernel *kernel, const char *layout,
+                          const moegen_tensor *from, void *packed, size_t bytes, int threads,
+                          moegen_error **err)
 {
     struct source s = {.packed = packed};
     if (!kernel || !layout || !from || !from->name || !packed)

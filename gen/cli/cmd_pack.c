@@ -63,10 +63,8 @@ static moegen_status pack_one(struct pack *p, const moegen_arg *a, moegen_error 
         moegen_rt_convert(t->dtype, t->data, rounded->dtype, rounded->data, (size_t)n);
         t = rounded;
     }
-    moegen_tensor from = {.name = a->name,
-                          .data = t->data,
-                          .dtype = (moegen_dtype)t->dtype,
-                          .rank = t->rank};
+    moegen_tensor from = {
+        .name = a->name, .data = t->data, .dtype = (moegen_dtype)t->dtype, .rank = t->rank};
     memcpy(from.shape, t->shape, sizeof from.shape);
     for (int d = 0; d < 2; d++)
         shape[d] = strtoll(a->extent[d], NULL, 10);
@@ -77,8 +75,8 @@ static moegen_status pack_one(struct pack *p, const moegen_arg *a, moegen_error 
                            p->o->threads ? (int)p->o->threads : kernel_facts(p->kernel)->threads,
                            err)
              : error_set(err, MOEGEN_NO_MEMORY, "no memory for tensor '%s'", a->name);
-    if (!status && moegen_rt_problem_add(p->made, a->name, (moegen_rt_dtype)a->dtype, 2, shape, &to,
-                                         &why))
+    if (!status &&
+        moegen_rt_problem_add(p->made, a->name, (moegen_rt_dtype)a->dtype, 2, shape, &to, &why))
         status = error_set(err, MOEGEN_NO_MEMORY, "%s", why.text);
     if (!status)
         memcpy(to->data, data, bytes);
@@ -102,8 +100,8 @@ static int write_all(const struct pack *p)
                                *made = moegen_rt_problem_tensor(p->made, t->name);
         list[i] = made ? *made : *t;
     }
-    int result = moegen_rt_safetensors_write(p->o->out, list, count, &why) ? bad("%s", why.text)
-                                                                           : EXIT_OK;
+    int result =
+        moegen_rt_safetensors_write(p->o->out, list, count, &why) ? bad("%s", why.text) : EXIT_OK;
     free(list);
     if (!result && !quiet)
         printf("packed %d of %zu tensors for target %s: wrote %s\n", p->packed, count,
@@ -139,10 +137,10 @@ static moegen_status get_kernel(struct pack *p, struct job *j, moegen_kernel **k
     if (status || (layout && strcmp(layout, "packed") == 0))
         return status;
     bool plain = layout && strcmp(layout, "plain") == 0;
-    p->layout = p->layout                                           ? p->layout
-                : plain                                             ? "plain"
-                : layout && strcmp(layout, "transposed") == 0       ? "transposed"
-                                                                    : NULL;
+    p->layout = p->layout                                     ? p->layout
+                : plain                                       ? "plain"
+                : layout && strcmp(layout, "transposed") == 0 ? "transposed"
+                                                              : NULL;
     moegen_kernel_release(*kernel);
     *kernel = NULL;
     j->set[j->sets] = (moegen_override){"weights.layout", "packed"};

@@ -94,10 +94,9 @@ static void packed(const struct matrix *x, struct rt_place *p)
 {
     const struct rt_packed *f = &x->packed;
     extent(p, f->each);
+    put_places(x, p, f->run, 1);
     for (int64_t k = 0; k < x->K; k++)
         p->row[k] = f->header + k / f->run * f->pitch + k % f->run;
-    for (int64_t c = 0; c < x->C; c++)
-        p->column[c] = stored(x, c) * f->run;
 }
 
 /* nki: four codes make an element of the tensor. Stored column q * (H/4) + t * 128 + p of the
@@ -363,17 +362,6 @@ static moegen_rt_status lay_tensors(const struct layout *l, const struct matrix 
     return ok ? MOEGEN_RT_OK : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
 }
 
-static bool is_canonical(const struct rt_weights *w)
-{
-    const struct rt_place *p = &w->of[0].code;
-    bool same = w->count == 1 && !w->format && p->each == w->K * w->C;
-    for (int64_t k = 0; k < w->K && same; k++)
-        same = p->row[k] == k * w->C;
-    for (int64_t c = 0; c < w->C && same; c++)
-        same = p->column[c] == c;
-    return same;
-}
-
 moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe *m,
                                 enum rt_kind kind, struct rt_weights *w, moegen_rt_error *err)
 {
@@ -408,6 +396,6 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
     }
     if (kind == RT_GATE_UP_BIAS) /* has no format */
         w->format = NULL;
-    w->canonical = status == MOEGEN_RT_OK && is_canonical(w);
+    w->canonical = status == MOEGEN_RT_OK && rt_weights_canonical(w);
     return status;
 }

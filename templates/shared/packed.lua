@@ -33,7 +33,8 @@ end
 
 -- What a kernel says of others.
 function packed.status(s)
-    return packed.are(s) and "packed weights are not those of this plan; `moegen pack SPEC --in W.safetensors --out P.safetensors` makes them"
+    return packed.are(s)
+        and "packed weights are not those of this plan; `moegen pack SPEC --in W.safetensors --out P.safetensors` makes them"
 end
 
 return packed

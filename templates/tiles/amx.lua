@@ -110,15 +110,15 @@ local function copy_line(p, cfg, t, line, from_step, to_step)
     p:advance(t.to, to_step)
 end
 
--- The same line of rows of packed weights in memory is fetched; `step` leads to the next line, or to the next panel.
-local function fetch_line(p, cfg, t, line, step)
+-- The same line of rows of packed weights in memory is fetched; `to_next` leads to the next line, or to the next panel.
+local function fetch_line(p, cfg, t, line, to_next)
     local width = cfg.vectors * cfg.isa.lanes
     p:loop(p:count_from("more_" .. line, t.count), function()
         p:op("prefetch_1", p:at(t.from, 0))
         p:advance(t.from, width)
     end, "rows of the next weights", true)
     p:advance(t.from, p:count_from("from_first_" .. line, t.from_first))
-    p:advance(t.from, step)
+    p:advance(t.from, to_next)
 end
 
 -- S[rows][WIDTH] += A * B for `groups` panels of B, one after the other; rows: a multiple of 16; set: instead of adding.
