@@ -10,7 +10,7 @@
 struct pack {
     const struct options *o;
     const moegen_kernel *kernel;
-    moegen_rt_problem *in, *made;
+    moegen_rt_problem *in, *made, *rounded;
     const char *layout; /* of the tensors in the file; NULL: as their shapes say */
     int packed;
 };
@@ -54,10 +54,15 @@ static moegen_status pack_one(struct pack *p, const moegen_arg *a, moegen_error 
     if (!t)
         return error_set(err, MOEGEN_BAD_ARGUMENT, "%s: tensor '%s' is missing", p->o->in.at[0],
                          a->name);
+    for (int d = 0; d < 2; d++)
+        shape[d] = strtoll(a->extent[d], NULL, 10);
+    size_t bytes = (size_t)(shape[0] * shape[1]) * moegen_dtype_size(a->dtype);
+    if (moegen_rt_problem_add(p->made, a->name, (moegen_rt_dtype)a->dtype, 2, shape, &to, &why))
+        return error_set(err, MOEGEN_NO_MEMORY, "%s", why.text);
     if (t->dtype == MOEGEN_RT_F32 && a->dtype != MOEGEN_F32) {
         int64_t n = moegen_rt_tensor_count(t);
         moegen_rt_tensor *rounded;
-        if (moegen_rt_problem_add(p->made, a->name, (moegen_rt_dtype)a->dtype, t->rank, t->shape,
+        if (moegen_rt_problem_add(p->rounded, a->name, (moegen_rt_dtype)a->dtype, t->rank, t->shape,
                                   &rounded, &why))
             return error_set(err, MOEGEN_NO_MEMORY, "%s", why.text);
         moegen_rt_convert(t->dtype, t->data, rounded->dtype, rounded->data, (size_t)n);
@@ -66,23 +71,9 @@ static moegen_status pack_one(struct pack *p, const moegen_arg *a, moegen_error 
     moegen_tensor from = {
         .name = a->name, .data = t->data, .dtype = (moegen_dtype)t->dtype, .rank = t->rank};
     memcpy(from.shape, t->shape, sizeof from.shape);
-    for (int d = 0; d < 2; d++)
-        shape[d] = strtoll(a->extent[d], NULL, 10);
-    size_t bytes = (size_t)(shape[0] * shape[1]) * moegen_dtype_size(a->dtype);
-    void *data = moegen_rt_alloc(bytes);
-    moegen_status status =
-        data ? moegen_pack(p->kernel, p->layout, &from, data, bytes,
-                           p->o->threads ? (int)p->o->threads : kernel_facts(p->kernel)->threads,
-                           err)
-             : error_set(err, MOEGEN_NO_MEMORY, "no memory for tensor '%s'", a->name);
-    if (!status &&
-        moegen_rt_problem_add(p->made, a->name, (moegen_rt_dtype)a->dtype, 2, shape, &to, &why))
-        status = error_set(err, MOEGEN_NO_MEMORY, "%s", why.text);
-    if (!status)
-        memcpy(to->data, data, bytes);
-    moegen_rt_free(data);
     p->packed++;
-    return status;
+    return moegen_pack(p->kernel, p->layout, &from, to->data, bytes,
+                       p->o->threads ? (int)p->o->threads : kernel_facts(p->kernel)->threads, err);
 }
 
 /* Tensors in the file's order, those that are packed in their place. */
@@ -165,12 +156,14 @@ int cmd_pack(struct options *o)
     p.kernel = kernel;
     p.in = moegen_rt_problem_create();
     p.made = moegen_rt_problem_create();
-    if (!result && (!p.in || !p.made))
+    p.rounded = moegen_rt_problem_create();
+    if (!result && (!p.in || !p.made || !p.rounded))
         result = fail(MOEGEN_NO_MEMORY, NULL);
     if (!result)
         result = pack(&p);
     moegen_rt_problem_destroy(p.in);
     moegen_rt_problem_destroy(p.made);
+    moegen_rt_problem_destroy(p.rounded);
     moegen_kernel_release(kernel);
     job_close(&j);
     return result;

@@ -89,14 +89,13 @@ static void contiguous(const struct matrix *x, struct rt_place *p)
     put_places(x, p, bytes * lanes, 1);
 }
 
-/* Panels of runs of a row, after a header. */
 static void packed(const struct matrix *x, struct rt_place *p)
 {
-    const struct rt_packed *f = &x->packed;
-    extent(p, f->each);
-    put_places(x, p, f->run, 1);
+    int64_t run = x->packed.run;
+    extent(p, x->packed.each);
+    put_places(x, p, run, 1);
     for (int64_t k = 0; k < x->K; k++)
-        p->row[k] = f->header + k / f->run * f->pitch + k % f->run;
+        p->row[k] = x->packed.header + k / run * x->packed.pitch + k % run;
 }
 
 /* nki: four codes make an element of the tensor. Stored column q * (H/4) + t * 128 + p of the
