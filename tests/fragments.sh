@@ -33,5 +33,5 @@ line=$(grep -n 'include "team"' "$2/templates/moe_forward.c.in" | cut -d: -f1)
 cp "$tmp/templates/shared/team.c.in" "$tmp/templates/product/team.c.in"
 built "templates/moe_forward.c.in:$line: error: fragment 'team' is in more than one room: product, shared"
 rm "$tmp/templates/product/team.c.in" "$tmp/templates/shared/team.c.in"
-built "templates/moe_forward.c.in:$line: error: no fragment 'team' in the rooms moe_forward, product, codes, math, shared"
+built "templates/moe_forward.c.in:$line: error: no fragment 'team' in the rooms moe_forward, product, packed, codes, math, shared"
 exit $failed

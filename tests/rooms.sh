@@ -12,7 +12,7 @@ failed=0
 # moegen.h is a row of its own, since its words are everybody's in gen/.
 rooms='
 runtime            moegen_runtime.h
-runtime/reference  reference.h       moegen_runtime.h runtime_private.h format.h
+runtime/reference  reference.h       moegen_runtime.h runtime_private.h format.h packed.h
 runtime/reference/mlp  mlp.h         reference/reference.h
 moegen.h           -                 moegen_dtype.h moegen_rt.h
 gen/base           base.h            moegen.h
@@ -22,7 +22,7 @@ gen/arch/x86       x86.h             arch/arch.h
 gen/jit            jit.h             moegen.h base/base.h rt_write.h
 gen/cache          cache.h           moegen.h base/base.h rt_write.h
 gen/host           host.h            moegen.h base/base.h spec/spec.h arch/arch.h arch/x86/x86.h
-gen/api            api.h             moegen.h base/base.h spec/spec.h host/host.h jit/jit.h cache/cache.h moegen_runtime.h
+gen/api            api.h             moegen.h base/base.h spec/spec.h host/host.h jit/jit.h cache/cache.h moegen_runtime.h packed.h
 gen/cli            cli.h             moegen.h base/base.h spec/spec.h host/host.h cache/cache.h api/api.h moegen_runtime.h rt_write.h format.h
 gen/cli/bench      bench.h           cli/cli.h
 gen/cli/quantize   quantize.h        cli/cli.h format.h rt_file.h'

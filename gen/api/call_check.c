@@ -3,6 +3,7 @@
  * overlaps. */
 #include <inttypes.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "call.h"
 
@@ -61,11 +62,21 @@ static bool countable(moegen_dtype dtype, const struct bound *b)
     return bytes <= PTRDIFF_MAX;
 }
 
+/* What else to say of a tensor that is to be packed. */
+static const char *packed_hint(const struct unit *u, int arg)
+{
+    bool weight = u->arg[arg].rank == 2 && strstr(u->arg[arg].name, "_proj_weight");
+    for (size_t i = 0; weight && i < u->param_count; i++)
+        if (strcmp(u->param[i].key, "weights.run") == 0)
+            return ": `moegen pack SPEC --in W.safetensors --out P.safetensors` makes it";
+    return NULL;
+}
+
 moegen_status call_may_bind(const struct unit *u, int arg, moegen_dtype dtype,
                             const struct bound *b, moegen_error **err)
 {
     if (dtype != u->arg[arg].dtype || !shape_possible(u, arg, b))
-        return mismatch(u, arg, dtype, b, NULL, err);
+        return mismatch(u, arg, dtype, b, packed_hint(u, arg), err);
     if (!countable(dtype, b))
         return mismatch(u, arg, dtype, b, ", and memory is smaller than that", err);
     return MOEGEN_OK;

@@ -96,9 +96,7 @@ MOEGEN_API const char *moegen_dtype_name(moegen_dtype dtype);
 /* Bytes of one element; 0 for a value that is no dtype. */
 MOEGEN_API size_t moegen_dtype_size(moegen_dtype dtype);
 
-/* ---- errors
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 /* One complaint. Strings belong to the error and live as long as it does. */
 typedef struct moegen_diagnostic {
@@ -121,9 +119,7 @@ MOEGEN_API moegen_status moegen_error_diagnostic(const moegen_error *err, size_t
                                                  moegen_diagnostic *out);
 MOEGEN_API void moegen_error_release(moegen_error *err);
 
-/* ---- engine
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- engine ---------------------------------------------------------------------------------- */
 
 /* Zero-initialise, set struct_size, then whatever differs from the default. Strings are copied. */
 typedef struct moegen_engine_options {
@@ -166,9 +162,7 @@ MOEGEN_API size_t moegen_engine_trim(moegen_engine *engine, size_t keep);
  */
 MOEGEN_API const char *moegen_engine_cache_dir(const moegen_engine *engine);
 
-/* ---- kernels
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 /* A key of the spec and the YAML text of its value, e.g. {"plan.tile_rows", "6"}, {"target",
  * "avx512"}.
@@ -248,9 +242,7 @@ MOEGEN_API const char *moegen_kernel_param(const moegen_kernel *kernel, const ch
 MOEGEN_API moegen_status moegen_kernel_entry(const moegen_kernel *kernel, moegen_entry *entry,
                                              moegen_workspace *workspace, moegen_error **err);
 
-/* ---- calls
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 /* A call of `kernel` with nothing bound. Keeps the kernel alive. */
 MOEGEN_API moegen_status moegen_call_create(const moegen_kernel *kernel, moegen_call **call,
@@ -307,8 +299,7 @@ MOEGEN_API moegen_status moegen_call_set_workspace(moegen_call *call, void *memo
  * was written then. */
 MOEGEN_API moegen_status moegen_call_run(moegen_call *call, moegen_error **err);
 
-/* ---- layers: a forward pass, and backward passes from the state that it leaves
- * ------------------------------------------------------------------------------------------- */
+/* ---- layers: a forward pass, and backward passes from the state that it leaves --------------- */
 
 /* One tensor of a pass: dense row-major data of the caller's, as moegen_call_bind takes it (NULL
  * only for a tensor without elements; a tensor that is to be absent is left out). A pass only reads
@@ -320,6 +311,16 @@ typedef struct moegen_tensor {
     int rank;
     int64_t shape[8];
 } moegen_tensor;
+
+/* Packs the experts' matrices for a kernel whose spec says `weights.layout: packed`. from: tensor
+ * `name` as `layout` has it, "plain" or "transposed" (of the order that weights.gate_up_order
+ * says), in the kernel's dtype. packed: the caller's room for that tensor's shape
+ * (moegen_call_shape), `bytes` in all, aligned to its element size, to be bound as that tensor of
+ * any kernel whose plan reads the same: others refuse it with MOEGEN_BAD_DATA. threads: ranks that
+ * pack, the calling one included; 0: one. Nothing is written after MOEGEN_BAD_ARGUMENT. */
+MOEGEN_API moegen_status moegen_pack(const moegen_kernel *kernel, const char *layout,
+                                     const moegen_tensor *from, void *packed, size_t bytes,
+                                     int threads, moegen_error **err);
 
 /* Both kernels of a spec of family moe_layer (or of any family with `op: forward` and `op:
  * backward`, such as router): sets `op` itself, and `checkpoint: save` in the forward kernel unless
@@ -378,8 +379,7 @@ MOEGEN_API moegen_status moegen_layer_state_tensor(const moegen_layer_state *sta
                                                    const char *name, moegen_tensor *out,
                                                    moegen_error **err);
 
-/* ---- ahead of time
- * --------------------------------------------------------------------------------------------- */
+/* ---- ahead of time --------------------------------------------------------------------------- */
 
 /* Generates the C and header of one kernel, as `moegen gen` writes them. The source comes with one
  * reference. */

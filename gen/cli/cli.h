@@ -48,8 +48,9 @@ enum {                                  /* bits of commands, for the option tabl
        SCHEMA = 128,
        COMPLETION = 256,
        QUANTIZE = 512,
-       SPEC = GEN | RUN | CHECK | BENCH | EXPLAIN,
-       ANY = 1023
+       PACK = 1024,
+       SPEC = GEN | RUN | CHECK | BENCH | EXPLAIN | PACK,
+       ANY = 2047
 };
 /* Fills *o from the words after the command; complains on stderr and returns false. */
 bool options_parse(struct options *o, int count, char **words);
@@ -224,5 +225,6 @@ int cmd_cache(struct options *o);
 int cmd_schema(struct options *o);
 int cmd_completion(struct options *o);
 int cmd_quantize(struct options *o); /* quantize/ */
+int cmd_pack(struct options *o);
 
 #endif

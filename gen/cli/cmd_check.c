@@ -248,6 +248,12 @@ static const moegen_kernel *any_kernel(const struct check *c)
     return any;
 }
 
+/* Do two kernels read the same inputs? Packed weights may be those of one plan only. */
+static bool reads_same(const moegen_kernel *a, const moegen_kernel *b)
+{
+    return param_int(a, "weights.run", 0) == param_int(b, "weights.run", 0);
+}
+
 /* From where the last process ended. */
 static void run_trials(void *ctx)
 {
@@ -255,6 +261,7 @@ static void run_trials(void *ctx)
     const moegen_kernel *any = any_kernel(c);
     for (; c->at->trial < c->trials && !c->at->result; c->at->trial++, c->at->variant = 0) {
         const struct trial *t = &c->trial[c->at->trial];
+        const moegen_kernel *of = any;
         struct fixture f;
         moegen_error *err = NULL;
         progress(t->text, c->at->trial, c->trials);
@@ -266,8 +273,17 @@ static void run_trials(void *ctx)
         for (; c->at->variant < c->variants && !c->at->result; c->at->variant++) {
             struct variant *v = &c->variant[c->at->variant];
             bool skip = t->heavy > 0 && is_slow(v) && kernel_flops(any, t->how.T) > t->heavy;
-            if (v->kernel && !v->crashed && !skip)
-                c->at->result = run_trial(c, v, t, &f);
+            if (!v->kernel || v->crashed || skip)
+                continue;
+            if (!reads_same(of, v->kernel)) {
+                of = v->kernel;
+                fixture_close(&f);
+                if ((status = fixture_open(&f, of, t, 2e9, &err))) {
+                    c->at->result = fail(status, err);
+                    break;
+                }
+            }
+            c->at->result = run_trial(c, v, t, &f);
         }
         fixture_close(&f);
     }

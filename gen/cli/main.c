@@ -51,6 +51,16 @@ const struct command commands[] = {
      "groups. Groups lie along `in`: then codes are [.., out, in/32, 32 or 16 bytes] (mx...) or\n"
      "[.., out, in/2] whatever the axis was. `moegen list formats` has the formats.",
      QUANTIZE, cmd_quantize},
+    {"pack", "SPEC", "the experts' matrices of a file in the order in which a kernel reads them",
+     "  moegen pack specs/olmoe-1b-7b.yaml:forward --in model.safetensors --out "
+     "packed.safetensors\n"
+     "  moegen pack spec.yaml --in w.safetensors --out p.safetensors --target avx512\n"
+     "\n"
+     "Packed tensors are for kernels with weights.layout: packed, of a plan that reads them so:\n"
+     "others refuse them. Matrices lie in the file as the spec's layout says, plain or "
+     "transposed;\n"
+     "if it says packed, as their shapes or --from say. Other tensors are copied.",
+     PACK, cmd_pack},
     {"cache", "WHAT", "the disk cache: path, list, verify, prune --max SIZE, clear",
      "  moegen cache path\n"
      "  moegen cache prune --max 256M",

@@ -44,6 +44,10 @@ static moegen_rt_status fill_numbers(moegen_rt_problem *p, const struct rt_weigh
         for (int64_t e = 0; e < w->E; e++) {
             rt_normal_from((size_t)e * n, dtype, values, n, seed, scale);
             rt_weights_copy(w, s, e, dtype, t->data, values, true);
+            if (s->packed.run)
+                rt_packed_header(&s->packed,
+                                 (char *)t->data +
+                                     (size_t)(e * s->code.each) * moegen_rt_dtype_of(dtype)->bytes);
         }
     }
     free(values);

@@ -5,6 +5,7 @@
 #define MOEGEN_REFERENCE_H
 
 #include "format.h"
+#include "packed.h"
 #include "runtime_private.h"
 
 struct rt_moe;
@@ -63,6 +64,7 @@ struct rt_stored {
     int64_t first, C; /* its columns of the kind's */
     int lanes;        /* codes of an element of the tensor, the first in its low bits */
     struct rt_place code, scale, second; /* code: in codes; the others may be empty */
+    struct rt_packed packed;             /* how it is packed; run 0: it is not */
     const moegen_rt_tensor *codes, *scales, *seconds;
 };
 struct rt_weights {
@@ -85,6 +87,8 @@ struct rt_weights {
  * rt_weights_free, also after a failure. */
 moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe *m,
                                 enum rt_kind kind, struct rt_weights *w, moegen_rt_error *err);
+/* Is one tensor of numbers [E][K][C] as it lies in memory? */
+bool rt_weights_canonical(const struct rt_weights *w);
 /* Finds the tensors, which must be inputs, and checks their shapes. After rt_weights_lay. */
 moegen_rt_status rt_weights_find(const moegen_rt_problem *p, struct rt_weights *w,
                                  moegen_rt_error *err);

@@ -60,6 +60,17 @@ void rt_weights_copy(const struct rt_weights *w, const struct rt_stored *s, int6
     }
 }
 
+bool rt_weights_canonical(const struct rt_weights *w)
+{
+    const struct rt_place *p = &w->of[0].code;
+    bool same = w->count == 1 && !w->format && p->each == w->K * w->C;
+    for (int64_t k = 0; k < w->K && same; k++)
+        same = p->row[k] == k * w->C;
+    for (int64_t c = 0; c < w->C && same; c++)
+        same = p->column[c] == c;
+    return same;
+}
+
 /* ---- reading ---- */
 
 static const char *dtype_name(moegen_rt_dtype dtype)

@@ -20,6 +20,7 @@ struct matrix {
     const struct rt_format *format; /* NULL: numbers */
     enum rt_share share;
     int64_t group;
+    struct rt_packed packed; /* run 0: not packed */
 };
 
 /* The column of the tensor that holds column c. */
@@ -86,6 +87,15 @@ static void contiguous(const struct matrix *x, struct rt_place *p)
     if (x->format->blocked)
         extent(p, x->group / lanes);
     put_places(x, p, bytes * lanes, 1);
+}
+
+static void packed(const struct matrix *x, struct rt_place *p)
+{
+    int64_t run = x->packed.run;
+    extent(p, x->packed.each);
+    put_places(x, p, run, 1);
+    for (int64_t k = 0; k < x->K; k++)
+        p->row[k] = x->packed.header + k / run * x->packed.pitch + k % run;
 }
 
 /* nki: four codes make an element of the tensor. Stored column q * (H/4) + t * 128 + p of the
@@ -237,6 +247,7 @@ static const struct layout {
     /* name        of_H  of_I   lanes  holds    codes       scales      bias */
     {"plain",      1,    1,     1,     single,  plain,      NULL,       plain},
     {"transposed", 1,    1,     1,     single,  transposed, NULL,       plain},
+    {"packed",     1,    1,     1,     single,  packed,     NULL,       plain},
     {"contiguous", 1,    1,     0,     grouped, contiguous, NULL,       plain},
     {"nki",        TILE, LANES, LANES, powers,  nki,        nki_scales, nki_bias},
     /* clang-format on */
@@ -350,17 +361,6 @@ static moegen_rt_status lay_tensors(const struct layout *l, const struct matrix 
     return ok ? MOEGEN_RT_OK : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
 }
 
-static bool is_canonical(const struct rt_weights *w)
-{
-    const struct rt_place *p = &w->of[0].code;
-    bool same = w->count == 1 && !w->format && p->each == w->K * w->C;
-    for (int64_t k = 0; k < w->K && same; k++)
-        same = p->row[k] == k * w->C;
-    for (int64_t c = 0; c < w->C && same; c++)
-        same = p->column[c] == c;
-    return same;
-}
-
 moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe *m,
                                 enum rt_kind kind, struct rt_weights *w, moegen_rt_error *err)
 {
@@ -382,15 +382,19 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
     moegen_rt_status status = find_format(p, w, &x, err);
     if (status == MOEGEN_RT_OK)
         status = find_layout(p, m, w->format, &l, err);
+    if (kind != RT_GATE_UP_BIAS)
+        rt_packed_lay(&x.packed, moegen_rt_problem_text(p, "weights.dtype", ""), x.K, x.C,
+                      moegen_rt_problem_int(p, "weights.run", 0), x.parts, x.interleaved);
     int count = separate ? (int)m->parts : 1;
     for (int i = 0; i < count && status == MOEGEN_RT_OK; i++) {
         const struct names *names = separate ? &apart[2 - count + i] : &joined[kind];
         status = lay_tensors(l, &x, names, m->E, shared, &w->of[i], err);
         w->of[i].first = i * x.width;
+        w->of[i].packed = x.packed;
         w->count++;
     }
     if (kind == RT_GATE_UP_BIAS) /* has no format */
         w->format = NULL;
-    w->canonical = status == MOEGEN_RT_OK && is_canonical(w);
+    w->canonical = status == MOEGEN_RT_OK && rt_weights_canonical(w);
     return status;
 }

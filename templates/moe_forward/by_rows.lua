@@ -9,6 +9,7 @@ local epilogue = require "tiles.epilogue"
 local formats = require "tiles.formats"
 local integers = require "codes.integers"
 local micro = require "tiles.micro"
+local packed = require "packed.plan"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
 local phases = require "product.phases"
@@ -46,6 +47,9 @@ by_rows.weights = {dtype = {"f32", "bf16", "f16", table.unpack(formats.names)},
     scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous", "nki"},
     gate_up_order = {"interleaved"}, gate_up = {"separate"}, experts = {"separate"}}
 
+-- The same with what moegen pack makes.
+by_rows.packed_weights = setmetatable({layout = {"transposed", "contiguous", "nki", "packed"}}, {__index = by_rows.weights})
+
 by_rows.rule = {"norm", function(s) return s.norm == "none" or not by_rows.takes(s) end,
     "{norm} needs weights.layout = plain, here {weights.layout}"}
 
@@ -56,6 +60,7 @@ function by_rows.plan(plan, spec, shape, info)
         dot.choose(plan, spec, info, by_rows.no_pairs(spec), activations.are(spec), true)
     end
     panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and codes.unit})
+    packed.choose(plan, spec)
 end
 
 -- Words of the widest rows that become panels: of tokens that are quantised there, numbers.
@@ -160,6 +165,7 @@ function by_rows.names(names, spec, plan, job, common)
     names.hidden = (plan.integers or names.rounds and names.dots) and "hidden" or "P"
     names.gathered = gathered(names)
     names.transposes_whole = not by_rows.takes(spec) and spec.H >= plan.isa.lanes and spec.I_TP >= plan.isa.lanes
+    packed.names(names, cfg, spec, plan)
     phases_of(names, spec, has)
     codes.names(names, spec, plan)
     along.names(names, cfg, plan, math.max(spec.H, spec.I_TP))

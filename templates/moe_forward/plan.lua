@@ -14,6 +14,7 @@ local integers = require "codes.integers"
 local keys = require "shared.keys"
 local limits = require "shared.limits"
 local norm = require "math.norm"
+local packed = require "shared.packed"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
 local plans = require "shared.plans"
@@ -127,12 +128,13 @@ function forward.plan(plan, spec, shape, info)
 end
 
 function forward.params(spec, plan)
-    return plan.integers and integers.params(plan) or dot.params(spec, plan)
+    local params = plan.integers and integers.params(plan) or dot.params(spec, plan)
+    return plans.append(params, packed.params(spec, plan))
 end
 
-function forward.args(s)
+function forward.args(s, plan)
     local save = s.checkpoint == "save"
-    return plans.append(tensors.inputs(s), tensors.blocks(s), tensors.biases(s), plans.list(
+    return plans.append(tensors.inputs(s, plan), tensors.blocks(s), tensors.biases(s), plans.list(
         {"output", s.output_dtype, "out", tensors.tokens(s), s.H,
             says = "sum over the experts of each token; rows that no block names are zero"},
         save and tensors.kept_gate_up(s, "gate_up_activations_T", "out", "N"),

@@ -270,7 +270,7 @@ end
 function panels.tiles(names, cfg, plan)
     local lanes, width, dots = plan.isa.lanes, plan.vectors * plan.isa.lanes, names.dots
     local list = plans.append(panels.product_tiles(names, cfg, plan), panels.switches(cfg), plans.list(
-        not names.coded and panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}),
+        not names.coded and not cfg.in_place and panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}),
         not names.coded and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}),
         not dots and names.widens and rows.move(cfg, "widen", {from = names.tensor or cfg.dtype}),
         rows.zero(cfg, "zero"),

@@ -21,13 +21,19 @@ function space.rows(names, list, has)
         local block = {"K_PANELS", "SLAB", "WIDTH"}
         add("S", "float", {"columns", "SLAB"}, "sums")
         list[#list].shape = "[panels][SLAB][WIDTH]"
-        add("A", "float", block, "weights at work,")
-        add("coming", "float", block, "and those of the next block,")
+        local in_place = names.packed and names.packed.in_place
+        if in_place then
+            add("A", "const float *", nil, "weights at work,")
+            add("pitch", "int64_t", nil, "from one of their panels to the next one")
+        else
+            add("A", "float", block, "weights at work,")
+            add("coming", "float", block, "and those of the next block,")
+        end
         add("near", "const float *", nil, "tokens that come next")
-        add("ready", ("const %s *"):format(names.io), nil, "the next block in memory:")
+        add("ready", in_place and "const float *" or ("const %s *"):format(names.io), nil, "the next block in memory:")
         list[#list].starts = "0"
-        add("ready_ld", "int64_t", nil, "rows so far apart,")
-        add("ready_rows", "int64_t", nil, "so many of which are in `coming`")
+        add(in_place and "ready_pitch" or "ready_ld", "int64_t", nil, in_place and "panels so far apart," or "rows so far apart,")
+        add("ready_rows", "int64_t", nil, in_place and "so many rows of which are fetched" or "so many of which are in `coming`")
         add("wanted", "int64_t", nil, "of so many;")
         if names.tiled then
             add("ready_n", "int64_t", nil, "with so many panels of K")
@@ -36,8 +42,10 @@ function space.rows(names, list, has)
         else
             add("pace", "int64_t", nil, "rows that a tile copies after each panel")
         end
-        add("after", ("const %s *"):format(names.io), nil, "the block after the next one, or NULL:")
-        add("after_ld", "int64_t", nil, "rows so far apart")
+        if not in_place then
+            add("after", ("const %s *"):format(names.io), nil, "the block after the next one, or NULL:")
+            add("after_ld", "int64_t", nil, "rows so far apart")
+        end
         along.space(names, add)
     end
     for _, row in ipairs(names.coded and names.coded.space or {}) do

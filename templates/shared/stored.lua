@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- stored.lua - how the experts' matrices are stored: the key `weights`, what of it a family takes, and the tensors' shapes.
 local dtype = require "dtype"
+local packed = require "shared.packed"
 local schema = require "schema"
 local types = schema.types
 
@@ -35,7 +36,7 @@ stored.key = {"weights", types.map{
     {"shared", bool(), default = false, doc = "one set of scales for all experts"},
     {"layout", enum{"plain", "transposed", "contiguous", "nki", "packed"}, default = "plain",
         doc = "plain: [in][out]; transposed: [out][in]; contiguous: blocks along in; nki: words of 4 codes, in tiles of 512; " ..
-            "packed: see moegen pack"},
+            "packed: as products of rows read them, made by moegen pack for a plan"},
     {"gate_up_order", enum{"split", "interleaved"}, default = "split", doc = "of the columns of gate and up, and of their bias"},
     {"gate_up", enum{"joined", "separate"}, default = "joined", doc = "one tensor, or gate_proj_weight and up_proj_weight"},
     {"experts", enum{"joined", "separate"}, default = "joined", doc = "one tensor, or each expert's matrices at addresses of their own"}},
@@ -104,10 +105,14 @@ function stored.rules(takes)
     list[#list + 1] = {"weights.layout", function(s)
         return s.weights.layout == "plain" or stored.format(s) or s.weights.dtype == s.dtype
     end, "{weights.layout} of {weights.dtype} is not supported yet beside {dtype}"}
-    local packed = {contiguous = true, nki = true}
-    layout(function(w, format) return packed[w.layout] and not (format and format.scale == "group") end,
+    local grouped = {contiguous = true, nki = true}
+    layout(function(w, format) return grouped[w.layout] and not (format and format.scale == "group") end,
         "{weights.layout} is of codes that share scales along the contraction, which {weights.dtype} has not")
-    layout(function(w, format) return format and format.scale == "group" and not (packed[w.layout] or w.layout == "packed") end,
+    layout(function(w, format) return w.layout == "packed" and format end,
+        "{weights.layout} is of numbers, not of {weights.dtype}: f32, bf16, f16")
+    list[#list + 1] = {"weights.experts", function(s) return not packed.are(s) or s.weights.experts == "joined" end,
+        "{weights.experts} is not for weights.layout = packed, which is one tensor"}
+    layout(function(w, format) return format and format.scale == "group" and not (grouped[w.layout] or w.layout == "packed") end,
         "{weights.layout} is not for {weights.dtype}, whose codes share scales along the contraction: contiguous or nki")
     layout(function(w, _, scale) return scale == "block" and w.layout == "plain" end,
         "{weights.layout} has no scales of blocks; transposed has")
@@ -162,7 +167,7 @@ function stored.group(s)
 end
 
 -- The matrices [K][parts * width]. tensor: names without suffix. axis: the parts are an extent of a tensor's shape.
-local function matrices(s)
+function stored.matrices(s)
     local H, I, gates = s.H, s.I_TP, s.gated and 2 or 1
     local down = {tensor = "down_proj", down = true, K = I, parts = 1, width = H, C = H}
     if s.weights.gate_up == "joined" then
@@ -201,6 +206,7 @@ local shapes = {
         return f.blocked and {m.C, ceil_div(m.K, group), group * f.bits // 8} or {m.C, ceil_div(m.K * f.bits, 8)}
     end,
     nki = function(_, m) return nki(m, 1) end,
+    packed = function(s, m, plan) return {packed.form(s, plan, m).each} end,
 }
 
 -- Likewise of scales, by what shares one.
@@ -228,23 +234,23 @@ local function says_codes(s, m)
 end
 
 -- The rows of `args`: all matrices, then their scales, then what else scales a whole matrix. A scale's row has scale = true; listed =
--- true: the argument is a list of addresses, one for each index of the first extent.
-function stored.tensors(s)
+-- true: the argument is a list of addresses, one for each index of the first extent. plan: of packed weights
+function stored.tensors(s, plan)
     local format, list = stored.format(s), {}
     local function add(m, suffix, type, experts, extents, says, scale)
         local listed = stored.of(s).listed and not (scale and s.weights.shared)
         list[#list + 1] = {m.tensor .. suffix, type, "in", experts, says = says, scale = scale, listed = listed}
         table.move(extents, 1, #extents, 5, list[#list])
     end
-    for _, m in ipairs(matrices(s)) do
-        add(m, "_weight", codes_dtype(s), s.E, shapes[s.weights.layout](s, m), says_codes(s, m))
+    for _, m in ipairs(stored.matrices(s)) do
+        add(m, "_weight", codes_dtype(s), s.E, shapes[s.weights.layout](s, m, plan), says_codes(s, m))
     end
     local experts = s.weights.shared and 1 or s.E
-    for _, m in ipairs(format and matrices(s) or {}) do
+    for _, m in ipairs(format and stored.matrices(s) or {}) do
         add(m, "_scale", format.scales, experts, scales[stored.scale(s)](s, m),
             "factors of " .. m.tensor .. "_weight", true)
     end
-    for _, m in ipairs(format and format.second and matrices(s) or {}) do
+    for _, m in ipairs(format and format.second and stored.matrices(s) or {}) do
         add(m, "_scale_2", "f32", experts, m.axis and {m.parts} or {}, "factor of " .. m.tensor .. "_scale", true)
     end
     return list

@@ -47,11 +47,11 @@ function tensors.read_again(s, name)
 end
 
 -- What the families over blocks take first.
-function tensors.inputs(s)
+function tensors.inputs(s, plan)
     return append({
         {"hidden_states", s.dtype, "in", tensors.tokens(s), s.H, says = "rows of tokens" .. (s.skip_token and "" or "; row T is padding")},
         {"expert_affinities_masked", s.affinity_dtype, "in", tensors.flat(s), 1, says = "of token id and expert e at id * E + e"},
-    }, stored.tensors(s))
+    }, stored.tensors(s, plan))
 end
 
 function tensors.blocks(s)

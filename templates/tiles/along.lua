@@ -134,6 +134,18 @@ local function code_step(p, cfg, t, read, scale)
     end
 end
 
+-- What parts hold: sums of numbers go on from there, so that their bits do not depend on how K is cut.
+local function before(p, cfg, t, parts)
+    local acc = {}
+    for r = 0, t.rows - 1 do
+        acc[r] = {}
+        for token = 0, t.tokens - 1 do
+            acc[r][token] = p:op("load", ("acc_%d_%d"):format(r, token), p:at(parts, (token * cfg.slab + r) * cfg.isa.lanes))
+        end
+    end
+    return acc
+end
+
 -- The tile for so many tokens. has: line (words of a token's row), coded (see codes/plan.lua) and pitch (between rows' scales, f32), or
 -- nil. Rows of a group lie ld apart, two of them from W on and, ld_2 apart, two from W_2 on; `over`, `back` and `s_over` lead from the
 -- end of a group's rows to the next one's, of W, of X and of scales. Fetches lines at `near`, which moves on by `step`, at each unit.
@@ -167,7 +179,7 @@ function along.tile(cfg, tokens, has)
         read = of_numbers(p, cfg)
     end
     p:loop(groups, function()
-        t.acc = micro.zeros(p, t.rows, tokens, "acc")
+        t.acc = coded and micro.zeros(p, t.rows, tokens, "acc") or before(p, cfg, t, parts)
         p:loop(p:count_from("left", n), function()
             if coded then
                 code_step(p, cfg, t, read, scale)
@@ -187,12 +199,12 @@ function along.tile(cfg, tokens, has)
         for token = 0, tokens - 1 do
             for r = 0, t.rows - 1 do
                 local at, name = p:at(parts, (token * cfg.slab + r) * lanes), ("_%d_%d"):format(r, token)
-                local before = p:op("load", "before" .. name, at)
+                local so_far = coded and p:op("load", "before" .. name, at)
                 if coded and not each then
-                    p:op("fma", before, p:op("bcast", "scale" .. name, p:at(scales, r)), t.acc[r][token])
-                    p:op("store", at, before)
+                    p:op("fma", so_far, p:op("bcast", "scale" .. name, p:at(scales, r)), t.acc[r][token])
+                    p:op("store", at, so_far)
                 else
-                    p:op("store", at, p:op("add", "part" .. name, before, t.acc[r][token]))
+                    p:op("store", at, coded and p:op("add", "part" .. name, so_far, t.acc[r][token]) or t.acc[r][token])
                 end
             end
         end

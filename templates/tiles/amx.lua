@@ -114,9 +114,21 @@ local function copy_line(p, cfg, t, line, from_step, to_step)
     p:advance(t.to, to_step)
 end
 
+-- The same line of rows of packed weights in memory is fetched; `to_next` leads to the next line, or to the next panel.
+local function fetch_line(p, cfg, t, line, to_next)
+    local width = cfg.vectors * cfg.isa.lanes
+    p:loop(p:count_from("more_" .. line, t.count), function()
+        p:op("prefetch_1", p:at(t.from, 0))
+        p:advance(t.from, width)
+    end, "rows of the next weights", true)
+    p:advance(t.from, p:count_from("from_first_" .. line, t.from_first))
+    p:advance(t.from, to_next)
+end
+
 -- S[rows][WIDTH] += A * B for `groups` panels of B, one after the other; rows: a multiple of 16; set: instead of adding.
 -- For each of them the tile copies `panels` panels of `count` rows of the next weights; this goes along K beside the products, so that
--- memory's lines come a few at a time and in order.
+-- memory's lines come a few at a time and in order. cfg.in_place: A is packed weights in memory, panels `a_pitch` apart; those of the next
+-- block, `from_pitch` apart, are fetched.
 function tiles.blocks(cfg, rows, vectors, set)
     local lanes = cfg.isa.lanes
     local width, words = cfg.vectors * lanes, lanes * cfg.product.group
@@ -128,10 +140,13 @@ function tiles.blocks(cfg, rows, vectors, set)
     local A, B = p:pointer("A", "const float", "SLAB*WIDTH WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
     local panels, groups = p:integer("panels"), p:integer("groups")
     local a_first, b_next = p:amount("a_first"), p:amount("b_next")
-    local t = {to = p:pointer("to", "float", "SLAB*WIDTH WIDTH LANES"), from = p:pointer("from", "const " .. cfg.dtype.c)}
-    t.count, t.ld, t.ahead = p:amount("count"), p:integer("ld"), p:integer("ahead")
-    t.from_first, t.to_first = p:amount("from_first"), p:amount("to_first")
-    local from_next, to_next = p:amount("from_next"), p:amount("to_next")
+    local held = not cfg.in_place
+    local t = {to = held and p:pointer("to", "float", "SLAB*WIDTH WIDTH LANES"),
+        from = p:pointer("from", held and "const " .. cfg.dtype.c or "const float")}
+    t.count, t.ld, t.ahead = p:amount("count"), held and p:integer("ld"), held and p:integer("ahead")
+    t.from_first, t.to_first = p:amount("from_first"), held and p:amount("to_first")
+    local from_next, to_next = p:amount("from_next"), held and p:amount("to_next")
+    local a_next, from_pitch = not held and p:integer("a_pitch"), not held and p:integer("from_pitch")
     local pitch = p:count_from("pitch", 4 * width)
     local function place(r, c)
         return p:at(S, r * UNIT * width + c * lanes)
@@ -144,9 +159,16 @@ function tiles.blocks(cfg, rows, vectors, set)
             for k = 0, width - 1, UNIT do
                 step(p, acc, function(r) return p:at(A, r * UNIT * width + k) end, function(c) return p:at(B, k * width + c * lanes) end,
                     pitch, pitch, "_" .. k, false, cfg.product.tile)
-                copy_line(p, cfg, t, k // lanes, words, k + UNIT < width and lanes or cfg.slab * width - (width - lanes))
+                if held then
+                    copy_line(p, cfg, t, k // lanes, words, k + UNIT < width and lanes or cfg.slab * width - (width - lanes))
+                else
+                    fetch_line(p, cfg, t, k // lanes, k + UNIT < width and lanes or lanes - width)
+                end
             end
-            p:advance(A, cfg.slab * width)
+            p:advance(A, a_next or cfg.slab * width)
+            if from_pitch then
+                p:advance(t.from, from_pitch)
+            end
             p:advance(B, width * width)
         end, "panels of K")
         for r = 0, #acc do
@@ -158,7 +180,9 @@ function tiles.blocks(cfg, rows, vectors, set)
         p:advance(A, p:count_from("again", a_first))
         p:advance(B, p:count_from("next", b_next))
         p:advance(t.from, p:count_from("next_from", from_next))
-        p:advance(t.to, p:count_from("next_to", to_next))
+        if held then
+            p:advance(t.to, p:count_from("next_to", to_next))
+        end
     end, "panels of columns")
     return p
 end

@@ -117,10 +117,24 @@ function matrix.copy_rows(p, cfg, count, to, from, ld, ahead)
     end, "rows of the next weights", true)
 end
 
+-- So many rows of the next block of packed weights are fetched from all its panels, `pitch` apart; `back` leads to the next row.
+local function fetch_rows(p, cfg, count, from, pitch, back)
+    p:loop(count, function()
+        for _ = 1, cfg.block do
+            for i = 0, cfg.vectors * cfg.isa.lanes - 1, 16 do
+                p:op("prefetch_1", p:at(from, i))
+            end
+            p:advance(from, pitch)
+        end
+        p:advance(from, back)
+    end, "rows of the next weights", true)
+end
+
 -- cfg: isa, prefix, dtype (of the weights), vectors, unroll, product (see micro.lua); block: panels of a row of weights, slab: rows
 -- of a panel of A, unaligned (rows of weights start anywhere in a cache line).
 -- After each panel the tile copies `count` rows (or none) of a block of the next weights, `ld` apart, as rows of A, and fetches others
--- `ahead` of them: while the multiplier works, the next weights come in at an even pace.
+-- `ahead` of them: while the multiplier works, the next weights come in at an even pace. in_place: A is packed weights in memory, panels
+-- `jump` from the end of one's rows to the next one's; of the next block `count` rows are fetched.
 function matrix.product(cfg, rows, vectors)
     local width = cfg.vectors * cfg.isa.lanes
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
@@ -131,9 +145,12 @@ function matrix.product(cfg, rows, vectors)
     t.A, t.B = p:pointer("A", "const float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
     local panels = p:integer("panels")
     local near = p:pointer("near", "const float", "")
-    local to, from = p:pointer("to", "float", "SLAB*WIDTH WIDTH LANES"), p:pointer("from", "const " .. cfg.dtype.c)
-    local count, ld, ahead = p:integer("count"), p:integer("ld"), p:integer("ahead")
+    local to = not cfg.in_place and p:pointer("to", "float", "SLAB*WIDTH WIDTH LANES")
+    local from = p:pointer("from", cfg.in_place and "const float" or "const " .. cfg.dtype.c)
+    local count = p:integer("count")
+    local ld, ahead = p:integer(cfg.in_place and "pitch" or "ld"), p:integer(cfg.in_place and "row_back" or "ahead")
     local groups, over, back = p:integer("groups"), p:integer("over"), p:integer("back")
+    local jump = cfg.in_place and p:integer("jump")
     p:loop(groups, function()
         clear(p, cfg, t, S)
         p:loop(p:count_from("down", panels), function()
@@ -142,8 +159,12 @@ function matrix.product(cfg, rows, vectors)
                 p:advance(near, 16)
                 step(p, cfg, t)
             end, "over the columns of a panel")
-            p:advance(t.A, (cfg.slab - 1) * width)
-            matrix.copy_rows(p, cfg, p:count_from("more", count), to, from, ld, ahead)
+            p:advance(t.A, jump or (cfg.slab - 1) * width)
+            if cfg.in_place then
+                fetch_rows(p, cfg, p:count_from("more", count), from, ld, ahead)
+            else
+                matrix.copy_rows(p, cfg, p:count_from("more", count), to, from, ld, ahead)
+            end
         end, "panels")
         add_to(p, cfg, S, t)
         p:advance(t.A, over)

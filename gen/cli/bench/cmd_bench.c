@@ -108,14 +108,15 @@ static int add_contenders(struct group *g)
 
 static void signature(struct text *t, const struct contender *c)
 {
-    static const char *const keys[] = {"top_k", "E", "block_size", "skip_token", "dropping"};
+    static const char *const keys[] = {"top_k",      "E",        "block_size",
+                                       "skip_token", "dropping", "weights.run"};
     const moegen_kernel_facts *f = kernel_facts(c->kernel);
     for (int i = 0; i < f->arg_count; i++) {
         text_fmt(t, "%s %d %d", f->args[i].name, (int)f->args[i].dtype, (int)f->args[i].role);
         for (int d = 0; d < f->args[i].rank; d++)
             text_fmt(t, " %s", f->args[i].extent[d]);
     }
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         const char *value = moegen_kernel_param(c->kernel, keys[i]);
         text_fmt(t, " %s", value ? value : "-");
     }

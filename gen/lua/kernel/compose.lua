@@ -39,7 +39,7 @@ function compose.job(family, spec, plan, info)
         flags[#flags + 1] = word
     end
     return {family = family, spec = spec, plan = plan, info = info, title = spec.name, name = symbols.SELF,
-            args = family.args(spec), parts = {},
+            args = family.args(spec, plan), parts = {},
             dims = value_of(family.dims, spec), statuses = {table.unpack(value_of(family.statuses, spec) or {})},
             computes = value_of(family.computes, spec),
             isa = plan.isa, requires = {table.unpack(plan.requires)}, cflags = flags,

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* packed.c - weights into the order in which products of rows read them. */
+#include <string.h>
+
+#include "packed.h"
+
+/* A run of the default plans is at most a line, and divides it: then sizes do not depend on the
+ * plan, and the header says what is wrong. */
+enum { LINE = 128, UNIT = 16, MANY = 2048, APART = 48 };
+
+static int64_t round_up(int64_t n, int64_t by)
+{
+    return (n + by - 1) / by * by;
+}
+
+void rt_packed_lay(struct rt_packed *p, const char *dtype, int64_t K, int64_t C, int64_t run,
+                   int64_t parts, bool interleaved)
+{
+    *p = (struct rt_packed){.run = run > 0 ? run : 0};
+    int64_t bytes = strcmp(dtype, "f32") == 0 ? 4 : 2, line = LINE / bytes;
+    int64_t rows = round_up(C, UNIT) + UNIT + (C >= MANY ? APART : 0);
+    if (run < 1)
+        return;
+    p->is = (struct rt_packed_header){.version = 1, .K = K, .C = C, .rows = rows, .run = run};
+    p->is.parts = parts;
+    p->is.order = interleaved;
+    memcpy(p->is.magic, "moegenPK", sizeof p->is.magic);
+    memcpy(p->is.dtype, dtype, strnlen(dtype, sizeof p->is.dtype));
+    p->header = (int64_t)sizeof p->is / bytes;
+    p->pitch = rows * run;
+    p->each = p->header + rows * round_up(K, run > line ? run : line);
+}
+
+void rt_packed_header(const struct rt_packed *p, void *slice)
+{
+    memcpy(slice, &p->is, sizeof p->is);
+}
+
+/* Rows [C][K] of the matrix to runs of a panel from column k on. */
+static void pack_rows(const struct rt_packed *p, const char *from, int64_t column, int64_t k,
+                      size_t bytes, char *to)
+{
+    int64_t have = p->is.K - k < p->run ? p->is.K - k : p->run;
+    size_t full = (size_t)p->run * bytes, some = (size_t)(have > 0 ? have : 0) * bytes;
+    for (int64_t c = 0; c < p->is.C; c++, to += full) {
+        memcpy(to, from + (size_t)(c * column + k) * bytes, some);
+        memset(to + some, 0, full - some);
+    }
+}
+
+/* The same of columns [K][C], some at a time: a run's elements are far apart. */
+#define PACK_COLUMNS(type)                                                                         \
+    static void pack_columns_##type(const struct rt_packed *p, const type *from, int64_t row,      \
+                                    int64_t k, type *to)                                           \
+    {                                                                                              \
+        enum { NEAR = 64 };                                                                        \
+        for (int64_t first = 0; first < p->is.C; first += NEAR) {                                  \
+            int64_t end = first + NEAR < p->is.C ? first + NEAR : p->is.C;                         \
+            for (int64_t i = 0; i < p->run; i++)                                                   \
+                for (int64_t c = first; c < end; c++)                                              \
+                    to[c * p->run + i] = k + i < p->is.K ? from[(k + i) * row + c] : 0;            \
+        }                                                                                          \
+    }
+PACK_COLUMNS(uint16_t)
+PACK_COLUMNS(uint32_t)
+
+void rt_pack(const struct rt_packed *p, const struct rt_unpacked *from, int64_t experts, int bytes,
+             void *to, int64_t index, int64_t count)
+{
+    const int64_t panels = (p->each - p->header) / p->pitch, all = experts * panels;
+    for (int64_t i = all * index / count; i < all * (index + 1) / count; i++) {
+        int64_t e = i / panels, k = i % panels * p->run;
+        char *slice = (char *)to + (size_t)(e * p->each) * (size_t)bytes;
+        char *panel = slice + (size_t)(p->header + i % panels * p->pitch) * (size_t)bytes;
+        const char *matrix = (const char *)from->data + (size_t)(e * from->each) * (size_t)bytes;
+        if (k == 0)
+            rt_packed_header(p, slice);
+        if (from->row == 1)
+            pack_rows(p, matrix, from->column, k, (size_t)bytes, panel);
+        else if (bytes == 2)
+            pack_columns_uint16_t(p, (const uint16_t *)(const void *)matrix, from->row, k,
+                                  (uint16_t *)(void *)panel);
+        else
+            pack_columns_uint32_t(p, (const uint32_t *)(const void *)matrix, from->row, k,
+                                  (uint32_t *)(void *)panel);
+        size_t used = (size_t)(p->is.C * p->run) * (size_t)bytes;
+        memset(panel + used, 0, (size_t)p->pitch * (size_t)bytes - used);
+    }
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* packed.h - weights in the order in which products of rows read them (weights.layout = packed). */
+#ifndef MOEGEN_PACKED_H
+#define MOEGEN_PACKED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What an expert's slice of a packed tensor starts with; all of it is compared by a kernel that
+ * reads the tensor. Numbers are little-endian. */
+struct rt_packed_header {
+    char magic[8];        /* "moegenPK" */
+    char dtype[4];        /* "f32", "bf16" or "f16", zeros behind it */
+    uint32_t version;     /* 1 */
+    int64_t K, C;         /* of the matrix: contraction, rows */
+    int64_t rows;         /* of a panel: C, and some of zeros */
+    int64_t run;          /* elements of a row of a panel */
+    int64_t parts, order; /* gate and up are 2; order 1: rows of them in turn */
+};
+
+/* A matrix [K][C] in elements: header, then panels of `run` of K, [panel][rows][run]. */
+struct rt_packed {
+    struct rt_packed_header is;
+    int64_t header;           /* elements before the panels */
+    int64_t run, pitch, each; /* of a row of a panel; of a panel; of an expert's slice */
+};
+/* dtype: its name; run < 1: it is not packed, and run of *p becomes 0. */
+void rt_packed_lay(struct rt_packed *p, const char *dtype, int64_t K, int64_t C, int64_t run,
+                   int64_t parts, bool interleaved);
+/* Writes the header at the start of a slice. */
+void rt_packed_header(const struct rt_packed *p, void *slice);
+/* Where matrices are that are to be packed: stored column c and element k of an expert's are
+ * e * each + c * column + k * row elements from the start. */
+struct rt_unpacked {
+    const void *data;
+    int64_t each, row, column;
+};
+/* Writes the slices of experts, all but part `index` of `count` of their panels left out: parts
+ * may be written at the same time. bytes: of an element, 2 or 4. */
+void rt_pack(const struct rt_packed *p, const struct rt_unpacked *from, int64_t experts, int bytes,
+             void *to, int64_t index, int64_t count);
+
+#endif

@@ -1,0 +1,45 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- plan.lua - products of rows with packed weights, see shared/packed.lua: what is planned, and the names that fragments refer to.
+local dtype = require "dtype"
+local packed = require "shared.packed"
+local panels = require "product.panels"
+local stored = require "shared.stored"
+
+local plan_of = {}
+
+-- Are elements in memory the words that tiles multiply?
+local function in_place(spec, plan)
+    return plan.group > 1 or not dtype[spec.dtype].narrow
+end
+
+function plan_of.choose(plan, spec)
+    if packed.are(spec) then
+        local depth = panels.depth(plan)
+        plan:choose("run", in_place(spec, plan) and depth or panels.block(plan) * depth, in_place(spec, plan)
+            and "elements of a row of packed weights that lie together: of a panel, which tiles multiply where it lies"
+            or "elements of a row of packed weights that lie together: what tiles copy of it at a time")
+    end
+end
+
+-- Adds packed: false, or {in_place, run, of[tensor] = form, see shared/packed.lua}, and what tiles are to know.
+function plan_of.names(names, cfg, spec, plan)
+    names.packed, cfg.in_place = false, false
+    if not packed.are(spec) then
+        return
+    end
+    names.packed = {in_place = in_place(spec, plan), run = plan.run, of = {}, list = {}}
+    cfg.in_place = names.packed.in_place
+    for _, m in ipairs(stored.matrices(spec)) do
+        local tensor, form = m.tensor .. "_weight", packed.form(spec, plan, m)
+        names.packed.of[tensor] = form
+        names.packed.list[#names.packed.list + 1] = {tensor = tensor, bytes = table.concat({form.text:byte(1, -1)}, ", ")}
+    end
+    -- where an expert's first panel starts: C
+    function names.packed.at(tensor, expert)
+        local form = names.packed.of[tensor]
+        return ("%s + %d"):format(names.matrix(tensor, expert, form.each), form.header)
+    end
+    names.copies_edges = names.copies_edges and not cfg.in_place
+end
+
+return plan_of

@@ -1,0 +1,40 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- packed.lua - weights in the order in which products of rows read them: weights.layout = packed, see `moegen pack`.
+--
+-- [expert][HEADER bytes, then panel of K][row][run]: a row's `run` elements of a panel lie together, and rows follow each other. Where
+-- tiles multiply elements as they lie, a run is a row of a panel of A; otherwise it is what tiles copy of a row at a time. Zeros: past K,
+-- and the rows that each panel has more, which tiles of whole units may read.
+local dtype = require "dtype"
+
+local packed = {}
+
+local HEADER <const>, LINE <const>, UNIT <const> = 64, 128, 16
+local MANY <const>, APART <const> = 2048, 48   -- rows of panels whose addresses would be alike in the bits that choose sets of caches
+
+function packed.are(s)
+    return s.weights ~= nil and s.weights.layout == "packed"
+end
+
+-- How a matrix [K][C] lies, in elements. header: before the panels; pitch: of a panel; each: of an expert
+function packed.form(s, plan, m)
+    local size, run = dtype[s.dtype].size, plan and plan.run or 1
+    local unit = math.max(run, LINE // size)
+    local deep = (m.K + unit - 1) // unit * unit
+    local rows = (m.C + UNIT - 1) // UNIT * UNIT + UNIT + (m.C >= MANY and APART or 0)
+    return {header = HEADER // size, run = run, rows = rows, pitch = rows * run, each = HEADER // size + rows * deep,
+        text = ("<c8 c4 I4 i8 i8 i8 i8 i8 i8"):pack("moegenPK", s.dtype, 1, m.K, m.C, rows, run, m.parts,
+            m.parts > 1 and s.weights.gate_up_order == "interleaved" and 1 or 0)}
+end
+
+-- What the float64 reference, and moegen_pack, have to know of the plan.
+function packed.params(s, plan)
+    return packed.are(s) and {"weights.run " .. plan.run} or {}
+end
+
+-- What a kernel says of others.
+function packed.status(s)
+    return packed.are(s)
+        and "packed weights are not those of this plan; `moegen pack SPEC --in W.safetensors --out P.safetensors` makes them"
+end
+
+return packed
