@@ -21,20 +21,11 @@ local in_words = require "codes.words"
 
 local by_rows = {}
 
-local MANY_ROWS <const> = 32
-
 by_rows.keys = panel_plan.forward_keys
 
 -- Do the weights of a spec want it?
 function by_rows.takes(spec)
     return spec.weights.layout ~= "plain"
-end
-
--- Are they multiplied so by this plan? Columns are turned on the way to matrix tiles for so many rows of an expert; for fewer, or if
--- nobody knows how many, products of columns pack them, or read them where they lie. asks: the plan has keys of these
-function by_rows.has(spec, plan, asks)
-    local many = spec.T and spec.T * spec.top_k // spec.E >= MANY_ROWS and not asks
-    return by_rows.takes(spec) or many and not codes.are(spec) and spec.shard.on ~= "intermediate" and dot.has_tiles(spec, plan.isa)
 end
 
 -- Why products may not be of pairs, or nil.
@@ -81,7 +72,6 @@ local function phases_of(names, spec, has)
     local words, floats = names.words, names.as_floats
     local interleaved = stored.of(spec).interleaved
     local weights, beside = stored.gate_up(spec)
-    local layout = by_rows.takes(spec) and "k" or "n"
     local x, p = {"w->X", words "HK"}, {floats "w->P", words "IK"}
     if names.integers then
         x, p = {"w->X", "H_ROWS"}, {"w->P", "I_ROWS"}
@@ -90,11 +80,11 @@ local function phases_of(names, spec, has)
         {"GATHER", parts = "HK / " .. names.gathered, run = "gather_part"},
         names.integers and {"ENCODE", parts = "w->panels * VECTORS", run = "encode_tokens"},
         {"GATE_UP", rows = interleaved and "GATES * I" or "I", all = beside and "I" or "GATES * I", k = "H", weights = weights,
-            layout = layout, gate = has.gate_apart and not beside and "I" or nil, beside = beside, by = x,
+            layout = "k", gate = has.gate_apart and not beside and "I" or nil, beside = beside, by = x,
             ordered = names.in_words, run = "hidden_rows"},
         names.rounds and {"ROUND", parts = "IK / MX_BLOCK", run = "round_part"},
         names.integers and {"ENCODE_HIDDEN", parts = "w->panels * VECTORS", run = "encode_hidden"},
-        {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = layout, by = p, run = "output_rows"},
+        {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = p, run = "output_rows"},
     })
 end
 
@@ -164,7 +154,7 @@ function by_rows.names(names, spec, plan, job, common)
     names.rounds = activations.are(spec)
     names.hidden = (plan.integers or names.rounds and names.dots) and "hidden" or "P"
     names.gathered = gathered(names)
-    names.transposes_whole = not by_rows.takes(spec) and spec.H >= plan.isa.lanes and spec.I_TP >= plan.isa.lanes
+    names.transposes_whole = false
     packed.names(names, cfg, spec, plan)
     phases_of(names, spec, has)
     codes.names(names, spec, plan)

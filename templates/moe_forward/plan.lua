@@ -44,29 +44,6 @@ local column_keys = {
 
 forward.plan_keys = keys.of_plans(column_keys, by_rows.keys)
 
--- Does a plan have keys that only products of columns have?
-local function asks_for_columns(spec)
-    local rest = {}
-    for _, row in ipairs(column_keys) do
-        rest[row[1]] = spec.plan and spec.plan[row[1]] ~= nil
-    end
-    for _, row in ipairs(by_rows.keys) do
-        rest[row[1]] = nil
-    end
-    rest.product = nil
-    for _, given in pairs(rest) do
-        if given then
-            return true
-        end
-    end
-    return false
-end
-
--- Are rows of weights contracted?
-local function goes_by_rows(spec, plan)
-    return by_rows.has(spec, plan, asks_for_columns(spec))
-end
-
 -- Have matrix tiles a use? Parts of the intermediate columns end amid what a tile takes of K.
 local function may_tile(spec)
     return by_rows.takes(spec) or spec.shard.on ~= "intermediate"
@@ -89,7 +66,7 @@ local function choose_depth(plan, spec, step)
 end
 
 function forward.plan(plan, spec, shape, info)
-    if goes_by_rows(spec, plan) then
+    if by_rows.takes(spec) then
         return by_rows.plan(plan, spec, shape, info)
     end
     local isa = plan.isa
@@ -167,7 +144,7 @@ local function constants(spec, plan)
         {"B", spec.block_size, "slots of a block"}, {"GATES", spec.gated and 2 or 1, "gate and up, or up alone"},
         {"STATIC_BLOCKS", type(spec.loop) == "table" and spec.loop.static_blocks or 0, "run whatever conditions say"},
     }
-    if goes_by_rows(spec, plan) then
+    if by_rows.takes(spec) then
         return plans.append(list, by_rows.constants(spec, plan))
     end
     plans.append(list, {
@@ -269,7 +246,7 @@ function forward.names(spec, plan, job)
             (has.bias_up or has.bias_down or has.norm) and {dtype[spec.bias_dtype], "widen"} or false,
             has.checkpoint_up and {io, "narrow"} or false, {out, "narrow"}},
     }
-    if goes_by_rows(spec, plan) then
+    if by_rows.takes(spec) then
         by_rows.names(names, spec, plan, job, work.common(names))
     else
         column_names(names, spec, plan, job)

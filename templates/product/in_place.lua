@@ -66,8 +66,8 @@ end
 function in_place.choose(plan, spec, deep, slices)
     local isa, weights = plan.isa, formats.of(spec)
     local across = ("matrices have %d panels of columns"):format(slices)
-    plan:choose("direct_rows", plan.tiled and amx.unit or 2 * isa.tile.rows, plan.tiled
-        and "rows of one matrix tile: memory gives weights no faster than vectors multiply so few by them"
+    plan:choose("direct_rows", plan.tiled and 4 or 2 * isa.tile.rows, plan.tiled
+        and "so many rows wait for memory; matrix tiles multiply more of them faster than vectors do"
         or "up to so many accumulators fit beside one vector of weights",
         {most = isa.registers.v - math.max(2, quantise.registers(weights) + plan.group - 1),   -- of weights; weights and a row's value
          because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)})
