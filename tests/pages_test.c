@@ -11,9 +11,11 @@
 
 /* ---- no tokens ---- */
 
-/* Tensors of the shapes that no tokens give; inputs and what is added to hold zeros. */
+/* Tensors of the shapes that no tokens give: numbers that are as many are those of `some` tokens,
+ * other inputs and what is added to hold zeros. */
 static moegen_status bind_empty(moegen_call *call, const moegen_kernel_facts *facts,
-                                moegen_rt_problem *all, moegen_error **err)
+                                const moegen_rt_problem *some, moegen_rt_problem *all,
+                                moegen_error **err)
 {
     moegen_status status = moegen_call_set_size(call, facts->dims[0], 0, err);
     int rank;
@@ -30,6 +32,10 @@ static moegen_status bind_empty(moegen_call *call, const moegen_kernel_facts *fa
             count *= shape[d];
         size_t element = moegen_dtype_size(a->dtype);
         void *data = place(a->name, (size_t)count * element, element, AT_END);
+        const moegen_rt_tensor *from = moegen_rt_problem_tensor(some, a->name);
+        if (a->role == MOEGEN_IN && moegen_rt_dtype_of((moegen_rt_dtype)a->dtype)->digits && from &&
+            from->bytes == (size_t)count * element)
+            memcpy(data, from->data, from->bytes);
         if (a->role == MOEGEN_OUT)
             moegen_rt_poison((moegen_rt_dtype)a->dtype, data, (size_t)count);
         if (a->role != MOEGEN_IN)
@@ -56,7 +62,7 @@ static void expect_zeros(const moegen_rt_problem *all)
 }
 
 /* A kernel of fixed size, or one that wants a token, says so. */
-static void try_empty(const moegen_kernel *kernel)
+static void try_empty(const moegen_kernel *kernel, const moegen_rt_problem *some)
 {
     static const char *const sizes[] = {"T", "S", "M"};
     const char *dropping = moegen_kernel_param(kernel, "dropping");
@@ -70,7 +76,7 @@ static void try_empty(const moegen_kernel *kernel)
         may_refuse = may_refuse || moegen_kernel_param(kernel, sizes[i]);
     may_refuse = may_refuse || strcmp(facts.dims[0], "S") == 0;
     if (!status && !(status = moegen_call_create(kernel, &call, &err)) &&
-        !(status = bind_empty(call, &facts, all, &err)))
+        !(status = bind_empty(call, &facts, some, all, &err)))
         status = moegen_call_run(call, &err);
     if (status && !(may_refuse && status == MOEGEN_BAD_DATA))
         complain("cannot run", err ? moegen_error_text(err) : moegen_status_name(status));
@@ -105,12 +111,14 @@ static void try_kernel(const moegen_kernel *kernel)
                      (int)trials[i].tokens, trials[i].routing, placing_names[placing]);
             run(kernel, in, want, trials[i].threads, (enum placing)placing);
         }
+        if (i == 0) {
+            snprintf(where + len, sizeof where - len, ", no tokens");
+            try_empty(kernel, in);
+        }
         where[len] = '\0';
         moegen_rt_problem_destroy(in);
         moegen_rt_problem_destroy(want);
     }
-    snprintf(where + len, sizeof where - len, ", no tokens");
-    try_empty(kernel);
 }
 
 /* In a process of its own: exit status 1 for complaints. */

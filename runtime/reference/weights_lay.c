@@ -382,6 +382,10 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
     moegen_rt_status status = find_format(p, w, &x, err);
     if (status == MOEGEN_RT_OK)
         status = find_layout(p, m, w->format, &l, err);
+    if (status == MOEGEN_RT_OK && l->codes == packed &&
+        moegen_rt_problem_int(p, "weights.run", 0) < 1)
+        status = rt_fail(err, MOEGEN_RT_BAD_ARGUMENT,
+                         "weights.run: layout packed needs a length of runs");
     if (kind != RT_GATE_UP_BIAS)
         rt_packed_lay(&x.packed, moegen_rt_problem_text(p, "weights.dtype", ""), x.K, x.C,
                       moegen_rt_problem_int(p, "weights.run", 0), x.parts, x.interleaved);
