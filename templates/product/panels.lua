@@ -3,7 +3,6 @@
 -- matrix.c.in and matrix_gradient.c.in refer to. Their plan: panel_plan.lua; the layout of a panel: matrix.lua.
 local along = require "product.along"
 local amx = require "tiles.amx"
-local amx_gradient = require "tiles.amx_gradient"
 local dtype = require "dtype"
 local heights = require "tiles.heights"
 local matrix = require "tiles.matrix"
@@ -225,8 +224,6 @@ function panels.gradients(names, cfg, plan, out, how)
         set[total % plan.tile_rows] = true
     end
     names.gradient_rows = plans.members(set, plan.tile_rows)
-    names.lags = function(m) return plan.tiled and not names.staged and m == plan.tile_rows end
-    names.beside = plan.tiled and amx_gradient.beside(plan.tile_rows)
 end
 
 -- The tiles that multiply.
@@ -257,12 +254,11 @@ end
 function panels.gradient_tiles(names, cfg, ld, jump)
     local list, out = {}, names.gradient
     for _, m in ipairs(names.gradient_rows) do
-        local gradient = cfg.tiled and m > 1 and amx_gradient.gradient or matrix.gradient   -- one row is of vectors
-        local whole = names.lags(m) and amx_gradient.lagging or gradient
+        local gradient = cfg.tiled and m > 1 and amx.gradient or matrix.gradient   -- one row is of vectors
         plans.append(list, plans.list(
-            whole(cfg, m, {name = "gradient", dtype = out, add = names.adds, gives = names.staged, ld = ld, jump = jump}),
+            gradient(cfg, m, {name = "gradient", dtype = out, add = names.adds, gives = names.staged, ld = ld, jump = jump}),
             names.part == "part" and gradient(cfg, m, {name = "part", dtype = dtype.f32, add = true}),
-            names.streams and m > 1 and whole(cfg, m, {name = "stream", dtype = out, stream = true})))
+            names.streams and m > 1 and gradient(cfg, m, {name = "stream", dtype = out, stream = true})))
     end
     return plans.append(list, plans.list(
         (names.bursts or names.staged) and rows.lines(cfg, out, "give"),

@@ -8,7 +8,9 @@
 -- A thread calls tiles.on before its first product and tiles.off after its last; loading shapes is slow, so it is not
 -- part of the product. Between them every tile has its full size: pad A and S to whole tiles.
 local ir = require "ir"
+local matrix = require "tiles.matrix"
 local quantise = require "tiles.quantise"
+local row_tiles = require "tiles.rows"
 
 local tiles = {}
 
@@ -85,7 +87,7 @@ local sums = tiles.sums
 -- acc += A * B for 32 elements of K: a(r) and b(c) give the places of tiles, rows of both are `pitch` bytes apart (A: a_pitch).
 -- Tiles of B pass, those of A are read again by the next columns; or it is the other way round: `holds` B.
 -- op: of words that are no pairs of bf16
-function tiles.step(p, acc, a, b, a_pitch, pitch, tag, holds, op)
+local function step(p, acc, a, b, a_pitch, pitch, tag, holds, op)
     local x, y = {}, {}
     local load_a, load_b = holds and "tile_stream" or "tile_load", holds and "tile_load" or "tile_stream"
     for c = 0, #acc[0] do
@@ -155,7 +157,7 @@ function tiles.blocks(cfg, rows, vectors, set)
         end)
         p:loop(p:count_from("down", panels), function()
             for k = 0, width - 1, UNIT do
-                tiles.step(p, acc, function(r) return p:at(A, r * UNIT * width + k) end, function(c) return p:at(B, k * width + c * lanes) end,
+                step(p, acc, function(r) return p:at(A, r * UNIT * width + k) end, function(c) return p:at(B, k * width + c * lanes) end,
                     pitch, pitch, "_" .. k, false, cfg.product.tile)
                 if held then
                     copy_line(p, cfg, t, k // lanes, words, k + UNIT < width and lanes or cfg.slab * width - (width - lanes))
@@ -180,6 +182,54 @@ function tiles.blocks(cfg, rows, vectors, set)
         p:advance(t.from, p:count_from("next_from", from_next))
         if held then
             p:advance(t.to, p:count_from("next_to", to_next))
+        end
+    end, "panels of columns")
+    return p
+end
+
+-- See matrix.gradient; the sums pass through `sums`, rows * WIDTH floats. Panels have 32 tokens, all of which count.
+function tiles.gradient(cfg, rows, has)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
+        {("C[%d rows] %s A * B for n panels of columns, on tiles: rows `ld` apart."):format(rows, has.add and "+=" or "=")})
+    local C = p:pointer("C", has.dtype.c)
+    local A, B = p:pointer("A", "const uint16_t", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
+    local panels = p:integer("panels")
+    local jump, n, again, skip = has.jump or p:integer("jump"), p:integer("n"), p:integer("again"), p:integer("skip")
+    local ld = has.ld or p:integer("ld")
+    local up, S = has.ld and width - rows * ld or p:integer("up"), p:pointer("sums", "float", "WIDTH LANES")
+    local to, from = has.gives and p:pointer("to", has.dtype.c), has.gives and p:pointer("from", "const " .. has.dtype.c)
+    local count = has.gives and p:integer("count")
+    local tall = (rows + UNIT - 1) // UNIT
+    local pitch, a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
+    p:loop(n, function()
+        local acc = sums(tall, cfg.vectors, function(_, _, name) return p:op("tile_zero", name) end)
+        p:loop(p:count_from("down", panels), function()
+            step(p, acc, function(r) return p:at(A, r * UNIT * width) end, function(c) return p:at(B, c * lanes) end,
+                a_pitch, pitch, "", true)
+            p:advance(A, width)
+            p:advance(A, jump)
+            p:advance(B, UNIT * width)
+        end, "panels of tokens")
+        for r = 0, #acc do
+            for c = 0, cfg.vectors - 1 do
+                p:op("tile_store", p:at(S, r * UNIT * width + c * lanes), pitch, acc[r][c])
+            end
+        end
+        for r = 0, rows - 1 do
+            matrix.put_row(p, cfg, C, has, "c_" .. r, function(v)
+                return p:op("load", ("sum_%d_%d"):format(r, v), p:at(S, r * width + v * lanes))
+            end)
+            p:advance(C, ld)
+        end
+        p:advance(C, up)
+        p:advance(A, again)
+        p:advance(B, skip)
+        if has.gives then
+            p:loop(p:count_from("lines", count), function()
+                row_tiles.give(p, has.dtype, to, from, 16 // lanes)
+            end, "cache lines", true)
         end
     end, "panels of columns")
     return p
