@@ -115,8 +115,18 @@ function panel_plan.choose_tile(plan)
     end
 end
 
+-- Tokens of a pass. Matrix tiles read them for each slab of weights: from L2, if so few leave room there; gradients are better of many.
+local function choose_pass(plan, spec, has)
+    local near = math.max(128, (1 << 20) // (math.max(spec.H, spec.I_TP) * 2) // 32 * 32)
+    if plan.tiled and near < 1024 and not has.gradients then
+        plan:choose("pass_rows", near, "tokens per pass: they stay in L2 while slabs of weights pass", {step = has.step})
+    else
+        plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace", {step = has.step})
+    end
+end
+
 -- The plan of products. has: unit: (spec, plan) -> elements of a row of weights that are made at a time; step: passes are multiples of so
--- many tokens; turns: there may be columns of weights
+-- many tokens; turns: there may be columns of weights; gradients: these are summed over passes, too
 function panel_plan.forward(plan, spec, _, info, has)
     plan.vectors = 2
     plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
@@ -135,7 +145,7 @@ function panel_plan.forward(plan, spec, _, info, has)
     if not plan.integers then
         along.choose(plan, spec)
     end
-    plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace", {step = has.step})
+    choose_pass(plan, spec, has)
 end
 
 -- Sums of gradients of weights.
@@ -168,6 +178,7 @@ end
 
 -- Products and gradients.
 function panel_plan.both(plan, spec, shape, info, has)
+    has.gradients = true
     panel_plan.forward(plan, spec, shape, info, has)
     panel_plan.choose_sums(plan, info)
     panel_plan.choose_cuts(plan, 1 << 20, longest(spec), longest(spec), dtype[spec.output_dtype].size)
