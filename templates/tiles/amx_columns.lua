@@ -15,20 +15,22 @@ local UNIT <const> = amx.unit
 columns.unroll = UNIT    -- words of K that a step takes
 columns.fetch = 16       -- pairs of rows of weights on their way from memory: what a core's line buffers have room for
 
--- Beside each step the tile packs `each` rows (of pairs, or none) of the next panels: from src_0 and src_1 on, see gemm.packed, into dst.
--- Rows `ahead` elements on are fetched. rows: a multiple of 16; set: S is not added to.
+-- S[groups * rows] of as many rows of A, one group after the other. Beside each step the tile packs `each` rows (of pairs, or none) of the next panels: from src_0 and src_1 on, see gemm.packed, into dst.
+-- Rows `ahead` elements on are fetched. a_next leads to the next group's rows from where K ends, b_back to the first row of B; rows: a
+-- multiple of 16; set: S is not added to.
 function columns.packed(cfg, rows, set)
     local lanes = cfg.isa.lanes
     local width, io = cfg.vectors * lanes, "const " .. cfg.weights.c
     local p = ir.program(cfg.isa, ("%sgemm_%d%s"):format(cfg.prefix, rows, set and "_set" or ""),
-        {("S[%d rows] %s A * B over n * %d rows of B, on tiles; packs `each` rows of the next panels beside each."):format(
+        {("S[groups][%d rows] %s A * B over n * %d rows of B, on tiles; packs `each` rows of the next panels beside each."):format(
             rows, set and "=" or "+=", UNIT)})
     local S, A = p:pointer("S", "float", "WIDTH LANES"), p:pointer("A", "const float", "STRIDE LANES")
-    local B, n = p:pointer("B", "const float", "WIDTH LANES"), p:integer("n")
-    local each, t = p:integer("each"), {dst = p:pointer("dst", "float", "PANEL WIDTH LANES")}
+    local B, groups = p:pointer("B", "const float", "WIDTH LANES"), p:integer("groups")
+    local t = {dst = p:pointer("dst", "float", "PANEL WIDTH LANES")}
     t.src = {[0] = p:pointer("src_0", io), p:pointer("src_1", io)}
     t.step, t.ld = p:integer("step"), p:integer("ld")
     local ahead = p:integer("ahead")
+    local n, a_next, b_back, each = p:amount("n"), p:amount("a_next"), p:amount("b_back"), p:amount("each")
     local pitch, a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 4 * cfg.stride)
     -- the last vectors of a row follow the first ones, or are a run of their own
     function t.fetch(i, at)
@@ -40,27 +42,32 @@ function columns.packed(cfg, rows, set)
     local function place(r, c)
         return p:at(S, r * UNIT * width + c * lanes)
     end
-    local acc = amx.sums(rows // UNIT, cfg.vectors, function(r, c, name)
-        return set and p:op("tile_zero", name) or p:op("tile_stream", name, place(r, c), pitch)
-    end)
-    p:loop(n, function()
-        local b = {}
+    p:loop(groups, function()
+        local acc = amx.sums(rows // UNIT, cfg.vectors, function(r, c, name)
+            return set and p:op("tile_zero", name) or p:op("tile_stream", name, place(r, c), pitch)
+        end)
+        p:loop(p:count_from("down", n), function()
+            local b = {}
+            for r = 0, #acc do
+                local a = p:op("tile_stream", "a_" .. r, p:at(A, r * UNIT * cfg.stride), a_pitch)
+                for c = 0, cfg.vectors - 1 do
+                    b[c] = b[c] or p:op("tile_load", "b_" .. c, p:at(B, c * lanes), pitch)
+                    p:op("tile_dot", acc[r][c], a, b[c])
+                end
+            end
+            p:advance(A, UNIT)
+            p:advance(B, UNIT * width)
+            p:loop(p:count_from("more", each), function() gemm.pack_row(p, cfg, t) end, "rows of the next panels", true)
+        end, "over K")
         for r = 0, #acc do
-            local a = p:op("tile_stream", "a_" .. r, p:at(A, r * UNIT * cfg.stride), a_pitch)
             for c = 0, cfg.vectors - 1 do
-                b[c] = b[c] or p:op("tile_load", "b_" .. c, p:at(B, c * lanes), pitch)
-                p:op("tile_dot", acc[r][c], a, b[c])
+                p:op("tile_store", place(r, c), pitch, acc[r][c])
             end
         end
-        p:advance(A, UNIT)
-        p:advance(B, UNIT * width)
-        p:loop(p:count_from("more", each), function() gemm.pack_row(p, cfg, t) end, "rows of the next panels", true)
-    end, "over K")
-    for r = 0, #acc do
-        for c = 0, cfg.vectors - 1 do
-            p:op("tile_store", place(r, c), pitch, acc[r][c])
-        end
-    end
+        p:advance(S, rows * width)
+        p:advance(A, p:count_from("next", a_next))
+        p:advance(B, p:count_from("back", b_back))
+    end, "groups of rows")
     return p
 end
 
