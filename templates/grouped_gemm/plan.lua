@@ -66,7 +66,7 @@ end
 
 function choose.dW(plan, spec, info)
     local out = dtype[spec.output_dtype]
-    panel_plan.choose_slab(plan, spec.N, "rows of a gradient whose sums pass through memory together")
+    panel_plan.choose_slab(plan, spec.N, "rows of a gradient whose sums pass through memory together", 2)
     plan:choose("pass_rows", 1024, PASS)
     panel_plan.check(plan, info)
     panel_plan.choose_sums(plan, info)
