@@ -11,7 +11,6 @@ local planner = require "planner"
 local schema = require "schema"
 local source = require "source"
 local symbols = require "c.symbols"
-local target = require "target"
 local template = require "render.template"
 local tensors = require "kernel.tensors"
 local tile_text = require "vector.tile_text"
@@ -161,7 +160,7 @@ local listings = {
     targets = function(add)
         add("scalar", "any CPU: plain C99")
         for _, isa in ipairs(planner.targets()) do
-            add(isa.name, isa.summary .. "; products: " .. target.multipliers(isa) .. "; needs " .. table.concat(isa.requires, " "))
+            add(isa.name, isa.summary .. "; products: " .. planner.multipliers(isa) .. "; needs " .. table.concat(isa.requires, " "))
         end
     end,
     keys = function(add, only)

@@ -30,7 +30,7 @@
 --     at, bias_at      where the expert's gradient starts in them, unless experts follow each other
 -- staged: its run stores a gradient, whose tiles multiply
 -- reads: the phases that a chunk waits for; the one before, unless it is given. All these are C.
-local kinds = require "product.kinds"
+local kinds = require "tiles.kinds"
 
 local phases = {}
 

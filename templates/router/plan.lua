@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - the methods and the plan of the router, and the names that its template's holes refer to.
 local dtype = require "dtype"
-local kinds = require "product.kinds"
 local limits = require "shared.limits"
+local kinds = require "tiles.kinds"
 local methods = require "router.methods"
 local plans = require "shared.plans"
 local scores = require "router.scores"
@@ -197,7 +197,8 @@ function router.names(spec, plan, job)
     local cfg = {isa = plan.isa, prefix = job.name .. "_", vectors = plan.vectors, unroll = plan.unroll, k_block = plan.k_block,
         strip = plan.strip, many = spec.E > 64, method = method}
     local names = {
-        products = products, spec = spec, plan = plan, isa = plan.isa, has = has, shape = s, p = cfg.prefix, number = number, method = method,
+        products = products,
+        spec = spec, plan = plan, isa = plan.isa, has = has, shape = s, p = cfg.prefix, number = number, method = method,
         whole_segments = false, expects = false, tiled = false, io = io.c, io_type = io,
         grad = grad.c, grad_type = grad, dx = dx.c, dx_type = dx,
         affinity = affinity.c, bias_c = dtype[spec.bias_dtype].c,

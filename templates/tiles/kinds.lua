@@ -3,7 +3,6 @@
 -- kernel runs: multiply (matrix.c.in), multiply_columns (columns.c.in).
 local dtype = require "dtype"
 local micro = require "tiles.micro"
-local panels = require "product.panels"
 local plans = require "shared.plans"
 
 local kinds = {}
@@ -24,7 +23,8 @@ local function columns(names, plan)
     local swept = names.sweep_rows and names.sweep_rows[#names.sweep_rows] or 0
     return plans.list(
         swept > 0 and {to(swept), "sweep", "fma", "weights are read once where they lie, at memory's speed"},
-        plan.direct_rows > swept and {to(plan.direct_rows), "direct", vectors, "weights are read where they lie: packing them would cost more"},
+        plan.direct_rows > swept and {to(plan.direct_rows), "direct", vectors,
+            "weights are read where they lie: packing them would cost more"},
         {"more", "packed", tiles or vectors, tiles and "matrix tiles by columns: panels of weights are tiles as they are packed"
             or "weights are packed into panels, tokens broadcast"})
 end
@@ -35,7 +35,7 @@ local function rows(names, plan, phase)
     if names.along and not across then
         list[1] = {to(plan.along), "along", names.coded and "fma" or vectors, "weights are read once where they lie, K in lanes"}
     elseif names.few and across then
-        list[1] = {("%d..%d"):format(lanes + 1, panels.few_panels(plan) * plan.vectors * lanes), "by_token", vectors,
+        list[1] = {("%d..%d"):format(lanes + 1, names.few_panels * plan.vectors * lanes), "by_token", vectors,
             ("tokens that leave %d lanes of a vector idle are broadcast"):format(plan.idle)}
     end
     local way = names.packed and "packed weights" or across and "weights, transposed on the way," or "rows of weights"
@@ -50,8 +50,8 @@ local function gradient(names, plan, phase)
     if phase.gradient and phase.gradient[1] == "1" then
         return {single}
     end
-    return plans.list({"all", "gradient", tiles or vectors, (tiles and "matrix tiles" or "vectors") .. " over tokens: both factors are panels"},
-        tiles and names.gradient_rows[1] == 1 and single)
+    local way = (tiles and "matrix tiles" or "vectors") .. " over tokens: both factors are panels"
+    return plans.list({"all", "gradient", tiles or vectors, way}, tiles and names.gradient_rows[1] == 1 and single)
 end
 
 -- Which kind of product a phase is, if it is one: the key that says so.
@@ -73,7 +73,8 @@ function kinds.text(names, plan)
         for _, one in ipairs(of) do
             if phase[one[1]] then
                 local tensor = phase.weights or phase.to or ""
-                out[#out + 1] = kinds.lines(phase.name, phase.beside and tensor .. ", " .. phase.beside or tensor, one[2](names, plan, phase))
+                tensor = phase.beside and tensor .. ", " .. phase.beside or tensor
+                out[#out + 1] = kinds.lines(phase.name, tensor, one[2](names, plan, phase))
                 break
             end
         end
