@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- bench.lua TABLE JSON PLOT EMPTY - checks what bench.sh made: 4 contenders, of 1 and 3 threads; a plot without bars.
+-- bench.lua TABLE JSON PLOT EMPTY TILES TILES_JSON - checks what bench.sh made: 4 contenders, of 1 and 3 threads; a plot without bars;
+-- a contender on tiles and one without.
 local failed = false
 
 local function check(holds, ...)
@@ -89,4 +90,33 @@ check(count(plot, "stroke%-dasharray") == 4 + 1, "not 4 peaks and the legend's")
 check(plot:find("threads=3 spelling=scalar", 1, true), "a variant is not named")
 inside(empty, "empty plot")
 check(empty:find("no kernel here has floating-point operations", 1, true), "nothing says why no bar is there")
+
+-- States: of what runs on tiles, and of nothing else. Nobody knows in which state this machine is; emulated tiles are slow.
+check(not table_text:find("fast", 1, true) and not json:find("fast", 1, true), "a kernel without tiles has states")
+local tiles_text, tiles_json = read(arg[5]), read(arg[6])
+local results, emulated = objects(tiles_json, "results"), tiles_json:find('"emulated": true', 1, true)
+check(tiles_text:find("%f[%w]fast%s+slow%s+runs fast%s"), "no columns of states")
+for threads, who in ipairs{"one core", "2 threads at once"} do
+    check(tiles_text:find(who .. ", amx tile_dot[ %a]*: peak [%d.e+]+ GFLOP/s, reads [%d.]+ GB/s; tiles took %d+%.%d%.%.%d+%.%d times"),
+        "%d threads: paces are not shown", threads)
+end
+for _, l in ipairs(objects(tiles_json, "limits")) do
+    check((l.op == "tile_dot") == (l.fast_pace ~= nil), "states of %s", l.op)
+    check(l.peak_gflops > 0, "%s: no peak", l.op)
+    check(not l.fast_pace or l.least_pace > 0 and l.least_pace <= l.most_pace, "paces %s to %s", l.least_pace, l.most_pace)
+    check(not l.fast_pace or not emulated or l.least_pace > l.fast_pace, "emulated tiles are fast: %s", l.least_pace)
+end
+for _, r in ipairs(results) do
+    if r.variant:find("plan.product=tiles", 1, true) then
+        local share, fast, slow = r.fast_share, r.fast_median_s, r.slow_median_s
+        check(share >= 0 and share <= 1 and (share == 0 or not emulated), "%s of the runs are fast", share)
+        check((share > 0) == (type(fast) == "number") and (share < 1) == (type(slow) == "number"), "a median of no run, or none of some")
+        check(share < 1 or fast == r.median_s, "all runs are fast, and their medians differ")
+        check(share > 0 or slow == r.median_s, "all runs are slow, and their medians differ")
+        check(r.share_of_peak > 0, "no share of the peak of tiles")
+    else
+        check(not r.fast_share and not r.fast_median_s and not r.slow_median_s, "a kernel without tiles has states")
+    end
+end
+check(#results == 4, "%d results on tiles and without", #results)
 os.exit(not failed)

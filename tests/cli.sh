@@ -37,6 +37,7 @@ expect 2 'there is no list of .frogs.' list frogs
 expect 2 'list takes' list
 expect 0 '^aux_loss.per  *one of tokens_and_choices, tokens' list keys moe_layer
 expect 2 "did you mean 'moe_layer'" list keys moe_laier
+expect 0 '^amx .*products: f32 fma, bf16 tile_dot, int8 tile_dot_i8; needs ' list targets
 expect 2 'takes no .router.' list targets router
 expect 2 'takes no .router.' list formats router
 expect 0 '^mxfp4  *4.25 bits: e2m1 up to 6' list formats
@@ -101,6 +102,7 @@ expect 0 '"threads": 4,' bench "$spec:forward" --T 9 --runs 1 --json --target sc
 expect 0 'plan.run=999 is left out' bench "$spec:forward" --T 9 --runs 1 --target scalar --vary plan.direct_k=16 --vary plan.run=4,999 --set H=1000 --set I_TP=8
 expect 2 'no variant is left' bench "$spec:forward" --T 9 --runs 1 --target scalar --vary plan.t_block=16,32
 expect 0 '^  threads  *3 ' explain "$spec:forward" --set shard.cores=3
+expect 0 '^  DOWN  *down_proj_weight  *to 4  *sweep  *fma ' explain "$spec:forward"
 grouped=$root/tests/kernels/grouped_gemm.yaml   # a target that rounds what the kernel gives
 expect 0 '^  target  *avx512_bf16 asked for' explain "$grouped:dW" --target avx512_bf16 --set dtype=bf16
 expect 0 '^  target  *avx512 .*no instruction multiplies pairs of f32' explain "$grouped:dW" --target avx512_bf16 --set dtype=f32

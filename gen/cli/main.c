@@ -26,7 +26,8 @@ const struct command commands[] = {
      "  moegen bench specs/olmoe-1b-7b.yaml --json result.json\n"
      "  moegen bench specs/olmoe-1b-7b.yaml:forward --latency",
      BENCH, cmd_bench},
-    {"explain", "SPEC", "the plan, why each choice, why other targets were rejected",
+    {"explain", "SPEC",
+     "the plan, why each choice, why other targets were rejected, what multiplies",
      "  moegen explain specs/olmoe-1b-7b.yaml:forward\n"
      "  moegen explain specs/olmoe-1b-7b.yaml:forward --target avx2",
      EXPLAIN, cmd_explain},

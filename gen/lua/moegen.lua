@@ -102,6 +102,14 @@ function moegen.build(req)
             meta = emit.meta(job), notes = job.info.notes or {}}
 end
 
+-- Text for explain: the plan of a job or part, and what multiplies in its products. of: " of" the part
+local function explain_plan(job, of)
+    local names = job.family.names(job.spec, job.plan, job)
+    local products = rawget(names, "products")
+    return ("plan%s\n"):format(of) .. emit.explain(job.plan)
+        .. (products and ("products%s\n"):format(of) .. products(names, job.plan) or "")
+end
+
 function moegen.explain(req)
     local errors = {}
     local job, measure = prepare(req, errors)
@@ -114,9 +122,9 @@ function moegen.explain(req)
         out[#out + 1] = ("  %-24s %-10s %s\n"):format(key, value, tostring(job.info.origin[key] or "default"))
     end
     out[#out + 1] = "tensors\n" .. tensors.explain(job.args)
-    out[#out + 1] = "plan\n" .. emit.explain(job.plan)
+    out[#out + 1] = explain_plan(job, "")
     for _, part in ipairs(job.parts) do
-        out[#out + 1] = ("plan of %s (%s)\n"):format(part.part, part.family.family) .. emit.explain(part.plan)
+        out[#out + 1] = explain_plan(part, (" of %s (%s)"):format(part.part, part.family.family))
     end
     return {text = table.concat(out)}
 end
@@ -152,7 +160,7 @@ local listings = {
     targets = function(add)
         add("scalar", "any CPU: plain C99")
         for _, isa in ipairs(planner.targets()) do
-            add(isa.name, isa.summary .. "; needs " .. table.concat(isa.requires, " "))
+            add(isa.name, isa.summary .. "; products: " .. planner.multipliers(isa) .. "; needs " .. table.concat(isa.requires, " "))
         end
     end,
     keys = function(add, only)

@@ -46,7 +46,7 @@ function Plan:choose(key, value, why, limits)
     return value
 end
 
-planner.targets = target.all
+planner.targets, planner.multipliers = target.all, target.multipliers
 
 local function missing(isa, features)
     local list = {}

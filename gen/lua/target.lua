@@ -81,6 +81,23 @@ function target.all()
     return list
 end
 
+-- What products are of, and the ops that multiply it, best first.
+local multipliers = {{"f32", "fma"}, {"bf16", "tile_dot", "dot_bf16"}, {"int8", "tile_dot_i8", "dot_bytes", "dot_words"}}
+
+-- The best op of each that a target has: "f32 fma, int8 dot_words".
+function target.multipliers(isa)
+    local list = {}
+    for _, row in ipairs(multipliers) do
+        for i = 2, #row do
+            if isa.rows[row[i]] then
+                list[#list + 1] = row[1] .. " " .. row[i]
+                break
+            end
+        end
+    end
+    return table.concat(list, ", ")
+end
+
 -- The one whose programs any CPU runs, in the scalar spelling: plain C.
 function target.portable()
     local found

@@ -46,8 +46,9 @@ function work.dX(names)
 end
 
 function work.dW(names)
-    phases.add(names, {gather(names), names.staged and {"PRODUCT", chunks = "steps_of(N, STAGED)", run = "staged_rows"}
-        or {"PRODUCT", gradient = {"N", "K"}, run = "block_of_dw"}})
+    phases.add(names, {gather(names),
+        names.staged and {"PRODUCT", chunks = "steps_of(N, STAGED)", run = "staged_rows", staged = true, to = "dW"} or
+        {"PRODUCT", gradient = {"N", "K"}, run = "block_of_dw", to = "dW"}})
     local io, out, staged = names.panel_c, names.out_c, names.staged
     space.rows(names, {
         {"X_of_batch", "float", {names.words "w->columns" .. " + w->columns / WIDTH", "K_SLICES", "WIDTH"}, "rows of X",

@@ -220,7 +220,9 @@ function backward.names(spec, plan, job)
     end
     work.phases(names, has, spec)
     codes.names(names, spec, plan)
-    along.names(names, cfg, plan, math.max(spec.H, gates * spec.I_TP))
+    if names.phases.contiguous then
+        along.names(names, cfg, plan, math.max(spec.H, gates * spec.I_TP))
+    end
     work.space(names, has)
     names.tiles = function()
         return tiles(spec, plan, names, cfg)

@@ -11,6 +11,8 @@ local probe = {}
 
 local tile_chains = 4             -- tiles of sums, beside two that they multiply
 local chains, rounds = 14, 6      -- sums: more than latency times throughput of FMA and of dot products on any known core
+local steps, block, pitch = 4, 2, 64   -- of the state: steps of so many rows and columns of tiles, all of them from a KiB
+local cycles = 16                 -- of a product of tiles on any known core, in its fast state
 local reads = 8                   -- vectors per iteration
 
 -- The ops that add products to a vector, or to a matrix tile.
@@ -32,12 +34,16 @@ function probe.plan(plan, spec, _, info)
         schema.complain(info, "op", ("target %s has no op %s"):format(plan.isa.name, spec.op), nil, "unsupported")
     end
     plan.tiled = ops[spec.op].class == "t"
+    if spec.state and not plan.tiled then
+        schema.complain(info, "state", ("%s is no op on tiles: only these have states"):format(spec.op))
+    end
     plan.chains = plan.tiled and tile_chains or chains
 end
 
 function probe.params(spec, plan)
     local products = ops[spec.op].products or 1
-    return {("probe.flops_per_iteration %d"):format(2 * products * plan.chains * rounds * plan.isa.lanes)}
+    return plans.list(("probe.flops_per_iteration %d"):format(2 * products * plan.chains * rounds * plan.isa.lanes),
+        plan.tiled and "probe.has_states 1")
 end
 
 local function loop(isa, name, op)
@@ -81,6 +87,26 @@ local function tile_loop(isa, name, op)
     return p
 end
 
+-- What a product does to tiles that are in L1.
+local function tile_steps(isa, name, op)
+    local p = ir.program(isa, name .. "_steps", {"Steps of a product of tiles, whose factors are all the same KiB."})
+    local from, stride, n = p:pointer("from", "const uint8_t"), p:integer("pitch"), p:integer("n")
+    local acc = {}
+    for i = 1, block * block do
+        acc[i] = p:op("tile_zero", "acc_" .. i)
+    end
+    p:loop(n, function()
+        local a, b = {}, {}
+        for i = 1, block do
+            a[i], b[i] = p:op("tile_load", "a_" .. i, p:at(from, 0), stride), p:op("tile_load", "b_" .. i, p:at(from, 0), stride)
+        end
+        for i = 1, block * block do
+            p:op(op, acc[i], a[1 + (i - 1) // block], b[1 + (i - 1) % block])
+        end
+    end, "steps")
+    return p
+end
+
 local function read(isa, name)
     local p = ir.program(isa, name .. "_read", {"Reads a stream of vectors."})
     local out, from, n = p:pointer("out", "float"), p:pointer("from", "const float"), p:integer("n")
@@ -103,10 +129,13 @@ end
 function probe.names(spec, plan, job)
     local isa, cfg = plan.isa, {isa = plan.isa, prefix = job.name .. "_"}
     return {
-        plan = plan, tiled = plan.tiled, tile_shapes = amx.shapes("tile_shapes"),
-        constants = {{"LANES", isa.lanes, "f32 lanes of a vector"}, {"STEP", reads * isa.bytes, "bytes read per iteration"}},
+        plan = plan, tiled = plan.tiled, state = spec.state, tile_shapes = amx.shapes("tile_shapes"),
+        constants = plans.list({"LANES", isa.lanes, "f32 lanes of a vector"}, {"STEP", reads * isa.bytes, "bytes read per iteration"},
+            spec.state and {"STATE_STEPS", steps, "steps of a pass"},
+            spec.state and {"STATE_CYCLES", steps * block * block * cycles, "that they take in the fast state"},
+            spec.state and {"PITCH", pitch, "bytes from row to row of a tile"}, spec.state and {"PACES", 16, "floats from rank to rank"}),
         tiles = function()
-            return plans.list((plan.tiled and tile_loop or loop)(isa, job.name, spec.op), read(isa, job.name),
+            return plans.list((spec.state and tile_steps or plan.tiled and tile_loop or loop)(isa, job.name, spec.op), read(isa, job.name),
                 plan.tiled and amx.on(cfg), plan.tiled and amx.off(cfg))
         end,
     }

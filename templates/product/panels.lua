@@ -120,6 +120,7 @@ local function few(names, cfg, plan)
     if plan.idle and not plan.tiled and math.max(panels.block(plan), panels.few_panels(plan)) * width <= panels.block(plan) * plan.slab then
         names.token_rows = heights.tokens(plan.tile_rows, lanes, width, panels.few_panels(plan), plan.idle)
     end
+    names.few_panels = panels.few_panels(plan)
     names.few, names.transpose_sums = #names.token_rows > 0, "transpose_sums"
 end
 

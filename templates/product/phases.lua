@@ -28,7 +28,10 @@
 --     of, by = {panels, rows}      one factor has a row for each row of the gradient, the other one for each column
 --     to, bias         the tensors; the bias is what a row of `of` after the last one gives. What w->held has to hold: phases.held
 --     at, bias_at      where the expert's gradient starts in them, unless experts follow each other
+-- staged: its run stores a gradient, whose tiles multiply
 -- reads: the phases that a chunk waits for; the one before, unless it is given. All these are C.
+local kinds = require "tiles.kinds"
+
 local phases = {}
 
 -- What the fragments around a family's segments ask, unless it answers itself.
@@ -86,6 +89,7 @@ function phases.add(names, list)
         return (names.listed and "w->args->%s[%s]" or "w->args->%s + %s * %s"):format(tensor, expert, elements)
     end
     names.beyond = function(p, elements) return (all.beside and "beyond(%s, %s)" or "%s + %s"):format(p, elements) end
+    names.products = kinds.text   -- of names and plan: what multiplies, for `moegen explain`
     names.phases, names.transposes, names.expects = all, all.transposes, #all.kinds > 0
 end
 

@@ -2,6 +2,7 @@
 -- plan.lua - the methods and the plan of the router, and the names that its template's holes refer to.
 local dtype = require "dtype"
 local limits = require "shared.limits"
+local kinds = require "tiles.kinds"
 local methods = require "router.methods"
 local plans = require "shared.plans"
 local scores = require "router.scores"
@@ -177,6 +178,16 @@ local function number(x)
 end
 
 -- What the template sees.
+-- What multiplies, for `moegen explain`.
+local function products(names)
+    local function line(name, tensor, why)
+        return kinds.lines(name, tensor, {{"all", "narrow", "fma", why}})
+    end
+    return not names.has.backward and line("LOGITS", "router_weight", "weights are packed once a call: a narrow matrix stays in the caches")
+        or line("TOKENS", "router_weight", "logits' gradients are broadcast, weights lie in lanes")
+            .. line("WEIGHTS", "router_weight_grad", "over tokens: hidden states lie in lanes")
+end
+
 function router.names(spec, plan, job)
     local method = methods.of(spec)
     local has = steps(spec, method)
@@ -186,6 +197,7 @@ function router.names(spec, plan, job)
     local cfg = {isa = plan.isa, prefix = job.name .. "_", vectors = plan.vectors, unroll = plan.unroll, k_block = plan.k_block,
         strip = plan.strip, many = spec.E > 64, method = method}
     local names = {
+        products = products,
         spec = spec, plan = plan, isa = plan.isa, has = has, shape = s, p = cfg.prefix, number = number, method = method,
         whole_segments = false, expects = false, tiled = false, io = io.c, io_type = io,
         grad = grad.c, grad_type = grad, dx = dx.c, dx_type = dx,

@@ -7,6 +7,8 @@
 
 enum { MAX_CONTENDERS = 64, MAX_SAMPLES = 4096, MAX_PROBES = 16 };
 
+/* ---- cli_samples.c: figures of many runs ---- */
+
 struct samples {
     double *at; /* seconds of one run each */
     int count, room;
@@ -15,6 +17,20 @@ bool samples_add(struct samples *s, double seconds);
 double samples_at(const struct samples *s, double share); /* quantile, 0..1; NAN when empty */
 void samples_free(struct samples *s);
 
+/*
+ * A core multiplies tiles in one of two states: in the slow one, which lasts from under a
+ * millisecond to seconds and which no kernel can end, each takes several times its cycles. Pace:
+ * time of products over that of their cycles, about 1 in the fast state and above 4 in the slow
+ * one.
+ */
+#define FAST_PACE 2.2 /* below it a core is in the fast state */
+struct by_state {
+    double share;      /* of the fast state; NAN without states */
+    double fast, slow; /* median seconds; NAN without such a sample */
+};
+/* paces: one of each sample, the most of all cores before and after it; NAN: not known. */
+struct by_state samples_by_state(const struct samples *seconds, const struct samples *paces);
+
 /* ---- cli_probe.c: the machine's limits, from kernels made for the same target ---- */
 
 /* `threads` threads at once, each on its own data, with a common start. */
@@ -22,6 +38,7 @@ struct probe {
     char target[64], op[32]; /* op: what registers are put through, "fma" */
     int threads;
     bool ready;           /* all that follows was made */
+    bool emulated;        /* the CPU lacks the target: its program in plain C */
     struct probe *lender; /* of team, buffers and bandwidth, which are the same for all targets */
     moegen_kernel *kernel, *reader;
     moegen_rt_team *team;
@@ -31,6 +48,10 @@ struct probe {
     moegen_call *evict;  /* reads it all, in the engine's own team of so many threads */
     double flops, bytes; /* of one run of all threads */
     double loop_seconds, read_seconds; /* of the fastest run: a limit is what was ever reached */
+    /* Products of tiles: the pace of all threads at once, in the engine's own team; else NULL. */
+    moegen_kernel *sensor;
+    moegen_call *sense;
+    double least_pace, most_pace; /* of any thread, ever */
 };
 /* A probe that could not be made measures nothing and says NAN. lender: a probe of as many threads
  * that outlives this one and borrows nothing itself, or NULL. */
@@ -40,6 +61,7 @@ void probe_measure(struct probe *p, bool reads); /* one short sample; reads: als
 /* Reads until no cache holds anything else, with the threads that run kernels: they are awake then.
  */
 void probe_evict(struct probe *p);
+double probe_pace(struct probe *p);         /* the most of its threads' now; NAN without states */
 double probe_gflops(const struct probe *p); /* of all its threads together */
 double probe_gbps(const struct probe *p);   /* of all its threads together */
 void probe_close(struct probe *p);
@@ -58,6 +80,7 @@ struct contender {
     double rows, experts; /* pairs that are computed; experts with a row */
     double error;         /* worst relative L2 of all outputs; NAN: not verified */
     struct samples seconds;
+    struct samples paces; /* of each of them, of all its threads; none without states */
 };
 
 /* ---- cli_rates.c ---- */

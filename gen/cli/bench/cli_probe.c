@@ -1,55 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cli_probe.c - measures what threads can do at once: peak of FMA or a like op and streaming reads,
- * by kernels of family `probe`, each thread with a call and data of its own. */
+ * by kernels of family `probe`, each thread with a call and data of its own; and in which state the
+ * cores are, where an op has states. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-bool samples_add(struct samples *s, double seconds)
-{
-    if (s->count == s->room) {
-        int room = s->room ? 2 * s->room : 64;
-        double *more = realloc(s->at, (size_t)room * sizeof *more);
-        if (!more) {
-            lost();
-            return false;
-        }
-        s->at = more;
-        s->room = room;
-    }
-    s->at[s->count++] = seconds;
-    return true;
-}
-
-double samples_at(const struct samples *s, double share)
-{
-    if (!s->count)
-        return NAN;
-    double *sorted = malloc((size_t)s->count * sizeof *sorted);
-    if (!sorted) {
-        lost();
-        return NAN;
-    }
-    memcpy(sorted, s->at, (size_t)s->count * sizeof *sorted);
-    qsort(sorted, (size_t)s->count, sizeof *sorted, compare);
-    double value = sorted[(int)(share * (s->count - 1) + 0.5)];
-    free(sorted);
-    return value;
-}
-
-void samples_free(struct samples *s)
-{
-    free(s->at);
-    *s = (struct samples){0};
-}
+enum { STATE_PASSES = 3 }; /* the first brings code and data near */
 
 /* ---- making ---- */
 
@@ -78,17 +37,23 @@ static void touch(void *ctx, const moegen_worker *worker)
     memset(p->lane[worker->rank].buffer, 1, p->lane_bytes);
 }
 
-static moegen_status make_kernel(moegen_engine *engine, const char *target, const char *op,
-                                 moegen_kernel **kernel, moegen_error **err)
+/* What a probe kernel is made for. */
+struct made_for {
+    const char *target, *op, *spelling, *state;
+};
+
+static moegen_status make_kernel(moegen_engine *engine, struct made_for f, moegen_kernel **kernel,
+                                 moegen_error **err)
 {
     static const char text[] = "kernel: probe\n";
-    moegen_override set[] = {{"target", target}, {"op", op}};
+    moegen_override set[] = {
+        {"target", f.target}, {"op", f.op}, {"spelling", f.spelling}, {"state", f.state}};
     moegen_spec spec = {.struct_size = sizeof spec,
                         .text = text,
                         .len = sizeof text - 1,
                         .label = "probe",
                         .overrides = set,
-                        .override_count = 2};
+                        .override_count = sizeof set / sizeof *set};
     return moegen_kernel_get(engine, &spec, kernel, err);
 }
 
@@ -117,7 +82,8 @@ static moegen_status make_readers(struct probe *p, moegen_engine *engine, moegen
     p->lane_bytes = lane_bytes(p->threads);
     const size_t bytes = p->lane_bytes * (size_t)p->threads;
     p->bytes = (double)bytes;
-    moegen_status status = make_kernel(engine, "auto", "fma", &p->reader, err);
+    struct made_for reads = {"auto", "fma", "auto", "false"};
+    moegen_status status = make_kernel(engine, reads, &p->reader, err);
     if (status)
         return status;
     p->memory = moegen_rt_alloc(bytes);
@@ -140,7 +106,7 @@ static moegen_status make_readers(struct probe *p, moegen_engine *engine, moegen
 /* As many iterations as take a thread 2 ms. 0: it cannot run. */
 static int64_t calibrate(struct probe *p)
 {
-    int64_t iterations = 1000;
+    int64_t iterations = p->emulated ? 1 : 1000;
     moegen_call *call = make_call(p->kernel, &p->lane[0], 4096, iterations, 1);
     for (double took = 0; call && took < 2e-3 && iterations < (int64_t)1 << 40;) {
         double start = seconds_now();
@@ -156,9 +122,19 @@ static int64_t calibrate(struct probe *p)
 
 static moegen_status make_loops(struct probe *p, moegen_engine *engine, moegen_error **err)
 {
-    moegen_status status = make_kernel(engine, p->target, p->op, &p->kernel, err);
+    struct made_for f = {p->target, p->op, "auto", "false"};
+    moegen_status status = make_kernel(engine, f, &p->kernel, err);
     if (status)
         return status;
+    const char *spelling = kernel_facts(p->kernel)->spelling;
+    p->emulated = strcmp(spelling, "scalar") == 0 && strcmp(p->target, spelling) != 0;
+    if (moegen_kernel_param(p->kernel, "probe.has_states")) {
+        f.state = "true";
+        if ((status = make_kernel(engine, f, &p->sensor, err)))
+            return status;
+        if (!(p->sense = make_call(p->sensor, &p->lane[0], 4096, STATE_PASSES, p->threads)))
+            return MOEGEN_NO_MEMORY;
+    }
     const char *flops = moegen_kernel_param(p->kernel, "probe.flops_per_iteration");
     int64_t iterations = calibrate(p);
     p->flops = flops ? strtod(flops, NULL) * (double)iterations * p->threads : NAN;
@@ -173,7 +149,8 @@ void probe_open(struct probe *p, moegen_engine *engine, const char *target, cons
 {
     moegen_error *err = NULL;
     moegen_status status = MOEGEN_OK;
-    *p = (struct probe){.threads = threads, .loop_seconds = NAN, .read_seconds = NAN};
+    *p = (struct probe){.threads = threads};
+    p->loop_seconds = p->read_seconds = p->least_pace = p->most_pace = NAN;
     snprintf(p->target, sizeof p->target, "%s", target);
     snprintf(p->op, sizeof p->op, "%s", op);
     p->lane = calloc((size_t)threads, sizeof *p->lane);
@@ -246,6 +223,18 @@ void probe_measure(struct probe *p, bool reads)
         p->read_seconds = fmin(p->read_seconds, timed(p, run_read));
 }
 
+double probe_pace(struct probe *p)
+{
+    if (!p->ready || !p->sense || moegen_call_run(p->sense, NULL))
+        return NAN;
+    const double most = (double)p->lane[0].result[0], least = (double)p->lane[0].result[1];
+    if (!(least > 0))
+        return NAN;
+    p->most_pace = fmax(p->most_pace, most);
+    p->least_pace = fmin(p->least_pace, least);
+    return most;
+}
+
 void probe_evict(struct probe *p)
 {
     p = p->lender ? p->lender : p;
@@ -271,9 +260,11 @@ void probe_close(struct probe *p)
         moegen_call_release(p->lane[i].read);
     }
     moegen_call_release(p->evict);
+    moegen_call_release(p->sense);
     moegen_rt_free(p->memory);
     moegen_rt_team_destroy(p->team);
     free(p->lane);
     moegen_kernel_release(p->kernel);
     moegen_kernel_release(p->reader);
+    moegen_kernel_release(p->sensor);
 }

@@ -18,7 +18,26 @@ static void cell(struct table *t, const char *format, double value)
     }
 }
 
-static void add_rows(struct bench *b, struct table *t)
+static struct by_state states_of(const struct contender *c)
+{
+    return samples_by_state(&c->seconds, &c->paces);
+}
+
+static bool any_states(const struct bench *b)
+{
+    for (int i = 0; i < b->contenders; i++)
+        if (isfinite(states_of(&b->contender[i]).share))
+            return true;
+    return false;
+}
+
+static void add_seconds(struct table *t, double seconds)
+{
+    char cell[32];
+    table_add(t, "%s", isfinite(seconds) ? show_seconds(cell, seconds) : "-");
+}
+
+static void add_rows(struct bench *b, struct table *t, bool states)
 {
     char low[32], high[32], median[32], jit[32];
     for (int i = 0; i < b->contenders; i++) {
@@ -35,6 +54,12 @@ static void add_rows(struct bench *b, struct table *t)
         table_add(t, "%s", timed ? show_seconds(median, samples_at(&c->seconds, 0.5)) : "-");
         table_add(t, timed ? "%s..%s" : "-", show_seconds(low, samples_at(&c->seconds, 0.2)),
                   show_seconds(high, samples_at(&c->seconds, 0.8)));
+        if (states) {
+            const struct by_state by = states_of(c);
+            add_seconds(t, by.fast);
+            add_seconds(t, by.slow);
+            cell(t, "%.0f %%", 100 * by.share);
+        }
         cell(t, "%.4g", contender_gflops(c));
         cell(t, "%.1f %%", 100 * contender_share(c));
         cell(t, "%.1f %%", 100 * contender_roof_share(c));
@@ -74,6 +99,12 @@ static void add_result(struct bench *b, const struct contender *c)
     json_pair(t, "median_s", samples_at(&c->seconds, 0.5));
     json_pair(t, "p20_s", samples_at(&c->seconds, 0.2));
     json_pair(t, "p80_s", samples_at(&c->seconds, 0.8));
+    const struct by_state by = states_of(c);
+    if (isfinite(by.share)) {
+        json_pair(t, "fast_median_s", by.fast);
+        json_pair(t, "slow_median_s", by.slow);
+        json_pair(t, "fast_share", by.share);
+    }
     json_pair(t, "gflops", contender_gflops(c));
     json_pair(t, "share_of_peak", contender_share(c));
     json_pair(t, "share_of_roof", contender_roof_share(c));
@@ -86,13 +117,24 @@ static void add_result(struct bench *b, const struct contender *c)
 
 void report_group(struct bench *b)
 {
-    static const char *const head[] = {"kernel",  "variant", "target", "spelling", "dtype",
-                                       "T",       "threads", "median", "p20..p80", "GFLOP/s",
-                                       "of peak", "of roof", "GB/s",   "jit",      "rel error"};
-    struct table t = {.columns = sizeof head / sizeof *head};
-    for (int i = 0; i < t.columns; i++)
-        table_add(&t, "%s", head[i]);
-    add_rows(b, &t);
+    static const struct {
+        const char *title;
+        bool states; /* only where tiles multiply */
+    } head[] = {
+        {"kernel", false},   {"variant", false},   {"target", false},  {"spelling", false},
+        {"dtype", false},    {"T", false},         {"threads", false}, {"median", false},
+        {"p20..p80", false}, {"fast", true},       {"slow", true},     {"runs fast", true},
+        {"GFLOP/s", false},  {"of peak", false},   {"of roof", false}, {"GB/s", false},
+        {"jit", false},      {"rel error", false},
+    };
+    bool states = any_states(b);
+    struct table t = {0};
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++)
+        if (states || !head[i].states) {
+            table_add(&t, "%s", head[i].title);
+            t.columns++;
+        }
+    add_rows(b, &t, states);
     for (int i = 0; i < b->contenders; i++) {
         add_result(b, &b->contender[i]);
         plot_add(&b->plot, &b->contender[i]);
@@ -141,7 +183,8 @@ static double best(const struct bench *b, double (*measure)(const struct probe *
 static const char *probe_name(const struct probe *p, char *out, size_t room)
 {
     bool plain = strcmp(p->op, "fma") == 0;
-    snprintf(out, room, "%s%s%s", p->target, plain ? "" : " ", plain ? "" : p->op);
+    snprintf(out, room, "%s%s%s%s", p->target, plain ? "" : " ", plain ? "" : p->op,
+             p->emulated ? " emulated" : "");
     return out;
 }
 
@@ -169,6 +212,13 @@ static void add_context(const struct bench *b, struct text *t)
         json_pair(t, "threads", p->threads);
         json_pair(t, "peak_gflops", probe_gflops(p));
         json_pair(t, "read_gbps", probe_gbps(p));
+        if (p->emulated)
+            text_fmt(t, ", \"emulated\": true");
+        if (isfinite(p->least_pace)) {
+            json_pair(t, "least_pace", p->least_pace);
+            json_pair(t, "most_pace", p->most_pace);
+            json_pair(t, "fast_pace", FAST_PACE);
+        }
         text_add(t, "}", 1);
     }
     text_fmt(t, "], \"latency\": [");
@@ -209,8 +259,12 @@ static void print_limits(const struct bench *b)
         if (!isfinite(probe_gflops(p)))
             continue;
         snprintf(who, sizeof who, "%d threads at once", p->threads);
-        printf("%s, %s: peak %.4g GFLOP/s, reads %.3g GB/s\n", p->threads == 1 ? "one core" : who,
+        printf("%s, %s: peak %.4g GFLOP/s, reads %.3g GB/s", p->threads == 1 ? "one core" : who,
                probe_name(p, name, sizeof name), probe_gflops(p), probe_gbps(p));
+        if (isfinite(p->least_pace))
+            printf("; tiles took %.1f..%.1f times their cycles, fast is below %.1f", p->least_pace,
+                   p->most_pace, FAST_PACE);
+        printf("\n");
     }
 }
 

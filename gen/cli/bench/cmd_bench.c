@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cmd_bench.c - `moegen bench`: the variants of a kernel, verified and then timed in turns (A B C,
- * C B A, ...), with the machine's FMA peak and read bandwidth measured between them.
+ * C B A, ...), with the machine's FMA peak and read bandwidth measured between them, and before and
+ * after each the state of the cores, where tiles multiply.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ static struct probe *probe_for(struct bench *b, const moegen_kernel *kernel, int
             continue;
         if (strcmp(p->target, target) == 0 && strcmp(p->op, op) == 0)
             return p;
-        if (!p->lender)
+        if (p->ready && !p->lender)
             lender = p;
     }
     if (b->probes == MAX_PROBES)
@@ -224,12 +225,13 @@ static void sample(struct contender *c, bool cold)
 {
     if (cold && c->all)
         probe_evict(c->all);
-    double start = seconds_now();
+    double before = c->all ? probe_pace(c->all) : NAN, start = seconds_now();
     for (int i = 0; i < c->batch; i++)
         if (moegen_call_run(c->stand.call, NULL))
             return;
-    if (c->batch)
-        samples_add(&c->seconds, (seconds_now() - start) / c->batch);
+    double took = seconds_now() - start, after = isfinite(before) ? probe_pace(c->all) : NAN;
+    if (c->batch && samples_add(&c->seconds, took / c->batch) && isfinite(before))
+        samples_add(&c->paces, fmax(before, after));
 }
 
 /* The seconds that it took to measure bandwidths. */
@@ -274,6 +276,7 @@ static void group_close(struct group *g)
         moegen_kernel_release(c->kernel);
         moegen_rt_problem_destroy(g->view[i]);
         samples_free(&c->seconds);
+        samples_free(&c->paces);
         text_free(&c->variant);
     }
     for (int i = 0; i < g->shares; i++) {

@@ -1,0 +1,85 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- kinds.lua - which tiles multiply in a family's products, and for how many tokens of an expert, for `moegen explain`. What decides when a
+-- kernel runs: multiply (matrix.c.in), multiply_columns (columns.c.in).
+local dtype = require "dtype"
+local micro = require "tiles.micro"
+local plans = require "shared.plans"
+
+local kinds = {}
+
+-- The op of products of vectors; that of matrix tiles, if there are some.
+local function ops(plan)
+    local words, dt = micro.integers[plan.integers or ""], dtype[plan.spec.dtype]
+    local vectors = words and (words.multiply or "dot_words") or plan.group > 1 and dt.dot or "fma"
+    return vectors, plan.tiled and (words and words.tile or dt.tiles)
+end
+
+-- Rows {tokens, tile kind, op, why}: the first that fits multiplies.
+
+local function to(n) return ("to %d"):format(n) end
+
+local function columns(names, plan)
+    local vectors, tiles = ops(plan)
+    local swept = names.sweep_rows and names.sweep_rows[#names.sweep_rows] or 0
+    return plans.list(
+        swept > 0 and {to(swept), "sweep", "fma", "weights are read once where they lie, at memory's speed"},
+        plan.direct_rows > swept and {to(plan.direct_rows), "direct", vectors,
+            "weights are read where they lie: packing them would cost more"},
+        {"more", "packed", tiles or vectors, tiles and "matrix tiles by columns: panels of weights are tiles as they are packed"
+            or "weights are packed into panels, tokens broadcast"})
+end
+
+local function rows(names, plan, phase)
+    local vectors, tiles = ops(plan)
+    local lanes, across, list = plan.isa.lanes, phase.layout == "n", {}
+    if names.along and not across then
+        list[1] = {to(plan.along), "along", names.coded and "fma" or vectors, "weights are read once where they lie, K in lanes"}
+    elseif names.few and across then
+        list[1] = {("%d..%d"):format(lanes + 1, names.few_panels * plan.vectors * lanes), "by_token", vectors,
+            ("tokens that leave %d lanes of a vector idle are broadcast"):format(plan.idle)}
+    end
+    local way = names.packed and "packed weights" or across and "weights, transposed on the way," or "rows of weights"
+    list[#list + 1] = {list[1] and "others" or "all", "product", tiles or vectors,
+        (tiles and "matrix tiles by rows: %s are A, tokens B" or "%s are broadcast, tokens lie in lanes"):format(way)}
+    return list
+end
+
+local function gradient(names, plan, phase)
+    local vectors, tiles = ops(plan)
+    local single = {"all", "gradient", vectors, "a single row, of vectors"}
+    if phase.gradient and phase.gradient[1] == "1" then
+        return {single}
+    end
+    local way = (tiles and "matrix tiles" or "vectors") .. " over tokens: both factors are panels"
+    return plans.list({"all", "gradient", tiles or vectors, way}, tiles and names.gradient_rows[1] == 1 and single)
+end
+
+-- Which kind of product a phase is, if it is one: the key that says so.
+local of = {{"columns", columns}, {"rows", rows}, {"gradient", gradient}, {"staged", gradient}}
+
+-- Lines for the product of a name with a tensor.
+function kinds.lines(name, tensor, list)
+    local out = {}
+    for i, row in ipairs(list) do
+        out[i] = ("  %-14s %-22s %-7s %-9s %-11s %s\n"):format(i == 1 and name or "", i == 1 and tensor or "", table.unpack(row))
+    end
+    return table.concat(out)
+end
+
+-- The text for names that phases.add has filled.
+function kinds.text(names, plan)
+    local out = {}
+    for _, phase in ipairs(names.phases) do
+        for _, one in ipairs(of) do
+            if phase[one[1]] then
+                local tensor = phase.weights or phase.to or ""
+                tensor = phase.beside and tensor .. ", " .. phase.beside or tensor
+                out[#out + 1] = kinds.lines(phase.name, tensor, one[2](names, plan, phase))
+                break
+            end
+        end
+    end
+    return table.concat(out)
+end
+
+return kinds

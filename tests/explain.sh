@@ -1,0 +1,26 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What `moegen explain` says multiplies in each product, against the tiles and instructions of the C that is generated.
+#   explain.sh MOEGEN SOURCE
+set -u
+moegen=$(realpath -- "$1") source=$(realpath -- "$2") failed=0
+command -v lua5.4 >/dev/null || { echo "no lua5.4"; exit 77; }
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+cd "$tmp" || exit 1
+
+# compare FAMILY TARGET DTYPE
+compare() {
+  echo "$*"
+  "$moegen" gen "$source/tests/kernels/$1.yaml" --target "$2" --spelling intrinsics --set "dtype=$3" -o "$*" >/dev/null &&
+    "$moegen" explain "$source/tests/kernels/$1.yaml" --target "$2" --spelling scalar --set "dtype=$3" >explained &&
+    lua5.4 "$source/tests/explain.lua" explained "$*" || failed=1
+}
+
+for family in moe_forward moe_backward grouped_gemm mlp_forward mlp_backward; do
+  compare $family amx bf16
+done
+compare grouped_gemm avx512_bf16 bf16
+compare mlp_backward avx512_bf16 f16
+compare grouped_gemm avx2 f32
+exit $failed
