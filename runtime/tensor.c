@@ -190,15 +190,12 @@ LOOPS(f16_bf16, uint16_t, uint16_t, bf16_of_float(f16_to_float(from[i])))
 
 static void (*const fast[MOEGEN_RT_DTYPES][MOEGEN_RT_DTYPES])(const void *src, size_t n,
                                                               void *dst) = {
-    [MOEGEN_RT_F32] = {[MOEGEN_RT_BF16] = f32_bf16,
-                       [MOEGEN_RT_F16] = f32_f16,
-                       [MOEGEN_RT_F64] = f32_f64},
-    [MOEGEN_RT_BF16] = {[MOEGEN_RT_F32] = bf16_f32,
-                        [MOEGEN_RT_F16] = bf16_f16,
-                        [MOEGEN_RT_F64] = bf16_f64},
-    [MOEGEN_RT_F16] = {[MOEGEN_RT_F32] = f16_f32,
-                       [MOEGEN_RT_BF16] = f16_bf16,
-                       [MOEGEN_RT_F64] = f16_f64},
+    [MOEGEN_RT_F32] =
+        {[MOEGEN_RT_BF16] = f32_bf16, [MOEGEN_RT_F16] = f32_f16, [MOEGEN_RT_F64] = f32_f64},
+    [MOEGEN_RT_BF16] =
+        {[MOEGEN_RT_F32] = bf16_f32, [MOEGEN_RT_F16] = bf16_f16, [MOEGEN_RT_F64] = bf16_f64},
+    [MOEGEN_RT_F16] =
+        {[MOEGEN_RT_F32] = f16_f32, [MOEGEN_RT_BF16] = f16_bf16, [MOEGEN_RT_F64] = f16_f64},
 };
 
 /* One element, by kind. */

@@ -176,7 +176,6 @@ moegen_status checkpoint_bind(const moegen_kernel *kernel, moegen_call *call, co
 /* One way to fill a kernel's inputs. */
 struct trial {
     moegen_rt_fill how;
-    bool many;     /* tokens */
     bool long_one; /* not for the scalar spelling, which has time for some of a large kernel's */
     char text[96];
 };

@@ -110,10 +110,10 @@ int trials_plan(const moegen_kernel *kernel, const struct options *o, struct tri
             add(&p, some, only);
         return describe(&p, kernel);
     }
-    add(&p, many, "uniform")->many = true;
+    add(&p, many, "uniform");
     if (large)
         return describe(&p, kernel);
-    add(&p, many, "skewed")->many = true;
+    add(&p, many, "skewed");
     add(&p, 1, "uniform");
     add(&p, 2, "one");
     add(&p, some, "uniform")->how.extra_blocks = 3;

@@ -209,8 +209,7 @@ static void judge_rest(struct variant *v, const struct trial *t, const struct fi
     v->verdict[first_output(&s->facts)].bad += workspace || touched;
 }
 
-/* Lane by lane: a hundred times as long. Trials of many tokens are for it with 1 and 3 threads only.
- */
+/* Lane by lane: a hundred times as long. With 1 and 3 threads only. */
 static bool is_slow(const struct variant *v)
 {
     return v->kernel && strcmp(kernel_facts(v->kernel)->spelling, "scalar") == 0;
@@ -227,7 +226,7 @@ static int run_trial(struct check *c, struct variant *v, const struct trial *t,
     if (c->o->threads) {
         threads[1] = (int)c->o->threads;
         runs = threads[1] > 1 ? 2 : 1;
-    } else if (t->many && is_slow(v)) {
+    } else if (is_slow(v)) {
         threads[1] = threads[2];
         runs = 2;
     }
