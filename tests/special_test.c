@@ -171,7 +171,7 @@ static void try_target(moegen_engine *engine, const char *path, const char *name
  * takes so many operations that plain C is no way to do them. */
 static bool has_scales(moegen_engine *engine, const char *path, const char *name, bool *large)
 {
-    moegen_kernel *kernel = get(engine, path, name, NULL, "auto");
+    moegen_kernel *kernel = get(engine, path, name, io_dtype(0), "auto");
     const char *dtype = kernel ? moegen_kernel_param(kernel, "weights.dtype") : NULL;
     const struct rt_format *f = dtype ? rt_format_find(dtype) : NULL;
     const bool integers = kernel && has_integers(kernel);
@@ -197,7 +197,7 @@ static void try_case(const char *path, const char *name, void *engine)
 
 int main(int argc, char **argv)
 {
-    moegen_engine_options o = {.struct_size = sizeof o, .cache_dir = "", .threads = 2};
+    moegen_engine_options o = {.struct_size = sizeof o, .cache_dir = shared_cache(), .threads = 2};
     moegen_engine *engine = NULL;
     if (moegen_engine_create(&o, &engine, NULL))
         return 1;
