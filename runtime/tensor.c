@@ -178,6 +178,9 @@ enum { CHUNK = 256 };
                 to[i] = expression;                                                                \
         LOOP(expression);                                                                          \
     }
+LOOPS(f32_f64, float, double, (double)from[i])
+LOOPS(bf16_f64, uint16_t, double, (double)bf16_to_float(from[i]))
+LOOPS(f16_f64, uint16_t, double, (double)f16_to_float(from[i]))
 LOOPS(f32_bf16, float, uint16_t, bf16_of_float(from[i]))
 LOOPS(f32_f16, float, uint16_t, f16_of_float(from[i]))
 LOOPS(bf16_f32, uint16_t, float, bf16_to_float(from[i]))
@@ -187,9 +190,12 @@ LOOPS(f16_bf16, uint16_t, uint16_t, bf16_of_float(f16_to_float(from[i])))
 
 static void (*const fast[MOEGEN_RT_DTYPES][MOEGEN_RT_DTYPES])(const void *src, size_t n,
                                                               void *dst) = {
-    [MOEGEN_RT_F32] = {[MOEGEN_RT_BF16] = f32_bf16, [MOEGEN_RT_F16] = f32_f16},
-    [MOEGEN_RT_BF16] = {[MOEGEN_RT_F32] = bf16_f32, [MOEGEN_RT_F16] = bf16_f16},
-    [MOEGEN_RT_F16] = {[MOEGEN_RT_F32] = f16_f32, [MOEGEN_RT_BF16] = f16_bf16},
+    [MOEGEN_RT_F32] =
+        {[MOEGEN_RT_BF16] = f32_bf16, [MOEGEN_RT_F16] = f32_f16, [MOEGEN_RT_F64] = f32_f64},
+    [MOEGEN_RT_BF16] =
+        {[MOEGEN_RT_F32] = bf16_f32, [MOEGEN_RT_F16] = bf16_f16, [MOEGEN_RT_F64] = bf16_f64},
+    [MOEGEN_RT_F16] =
+        {[MOEGEN_RT_F32] = f16_f32, [MOEGEN_RT_BF16] = f16_bf16, [MOEGEN_RT_F64] = f16_f64},
 };
 
 /* One element, by kind. */
@@ -218,14 +224,8 @@ static void (*const fast[MOEGEN_RT_DTYPES][MOEGEN_RT_DTYPES])(const void *src, s
 
 void moegen_rt_decode(moegen_rt_dtype dtype, const void *src, size_t n, double *restrict to)
 {
-    if (fast[dtype][MOEGEN_RT_F32]) { /* through float */
-        float part[CHUNK];
-        for (size_t m; n; n -= m, to += m, src = (const char *)src + m * dtypes[dtype].bytes) {
-            m = n < CHUNK ? n : CHUNK;
-            fast[dtype][MOEGEN_RT_F32](src, m, part);
-            for (size_t i = 0; i < m; i++)
-                to[i] = part[i];
-        }
+    if (fast[dtype][MOEGEN_RT_F64]) {
+        fast[dtype][MOEGEN_RT_F64](src, n, to);
         return;
     }
     switch (dtype) {

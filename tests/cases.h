@@ -69,9 +69,35 @@ static inline moegen_kernel *get_set(moegen_engine *engine, const char *path, co
 static inline moegen_kernel *get(moegen_engine *engine, const char *path, const char *name,
                                  const char *dtype, const char *target)
 {
-    const char *spelling = strcmp(target, "auto") == 0 ? "auto" : "scalar";
-    moegen_override set[] = {{"target", target}, {"spelling", spelling}, {"dtype", dtype}};
-    return get_set(engine, path, name, set, dtype ? 3 : 2);
+    const bool plain = strcmp(target, "auto") != 0 && strcmp(target, "scalar") != 0;
+    moegen_override set[3] = {{0}};
+    size_t count = 0; /* in the order that `moegen check` has: so that both find it in the cache */
+    if (dtype)
+        set[count++] = (moegen_override){"dtype", dtype};
+    set[count++] = (moegen_override){"target", target};
+    if (plain)
+        set[count++] = (moegen_override){"spelling", "scalar"};
+    return get_set(engine, path, name, set, count);
+}
+
+/* Where the tests of one run keep kernels for each other; "" where nobody says: nowhere. */
+static inline const char *shared_cache(void)
+{
+    const char *set = getenv("MOEGEN_CACHE_DIR");
+    return set ? set : "";
+}
+
+/* Whether the cases of a file have a dtype. */
+static inline bool is_typed(const char *path)
+{
+    char line[400];
+    bool typed = false;
+    FILE *f = fopen(path, "r");
+    while (f && !typed && fgets(line, sizeof line, f))
+        typed = strncmp(line, "dtype:", 6) == 0;
+    if (f)
+        fclose(f);
+    return typed;
 }
 
 /* Inputs of a kernel for T tokens, or as many as its spec fixes; the kernel's parameters with them.

@@ -40,9 +40,14 @@ for family in $(names kernels); do
   dtypes=none
   ! has_key "$family" dtype || dtypes=$(names dtypes)
   targets=auto,scalar # of the first dtype; then this CPU's best one
+  sizes=' '
   for dtype in $dtypes; do
     set=
     [ "$dtype" = none ] || set="--set dtype=$dtype"
+    size=$("$moegen" list dtypes | sed -n "s/^$dtype  *\([0-9]*\) byte.*/\1/p")
+    # One as wide as another is shared out among ranks as that is.
+    case $sizes in *" $size "*) set="$set --threads 1" ;; esac
+    sizes="$sizes$size "
     job "$spec --target auto $set"
     [ $targets = auto ] || job "$spec --target scalar --threads 1 $set"
     for case in plain odd $(sed -n 's/^  \(direct[a-z_]*\):.*/\1/p' "$spec"); do
@@ -59,8 +64,9 @@ for family in $(names kernels); do
     done
     targets=auto
   done
-  # Emulations are compiled without optimising, which would take ten times as long as all the rest.
-  job "$spec:plain --target all --spelling bytes,intrinsics --cc gcc,clang"
+  # Emulations, and what is drawn, are compiled without optimising, which would take ten times as long as all the rest.
+  job "$spec:plain --target all --spelling bytes --cc gcc,clang"
+  job "$spec:plain --target all --spelling intrinsics --cc clang" # beside gcc, which is used without --cc
   job "$spec:plain --target scalar --spelling scalar --cc gcc,clang"
   job "MOEGEN_CC_LEVEL=-O0 $spec:plain --target all --spelling scalar --cc gcc,clang"
   job "$spec:odd --target all --spelling bytes,intrinsics,scalar ${set:-}"
@@ -71,9 +77,7 @@ for family in $(names kernels); do
     draw "$tmp/mix" >"$tmp/$family-mix.yaml"
     job "$tmp/$family-mix.yaml --target auto"
     for i in 4 5 6; do job "$tmp/$family-mix.yaml:mix$i --target all"; done
-    job "$tmp/$family-mix.yaml:mix1 --target all --spelling intrinsics,scalar"
-    job "$tmp/$family-mix.yaml:mix2 --target all --spelling intrinsics,scalar"
-    job "$tmp/$family-mix.yaml:mix3 --target all --spelling intrinsics,scalar"
+    for i in 1 2 3; do job "MOEGEN_CC_LEVEL=-O0 $tmp/$family-mix.yaml:mix$i --target all --spelling intrinsics,scalar"; done
   fi
 done
 

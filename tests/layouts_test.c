@@ -101,7 +101,7 @@ static void run_case(moegen_engine *engine, const char *path, const char *name, 
 
 int main(int argc, char **argv)
 {
-    moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = ""};
+    moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = shared_cache()};
     static const char *const cases[][2] = {
         {"moe_forward", "plain"},      {"moe_forward", "bias"},   {"moe_forward", "save"},
         {"moe_forward", "odd"},        {"moe_backward", "plain"}, {"moe_backward", "bias"},

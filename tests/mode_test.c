@@ -222,7 +222,7 @@ static void try_case(const char *path, const char *name, void *ctx)
 
 int main(int argc, char **argv)
 {
-    moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = ""};
+    moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = shared_cache()};
     setvbuf(stdout, NULL, _IOLBF, 0); /* a trap ends the program */
     if (moegen_engine_create(&options, &engine, NULL))
         return 2;

@@ -124,23 +124,20 @@ static void try_kernel(const moegen_kernel *kernel)
 /* In a process of its own: exit status 1 for complaints. */
 static int try_case(const char *path, const char *name, const char *only_dtype, const char *target)
 {
-    moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = ""};
+    moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = shared_cache()};
     moegen_engine *engine = NULL;
+    bool typed = is_typed(path);
     name_faults();
     snprintf(where, sizeof where, "%s:%s", path, name);
     if (moegen_engine_create(&options, &engine, NULL))
         return 2;
-    moegen_kernel *kernel = get(engine, path, name, NULL, target);
-    bool has_dtype = kernel && moegen_kernel_param(kernel, "dtype");
-    if (kernel && !has_dtype)
-        try_kernel(kernel);
-    moegen_kernel_release(kernel);
-    for (size_t d = 0; has_dtype && io_dtype(d); d++) {
-        const char *dtype = io_dtype(d);
-        if (only_dtype && strcmp(only_dtype, dtype) != 0)
+    for (size_t d = 0; d == 0 || (typed && io_dtype(d)); d++) {
+        const char *dtype = typed ? io_dtype(d) : NULL;
+        if (dtype && only_dtype && strcmp(only_dtype, dtype) != 0)
             continue;
-        snprintf(where, sizeof where, "%s:%s dtype %s target %s", path, name, dtype, target);
-        kernel = get(engine, path, name, dtype, target);
+        snprintf(where, sizeof where, "%s:%s dtype %s target %s", path, name, dtype ? dtype : "-",
+                 target);
+        moegen_kernel *kernel = get(engine, path, name, dtype, target);
         if (kernel)
             try_kernel(kernel);
         moegen_kernel_release(kernel);

@@ -102,9 +102,11 @@ done:
 
 static void try_case(const char *path, const char *name, void *ctx)
 {
+    static int turn;
+    const char *dtype = is_typed(path) ? io_dtype_in_turn(turn++) : NULL;
     (void)ctx;
-    snprintf(where, sizeof where, "%s:%s", path, name);
-    moegen_kernel *kernel = get(engine, path, name, NULL, "auto");
+    snprintf(where, sizeof where, "%s:%s dtype %s", path, name, dtype ? dtype : "-");
+    moegen_kernel *kernel = get(engine, path, name, dtype, "auto");
     if (!kernel)
         return;
     moegen_rt_problem *in = inputs(kernel, TOKENS, "skewed");
@@ -122,7 +124,7 @@ static void try_case(const char *path, const char *name, void *ctx)
 
 int main(int argc, char **argv)
 {
-    moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = ""};
+    moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = shared_cache()};
     if (moegen_engine_create(&options, &engine, NULL) || moegen_rt_team_create(RANKS, &team, NULL))
         return 2;
     int cases = argc < 2 ? -1 : each_case(argv[1], argc > 2 ? argv[2] : "", try_case, NULL);

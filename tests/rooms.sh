@@ -12,7 +12,7 @@ failed=0
 # moegen.h is a row of its own, since its words are everybody's in gen/.
 rooms='
 runtime            moegen_runtime.h
-runtime/reference  reference.h       moegen_runtime.h runtime_private.h format.h packed.h
+runtime/reference  reference.h       moegen_runtime.h runtime_private.h format.h packed.h rt_wide.h
 runtime/reference/mlp  mlp.h         reference/reference.h
 moegen.h           -                 moegen_dtype.h moegen_rt.h
 gen/base           base.h            moegen.h

@@ -137,7 +137,7 @@ static void run_list(moegen_engine *engine, const char *yaml)
 
 int main(int argc, char **argv)
 {
-    moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = ""};
+    moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = shared_cache()};
     moegen_engine *engine = NULL;
     DIR *dir = argc == 2 ? opendir(argv[1]) : NULL;
     if (!dir || moegen_engine_create(&options, &engine, NULL)) {

@@ -9,7 +9,7 @@
 #include "cases.h"
 #include "format.h"
 
-enum { TOKENS = 5, PLACES = 2 };
+enum { TOKENS = 5, PLACES = 2, LARGE = 2000000 };
 
 static int tried, reached;
 
@@ -167,13 +167,16 @@ static void try_target(moegen_engine *engine, const char *path, const char *name
     moegen_kernel_release(kernel);
 }
 
-/* Whether the case's weights have such scales, or its tokens have scales. */
-static bool has_scales(moegen_engine *engine, const char *path, const char *name)
+/* Whether the case's weights have such scales, or its tokens have scales; and whether a run of it
+ * takes so many operations that plain C is no way to do them. */
+static bool has_scales(moegen_engine *engine, const char *path, const char *name, bool *large)
 {
-    moegen_kernel *kernel = get(engine, path, name, NULL, "auto");
+    moegen_kernel *kernel = get(engine, path, name, io_dtype(0), "auto");
     const char *dtype = kernel ? moegen_kernel_param(kernel, "weights.dtype") : NULL;
     const struct rt_format *f = dtype ? rt_format_find(dtype) : NULL;
     const bool integers = kernel && has_integers(kernel);
+    const char *top_k = kernel ? moegen_kernel_param(kernel, "top_k") : NULL;
+    *large = kernel && kernel->unit->facts.flops_per_row * TOKENS * atoi(top_k) > LARGE;
     moegen_kernel_release(kernel);
     return integers || (f && rt_format_has_rule(f));
 }
@@ -183,17 +186,18 @@ static void try_case(const char *path, const char *name, void *engine)
     static const char *const targets[] = {"auto", "scalar", "auto", "avx512_bf16",
                                           "auto", "avx2",   "auto"};
     enum { TARGETS = sizeof targets / sizeof *targets };
-    static int turn; /* each case has the next ones */
+    static int turn, small; /* each case has the next ones */
+    bool large;
     snprintf(where, sizeof where, "%s", name);
-    if (!has_scales(engine, path, name))
+    if (!has_scales(engine, path, name, &large))
         return;
-    try_target(engine, path, name, io_dtype_in_turn(turn), targets[turn % TARGETS]);
-    turn++;
+    const char *target = large ? "auto" : targets[small++ % TARGETS];
+    try_target(engine, path, name, io_dtype_in_turn(turn++), target);
 }
 
 int main(int argc, char **argv)
 {
-    moegen_engine_options o = {.struct_size = sizeof o, .cache_dir = "", .threads = 2};
+    moegen_engine_options o = {.struct_size = sizeof o, .cache_dir = shared_cache(), .threads = 2};
     moegen_engine *engine = NULL;
     if (moegen_engine_create(&o, &engine, NULL))
         return 1;

@@ -118,7 +118,7 @@ static void try(const char *path, const char *name, void *ctx)
     (void)ctx;
     static char text[65536];
     snprintf(where, sizeof where, "%s:%s", path, name);
-    moegen_kernel *kernel = get(engine, path, name, NULL, "scalar");
+    moegen_kernel *kernel = get(engine, path, name, is_typed(path) ? io_dtype(0) : NULL, "scalar");
     if (!kernel)
         return;
     check_docs(kernel);
@@ -178,7 +178,7 @@ static void check_names(void)
 
 int main(int argc, char **argv)
 {
-    moegen_engine_options o = {.struct_size = sizeof o, .cache_dir = ""};
+    moegen_engine_options o = {.struct_size = sizeof o, .cache_dir = shared_cache()};
     if (argc < 2 || moegen_engine_create(&o, &engine, NULL))
         return 2;
     int cases = each_case(argv[1], argc > 2 ? argv[2] : "", try, NULL);

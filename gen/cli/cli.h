@@ -176,7 +176,7 @@ moegen_status checkpoint_bind(const moegen_kernel *kernel, moegen_call *call, co
 /* One way to fill a kernel's inputs. */
 struct trial {
     moegen_rt_fill how;
-    double heavy; /* many tokens: for the scalar spelling up to so many operations; else 0 */
+    bool long_one; /* not for the scalar spelling, which has time for some of a large kernel's */
     char text[96];
 };
 enum { MAX_TRIALS = 32 };

@@ -36,6 +36,8 @@ int64_t kernel_tokens(const moegen_kernel *kernel, int64_t otherwise)
 
 /* ---- which cases ---- */
 
+static const double scalar_most = 3e7;
+
 /* Tokens that cost about this many operations, within limits. */
 static int64_t tokens_for(const moegen_kernel *kernel, double flops, int64_t least, int64_t most)
 {
@@ -61,8 +63,21 @@ static struct trial *add(struct plan *p, int64_t tokens, const char *routing)
     return t;
 }
 
-static int describe(struct plan *p)
+/* The first one, and what costs no more operations together than the scalar spelling has time for:
+ * what depends on the routing, small kernels show in it. */
+static void find_long(struct plan *p, const moegen_kernel *kernel)
 {
+    double spent = 0;
+    for (int i = 0; i < p->count; i++) {
+        double flops = kernel_flops(kernel, p->out[i].how.T);
+        p->out[i].long_one = i > 0 && spent + flops > scalar_most;
+        spent += p->out[i].long_one ? 0 : flops;
+    }
+}
+
+static int describe(struct plan *p, const moegen_kernel *kernel)
+{
+    find_long(p, kernel);
     for (int i = 0; i < p->count; i++) {
         const moegen_rt_fill *h = &p->out[i].how;
         snprintf(p->out[i].text, sizeof p->out[i].text,
@@ -93,17 +108,17 @@ int trials_plan(const moegen_kernel *kernel, const struct options *o, struct tri
     if (fixed || only) {
         if (!p.count) /* a kind that the runtime does not know: let it say so */
             add(&p, some, only);
-        return describe(&p);
+        return describe(&p, kernel);
     }
-    add(&p, many, "uniform")->heavy = 2e8;
+    add(&p, many, "uniform");
     if (large)
-        return describe(&p);
-    add(&p, many, "skewed")->heavy = 2e7;
+        return describe(&p, kernel);
+    add(&p, many, "skewed");
     add(&p, 1, "uniform");
     add(&p, 2, "one");
     add(&p, some, "uniform")->how.extra_blocks = 3;
     add(&p, some, "skewed")->how.no_conditions = 1;
-    return describe(&p);
+    return describe(&p, kernel);
 }
 
 /* ---- inputs and reference ---- */

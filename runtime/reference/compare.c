@@ -96,6 +96,23 @@ static double row_size(const moegen_rt_tensor *got, const double *want, int64_t 
     return size > 0 && size < least ? least : size;
 }
 
+/* The bits of a double that hold its exponent; 0 and what is subnormal have the least one. */
+static int exponent_of(double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (int)(bits >> 52 & 2047) - 1023;
+}
+
+/* 2^exponent, in the range of normal doubles. */
+static double power_of_two(int exponent)
+{
+    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* Exponent of the least normal number of a type of fewer digits than f32. */
 static int least_exponent(const moegen_rt_dtype_facts *facts)
 {
@@ -107,9 +124,8 @@ static double spacing_at(const moegen_rt_dtype_facts *facts, double x)
 {
     if (facts->digits == 0 || facts->digits >= 24)
         return 0;
-    int exponent, least = least_exponent(facts);
-    frexp(x, &exponent);
-    return ldexp(1, (exponent - 1 < least ? least : exponent - 1) - facts->digits + 1);
+    int exponent = exponent_of(x), least = least_exponent(facts);
+    return power_of_two((exponent < least ? least : exponent) - facts->digits + 1);
 }
 
 /* Error of an element beyond what rounding to nearest must cost it where it is subnormal: up to
@@ -118,7 +134,7 @@ static double error_of(const moegen_rt_dtype_facts *facts, double got, double wa
 {
     double error = got == want ? 0 : fabs(got - want); /* equal infinities */
     double spacing = spacing_at(facts, want);
-    if (spacing == 0 || fabs(want) >= ldexp(1, least_exponent(facts)))
+    if (spacing == 0 || fabs(want) >= power_of_two(least_exponent(facts)))
         return error;
     return error > spacing / 2 ? error - spacing / 2 : isnan(error) ? error : 0;
 }

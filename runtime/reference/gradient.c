@@ -6,22 +6,27 @@
 #include <string.h>
 
 #include "reference.h"
+#include "rt_wide.h"
 
 /* ---- products ---- */
 
+WIDE static double dot(const double *x, const double *y, int64_t n)
+{
+    double sum[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        EACH sum[j] += x[i + j] * y[i + j];
+    for (; i < n; i++)
+        sum[0] += x[i] * y[i];
+    for (int half = LANES / 2; half; half /= 2)
+        for (int j = 0; j < half; j++)
+            sum[j] += sum[j + half];
+    return sum[0];
+}
+
 double rt_dot(const double *x, const double *y, int64_t n)
 {
-    double a = 0, b = 0, c = 0, d = 0;
-    int64_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        a += x[i] * y[i];
-        b += x[i + 1] * y[i + 1];
-        c += x[i + 2] * y[i + 2];
-        d += x[i + 3] * y[i + 3];
-    }
-    for (; i < n; i++)
-        a += x[i] * y[i];
-    return (a + b) + (c + d);
+    return dot(x, y, n);
 }
 
 void rt_product_t(const double *x, int64_t rows, int64_t k, const moegen_rt_tensor *t,
@@ -30,7 +35,7 @@ void rt_product_t(const double *x, int64_t rows, int64_t k, const moegen_rt_tens
     for (int64_t j = 0; j < n; j++) {
         rt_elements(t, first + j * k, k, work);
         for (int64_t r = 0; r < rows; r++)
-            acc[r * n + j] += rt_dot(x + r * k, work, k);
+            acc[r * n + j] += dot(x + r * k, work, k);
     }
 }
 
@@ -41,16 +46,10 @@ static void add_rows(double *restrict to, const double *restrict y, int64_t n, c
     for (int64_t j = 0; y_at && j < n; j++)
         for (int64_t r = 0; r < count; r++)
             to[y_at[j]] += f[r] * y[r * n + j];
-    if (y_at)
-        return;
-    if (count == 1) {
-        for (int64_t j = 0; j < n; j++)
-            to[j] += f[0] * y[j];
-        return;
-    }
-    const double a = f[0], b = f[1], c = f[2], d = f[3];
-    for (int64_t j = 0; j < n; j++)
-        to[j] += (a * y[j] + b * y[n + j]) + (c * y[2 * n + j] + d * y[3 * n + j]);
+    if (!y_at && count == 4)
+        rt_add_four(to, y, f, n);
+    for (int64_t j = 0; !y_at && count == 1 && j < n; j++)
+        to[j] += f[0] * y[j];
 }
 
 void rt_outer(const double *x, int64_t rows, int64_t m, const int64_t *x_at, const double *y,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "reference.h"
+#include "rt_wide.h"
 
 #define TRY(call)                                                                                  \
     do {                                                                                           \
@@ -299,12 +300,21 @@ double rt_moe_norm(const struct rt_moe *m, const double *x, int64_t n, double *h
 
 /* ---- products ---- */
 
-/* acc[0..n) += x[0] w[0][..] + .. + x[3] w[3][..] */
-static void add_rows(double *restrict acc, const double *restrict w, const double *x, int64_t n)
+WIDE static void add_four(double *restrict acc, const double *restrict w, const double *x,
+                          int64_t n)
 {
     const double a = x[0], b = x[1], c = x[2], d = x[3];
-    for (int64_t i = 0; i < n; i++)
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        EACH acc[i + j] += (a * w[i + j] + b * w[n + i + j]) +
+                           (c * w[2 * n + i + j] + d * w[3 * n + i + j]);
+    for (; i < n; i++)
         acc[i] += (a * w[i] + b * w[n + i]) + (c * w[2 * n + i] + d * w[3 * n + i]);
+}
+
+void rt_add_four(double *acc, const double *w, const double *x, int64_t n)
+{
+    add_four(acc, w, x, n);
 }
 
 void rt_product(const double *x, int64_t rows, int64_t k, const moegen_rt_tensor *t, int64_t first,
@@ -318,7 +328,7 @@ void rt_product(const double *x, int64_t rows, int64_t k, const moegen_rt_tensor
         for (int64_t r = 0; r < rows; r++) {
             double four[4] = {0};
             memcpy(four, x + r * k + i, (size_t)m * sizeof *four);
-            add_rows(acc + r * n, work, four, n);
+            add_four(acc + r * n, work, four, n);
         }
     }
 }

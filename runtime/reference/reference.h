@@ -181,6 +181,8 @@ moegen_rt_status rt_moe_block(const struct rt_moe *m, const struct rt_moe_inputs
 double rt_moe_norm(const struct rt_moe *m, const double *x, int64_t n, double *hat);
 /* n elements from element `first` on, as double. */
 void rt_elements(const moegen_rt_tensor *t, int64_t first, int64_t n, double *to);
+/* acc[0..n) += x[0] w[0][..] + .. + x[3] w[3][..], w [4][n] */
+void rt_add_four(double *acc, const double *w, const double *x, int64_t n);
 /* acc[rows][n] += x[rows][k] W, where W [k][n] starts at element `first` of t. work: 4*n. */
 void rt_product(const double *x, int64_t rows, int64_t k, const moegen_rt_tensor *t, int64_t first,
                 int64_t n, double *acc, double *work);
