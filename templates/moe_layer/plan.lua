@@ -22,6 +22,9 @@ local function activations(s)
     return layer.keeps(s) and s.checkpoint ~= "recompute"
 end
 
+layer.rule = {"weights.layout", function(s) return s.op == "forward" or not packed.are(s) end,
+    "{weights.layout} is not supported yet in op = backward"}
+
 -- Keys of several planners in one map. Parts check their own again.
 function layer.plan_keys(...)
     return types.map(keys.of_plans(...))

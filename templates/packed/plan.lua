@@ -20,7 +20,8 @@ function plan_of.choose(plan, spec)
     end
 end
 
--- matrices: as stored.matrices has them. Adds packed: false, or {in_place, run, of[tensor] = form, see shared/packed.lua}, and what tiles are to know.
+-- matrices: as stored.matrices has them. Adds packed: false, or {in_place, run, of[tensor] = form, see shared/packed.lua}, and what
+-- tiles are to know.
 function plan_of.names(names, cfg, spec, plan, matrices)
     names.packed, cfg.in_place = false, false
     if not packed.are(spec) then
