@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# `moegen pack` on the command line, for each dtype and target: kernels take what it makes; what is refused and how; files whole or not at
-# all. That bits are those of transposed weights is pack_test.c's.
+# `moegen pack` on the command line, for each family, dtype and target: kernels take what it makes; what is refused and how; files whole
+# or not at all. That bits are those of weights that are not packed is pack_test.c's.
 #   pack.sh MOEGEN SOURCE
 set -u
 moegen=$(realpath -- "$1") failed=0
@@ -9,13 +9,33 @@ in=$(realpath -- "$2")/tests/vectors/Swish-PRE-nobias/in.safetensors # gate_up_p
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 1
-cat >s.yaml <<'X'
-{kernel: moe_forward, name: k, E: 4, top_k: 2, block_size: BLOCK, dtype: f32, H: 64, I_TP: 48, weights: {layout: packed}}
-X
 # slots / blocks
 block=$(head -c 4000 "$in" | grep -ao '"[a-z_]*":{"dtype":"I[0-9]*","shape":\[[0-9, ]*\]' | awk -F'[][]' '
   /token_position/ { s = $2 } /block_to_expert/ { n = $2 } END { split(s, a, ","); split(n, b, ","); print a[1] / b[1] }')
-sed -i "s/BLOCK/$block/" s.yaml
+experts="E: 4, top_k: 2, block_size: $block, "
+
+# tensors FILE [NAME SHAPE]...: a file of f32 tensors of the numbers in $in, one after the other
+tensors() {
+  to=$1 at=0 header= comma=
+  shift
+  while [ $# -gt 0 ]; do
+    end=$((at + 4 * $(echo "$2" | tr ',' '*')))
+    header="$header$comma\"$1\":{\"dtype\":\"F32\",\"shape\":[$2],\"data_offsets\":[$at,$end]}" at=$end comma=,
+    shift 2
+  done
+  header=$(printf '%-503s' "{$header}")
+  { printf '\367\001\0\0\0\0\0\0%s' "$header"; tail -c "+$(($(od -An -t u8 -N 8 "$in") + 9))" "$in" | head -c "$at"; } >"$to"
+}
+
+# Of each family a spec and its inputs.
+families='moe_forward moe_layer mlp_forward'
+for family in $families; do
+  case $family in mlp*) own= ;; *) own=$experts ;; esac
+  echo "{kernel: $family, name: k, ${own}dtype: f32, H: 64, I_TP: 48, weights: {layout: packed}}" >$family.yaml
+done
+cp "$in" moe_forward.st
+tensors moe_layer.st hidden_states 71,64 router_weight 64,4 gate_up_proj_weight 4,64,2,48 down_proj_weight 4,48,64
+tensors mlp_forward.st hidden_states 71,64 gate_up_weights 96,64 down_proj_weight 64,48
 
 # expect STATUS PATTERN WORDS...: what moegen says
 expect() {
@@ -31,39 +51,47 @@ expect() {
 }
 check() { "$@" || { echo "FAIL: $*"; failed=1; }; }
 
-pairs=0
-for dtype in f32 bf16 f16; do
-  for target in $("$moegen" list targets | awk '{ print $1 }'); do
-    set -- --set dtype=$dtype --target "$target"
-    "$moegen" explain s.yaml "$@" >/dev/null 2>&1 || continue
-    expect 0 '^packed 2 of ' pack s.yaml --in "$in" --out p.st "$@"
-    "$moegen" run s.yaml --in p.st --out a.st -q "$@" 2>err
-    case $? in
-      0) ;;
-      3) continue ;; # not on this CPU
-      *) echo "FAIL run $*: $(cat err)"; failed=1; continue ;;
-    esac
-    expect 0 '^packed 2 of ' pack s.yaml --in "$in" --out q.st --threads 3 "$@" --set weights.layout=plain
-    check cmp p.st q.st
-    pairs=$((pairs + 1))
+for family in $families; do
+  pairs=0
+  for dtype in f32 bf16 f16; do
+    for target in $("$moegen" list targets | awk '{ print $1 }'); do
+      set -- --set dtype=$dtype --target "$target"
+      "$moegen" explain $family.yaml "$@" >/dev/null 2>&1 || continue
+      expect 0 '^packed 2 of ' pack $family.yaml --in $family.st --out p.st "$@"
+      "$moegen" run $family.yaml --in p.st --out a.st -q "$@" 2>err
+      case $? in
+        0) ;;
+        3) continue ;; # not on this CPU
+        *) echo "FAIL run $family $*: $(cat err)"; failed=1; continue ;;
+      esac
+      expect 0 '^packed 2 of ' pack $family.yaml --in $family.st --out q.st --threads 3 "$@" --set weights.layout=plain
+      check cmp p.st q.st
+      pairs=$((pairs + 1))
+    done
   done
+  [ $pairs -ge 6 ] || { echo "FAIL: only $pairs targets ran $family"; failed=1; }
+  expect 0 packed pack $family.yaml --in $family.st --out p.st --target scalar
+  expect 2 'weights are not those of this plan; `moegen pack SPEC --in W.safetensors --out P.safetensors` makes' \
+    run $family.yaml --in p.st --out no.st --target avx512 --spelling scalar
+  expect 2 'expected f32 \[.*[0-9]\]: `moegen pack SPEC' run $family.yaml --in $family.st --out no.st
 done
-[ $pairs -ge 6 ] || { echo "FAIL: only $pairs targets ran"; failed=1; }
 
 # what is refused
-expect 0 packed pack s.yaml --in "$in" --out p.st --target scalar
-expect 2 'weights are not those of this plan; `moegen pack SPEC --in W.safetensors --out P.safetensors` makes' \
-  run s.yaml --in p.st --out no.st --target avx512 --spelling scalar
-expect 2 "f32 \[4, 64, 2, 48\], expected f32 \[4, [0-9]*\]: \`moegen pack SPEC" run s.yaml --in "$in" --out no.st
-expect 2 'f32 \[4, [0-9]*\], expected f32 \[4, 96, 64\], transposed' pack s.yaml --in p.st --out no.st --from transposed
-expect 2 "layout 'nki' is not one of plain, transposed" pack s.yaml --in "$in" --out no.st --from nki
-expect 2 'pack takes --in FILE and --out FILE' pack s.yaml --in "$in"
-expect 2 'cannot open' pack s.yaml --in nothing.st --out no.st
-expect 2 'packed is of numbers' pack s.yaml --in "$in" --out no.st --set weights.dtype=int8
+expect 0 packed pack moe_forward.yaml --in "$in" --out p.st --target scalar
+expect 2 "layout 'transposed' is not plain" pack mlp_forward.yaml --in mlp_forward.st --out no.st --from transposed
+expect 2 'f32 \[96, 64\], expected f32 \[32, 64\], plain' pack mlp_forward.yaml --in mlp_forward.st --out no.st --set I_TP=16
+expect 2 'packed is not supported yet in op = backward' pack moe_layer.yaml --in moe_layer.st --out no.st --set op=backward
+expect 2 'packed is of numbers that products read as they are' pack mlp_forward.yaml --in mlp_forward.st --out no.st --set quantize=mxfp8_e4m3
+expect 2 "f32 \[4, 64, 2, 48\], expected f32 \[4, [0-9]*\]: \`moegen pack SPEC" run moe_forward.yaml --in "$in" --out no.st
+expect 2 'f32 \[4, [0-9]*\], expected f32 \[4, 96, 64\], transposed' pack moe_forward.yaml --in p.st --out no.st --from transposed
+expect 2 "layout 'nki' is not one of plain, transposed" pack moe_forward.yaml --in "$in" --out no.st --from nki
+expect 2 'pack takes --in FILE and --out FILE' pack moe_forward.yaml --in "$in"
+expect 2 'cannot open' pack moe_forward.yaml --in nothing.st --out no.st
+expect 2 'packed is of numbers' pack moe_forward.yaml --in "$in" --out no.st --set weights.dtype=int8
 head -c 30000 p.st >cut.st
-expect 2 'cut.st' run s.yaml --in cut.st --out no.st
-expect 2 'cut.st' pack s.yaml --in cut.st --out no.st
+expect 2 'cut.st' run moe_forward.yaml --in cut.st --out no.st
+expect 2 'cut.st' pack moe_forward.yaml --in cut.st --out no.st
 check [ ! -e no.st ]
-expect 2 '' pack s.yaml --in "$in" --out nowhere/no.st
+expect 2 '' pack moe_forward.yaml --in "$in" --out nowhere/no.st
 check [ -z "$(find . -name '*no.st*')" ]
 exit $failed

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_test.c - moegen_pack: the same bits as from transposed weights for every dtype, target,
- * order of gate and up and odd sizes, however many threads pack; and what is refused. */
+/* pack_test.c - moegen_pack: the same bits as from the same rows unpacked for every family, dtype,
+ * target, order of gate and up and odd sizes, however many threads pack; and what is refused. */
 #include "api.h"
 #include "moegen_runtime.h"
 
@@ -52,97 +52,152 @@ static void *copy_of(moegen_dtype dtype, int count)
     return to;
 }
 
-static void bind_rest(moegen_call *call, const void *rows, moegen_dtype dtype, float *out)
+static void bind(moegen_call *call, const char *name, const void *data, moegen_dtype dtype,
+                 int64_t rows, int64_t columns)
 {
-    const int64_t hidden[] = {ROWS, HIDDEN}, pairs[] = {ROWS * EXPERTS}, slots[] = {SLOTS},
-                  blocks[] = {SLOTS / BLOCK};
-    CHECK(!moegen_call_bind_const(call, "hidden_states", rows, dtype, 2, hidden, NULL));
-    CHECK(!moegen_call_bind_const(call, "expert_affinities_masked", values, MOEGEN_F32, 1, pairs,
-                                  NULL));
-    CHECK(!moegen_call_bind_const(call, "token_position_to_id", ids, MOEGEN_I32, 1, slots, NULL));
-    CHECK(!moegen_call_bind_const(call, "block_to_expert", experts, MOEGEN_I32, 1, blocks, NULL));
-    memset(out, 0xff, sizeof output[0]);
-    CHECK(!moegen_call_bind(call, "output", out, MOEGEN_F32, 2, hidden, NULL));
+    const int64_t shape[] = {rows, columns};
+    CHECK(!moegen_call_bind_const(call, name, data, dtype, columns ? 2 : 1, shape, NULL));
 }
 
-static moegen_kernel *kernel_of(moegen_engine *engine, const char *dtype, const char *target,
-                                const char *layout, const char *order)
+/* What each family takes beside weights; `tokens` are few or many. */
+static void bind_blocks(moegen_call *call, const void *rows, moegen_dtype dtype, int tokens)
+{
+    (void)tokens; /* `ids` says */
+    bind(call, "hidden_states", rows, dtype, ROWS, HIDDEN);
+    bind(call, "expert_affinities_masked", values, MOEGEN_F32, ROWS * EXPERTS, 0);
+    bind(call, "token_position_to_id", ids, MOEGEN_I32, SLOTS, 0);
+    bind(call, "block_to_expert", experts, MOEGEN_I32, SLOTS / BLOCK, 0);
+}
+
+static void bind_layer(moegen_call *call, const void *rows, moegen_dtype dtype, int tokens)
+{
+    bind(call, "hidden_states", rows, dtype, tokens, HIDDEN);
+    bind(call, "router_weight", rows, dtype, HIDDEN, EXPERTS);
+}
+
+static void bind_tokens(moegen_call *call, const void *rows, moegen_dtype dtype, int tokens)
+{
+    bind(call, "hidden_states", rows, dtype, tokens, HIDDEN);
+}
+
+#define EXPERT_KEYS "E: 4, top_k: 2, block_size: 8, "
+static const struct family {
+    const char *name, *keys;
+    const char *rows; /* the layout in which rows are contracted */
+    bool single;      /* one matrix, in no other layout */
+    bool routed;      /* its output has a row for each of ROWS */
+    const char *tensor[2];
+    void (*bind)(moegen_call *call, const void *rows, moegen_dtype dtype, int tokens);
+} families[] = {
+    /* clang-format off */
+    {"moe_forward", EXPERT_KEYS "affinity_dtype: f32, ", "transposed", false, true,
+     {"gate_up_proj_weight", "down_proj_weight"}, bind_blocks},
+    {"moe_layer",   EXPERT_KEYS,                         "transposed", false, false,
+     {"gate_up_proj_weight", "down_proj_weight"}, bind_layer},
+    {"mlp_forward", "",                                  "plain",      true,  false,
+     {"gate_up_weights", "down_proj_weight"}, bind_tokens},
+    /* clang-format on */
+};
+enum { FAMILIES = sizeof families / sizeof *families };
+
+static moegen_kernel *kernel_of(moegen_engine *engine, const struct family *f, const char *dtype,
+                                const char *target, const char *layout, const char *order)
 {
     char text[512];
     snprintf(text, sizeof text,
-             "{kernel: moe_forward, name: k, E: %d, top_k: 2, block_size: %d, H: %d, I_TP: %d, "
-             "dtype: %s, target: %s, spelling: scalar, output_dtype: f32, affinity_dtype: f32, "
-             "weights: {layout: %s, gate_up_order: %s}}",
-             EXPERTS, BLOCK, HIDDEN, INNER, dtype, target, layout, order);
+             "{kernel: %s, name: k, %sH: %d, I_TP: %d, dtype: %s, target: %s, spelling: scalar, "
+             "output_dtype: f32, weights: {layout: %s, gate_up_order: %s}}",
+             f->name, f->keys, HIDDEN, INNER, dtype, target, layout, order);
     return get(engine, text);
 }
 
-static const char *const tensor[] = {"gate_up_proj_weight", "down_proj_weight"};
 static const int64_t turned_shape[2][3] = {{EXPERTS, 2 * INNER, HIDDEN}, {EXPERTS, HIDDEN, INNER}};
 static const int64_t plain_shape[2][3] = {{EXPERTS, HIDDEN, 2 * INNER}, {EXPERTS, INNER, HIDDEN}};
 
-static moegen_tensor source(int i, void *data, moegen_dtype dtype, const int64_t *shape)
+static moegen_tensor source(const struct family *f, int i, void *data, moegen_dtype dtype,
+                            const int64_t *shape)
 {
-    moegen_tensor t = {.name = tensor[i], .data = data, .dtype = dtype, .rank = 3};
-    memcpy(t.shape, shape, 3 * sizeof *shape);
+    moegen_tensor t = {.name = f->tensor[i], .data = data, .dtype = dtype, .rank = 3 - f->single};
+    memcpy(t.shape, shape + f->single, (size_t)t.rank * sizeof *shape);
     return t;
 }
 
 /* What the tensor takes, packed from either layout. The caller frees it. */
-static void *pack(const moegen_kernel *kernel, const moegen_call *call, const struct weights *w,
-                  int i, int64_t *shape)
+static void *pack(const struct family *f, const moegen_kernel *kernel, const moegen_call *call,
+                  const struct weights *w, int i, int *rank, int64_t *shape)
 {
-    int rank;
-    CHECK(!moegen_call_shape(call, tensor[i], &rank, shape, NULL) && rank == 2);
-    size_t bytes = (size_t)(shape[0] * shape[1]) * moegen_dtype_size(w->dtype);
+    CHECK(!moegen_call_shape(call, f->tensor[i], rank, shape, NULL) && *rank == 2 - f->single);
+    size_t bytes = (size_t)(shape[0] * (*rank > 1 ? shape[1] : 1)) * moegen_dtype_size(w->dtype);
     void *one = malloc(bytes), *two = malloc(bytes);
     memset(one, 1, bytes);
     memset(two, 2, bytes);
-    moegen_tensor plain = source(i, w->plain[i], w->dtype, plain_shape[i]);
-    moegen_tensor turned = source(i, w->turned[i], w->dtype, turned_shape[i]);
+    moegen_tensor plain = source(f, i, w->plain[i], w->dtype, plain_shape[i]);
+    moegen_tensor turned = source(f, i, w->turned[i], w->dtype, turned_shape[i]);
+    if (f->single)
+        plain = turned;
     CHECK(!moegen_pack(kernel, "plain", &plain, one, bytes, 1, NULL));
-    CHECK(!moegen_pack(kernel, "transposed", &turned, two, bytes, 3, NULL));
+    CHECK(!moegen_pack(kernel, f->rows, &turned, two, bytes, 3, NULL));
     CHECK(memcmp(one, two, bytes) == 0);
     free(one);
     return two;
 }
 
-static void test_same(moegen_engine *engine, const char *dtype, const char *target,
+/* A header of another plan, of either tensor. */
+static void test_of_other(const struct family *f, moegen_call *call, void *const *packed)
+{
+    for (int i = 0; i < 2; i++) {
+        moegen_error *err = NULL;
+        ((char *)packed[i])[40] ^= 1;
+        bool right = moegen_call_run(call, &err) == MOEGEN_BAD_DATA && err &&
+                     strstr(moegen_error_text(err), "`moegen pack SPEC --in");
+        if (!right)
+            fprintf(stderr, "%s, %s: %s\n", f->name, f->tensor[i], moegen_error_text(err));
+        CHECK(right);
+        moegen_error_release(err);
+        ((char *)packed[i])[40] ^= 1;
+    }
+    CHECK(!moegen_call_run(call, NULL));
+}
+
+static void test_same(moegen_engine *engine, const struct family *f, const char *target,
                       const char *order, const struct weights *w)
 {
-    moegen_kernel *kernel[2] = {kernel_of(engine, dtype, target, "transposed", order),
-                                kernel_of(engine, dtype, target, "packed", order)};
+    const char *dtype = moegen_dtype_name(w->dtype);
+    moegen_kernel *kernel[2] = {kernel_of(engine, f, dtype, target, f->rows, order),
+                                kernel_of(engine, f, dtype, target, "packed", order)};
     moegen_call *call[2];
     void *packed[2];
     for (int k = 0; k < 2; k++) {
         CHECK(!moegen_call_create(kernel[k], &call[k], NULL));
-        bind_rest(call[k], w->plain[0], w->dtype, output[k]);
+        f->bind(call[k], w->plain[0], w->dtype, ROWS);
     }
     for (int i = 0; i < 2; i++) {
         int64_t shape[8];
-        packed[i] = pack(kernel[1], call[1], w, i, shape);
-        CHECK(!moegen_call_bind_const(call[0], tensor[i], w->turned[i], w->dtype, 3,
-                                      turned_shape[i], NULL));
-        CHECK(!moegen_call_bind_const(call[1], tensor[i], packed[i], w->dtype, 2, shape, NULL));
+        int rank;
+        packed[i] = pack(f, kernel[1], call[1], w, i, &rank, shape);
+        CHECK(!moegen_call_bind_const(call[0], f->tensor[i], w->turned[i], w->dtype, 3 - f->single,
+                                      turned_shape[i] + f->single, NULL));
+        CHECK(
+            !moegen_call_bind_const(call[1], f->tensor[i], packed[i], w->dtype, rank, shape, NULL));
     }
     moegen_kernel_release(kernel[1]); /* the call keeps it */
     for (int tokens = 1; tokens < ROWS; tokens = tokens * 3 + 1) {
+        const int64_t given[] = {f->routed ? ROWS : tokens, HIDDEN};
         route(tokens);
         for (int k = 0; k < 2; k++) {
+            memset(output[k], 0xff, sizeof output[k]);
+            f->bind(call[k], w->plain[0], w->dtype, tokens);
+            CHECK(!moegen_call_bind(call[k], "output", output[k], MOEGEN_F32, 2, given, NULL));
             CHECK(!moegen_call_set_threads(call[k], 1 + k, NULL));
             CHECK(!moegen_call_run(call[k], NULL));
         }
         bool same = memcmp(output[0], output[1], sizeof output[0]) == 0;
         if (!same)
-            fprintf(stderr, "%s %s %s, %d tokens: other bits than transposed\n", dtype, target,
-                    order, tokens);
-        CHECK(same && output[0][0] != 0);
+            fprintf(stderr, "%s %s %s %s, %d tokens: other bits than %s\n", f->name, dtype, target,
+                    order, tokens, f->rows);
+        CHECK(same && output[0][0] != 0 && output[0][0] == output[0][0]);
     }
-    moegen_error *err = NULL; /* of another plan */
-    ((char *)packed[1])[40] ^= 1;
-    CHECK(moegen_call_run(call[1], &err) == MOEGEN_BAD_DATA &&
-          strstr(moegen_error_text(err), "moegen pack"));
-    moegen_error_release(err);
+    test_of_other(f, call[1], packed);
     for (int k = 0; k < 2; k++) {
         moegen_call_release(call[k]);
         free(packed[k]);
@@ -163,9 +218,10 @@ static void refused(moegen_status got, moegen_error **err, const char *sentence)
 
 static void test_refused(moegen_engine *engine, const struct weights *w)
 {
-    moegen_kernel *kernel = kernel_of(engine, "f32", "scalar", "packed", "split"),
-                  *other = kernel_of(engine, "f32", "scalar", "transposed", "split");
-    moegen_tensor t = source(1, w->turned[1], MOEGEN_F32, turned_shape[1]), bad = t;
+    const struct family *f = &families[0];
+    moegen_kernel *kernel = kernel_of(engine, f, "f32", "scalar", "packed", "split"),
+                  *other = kernel_of(engine, f, "f32", "scalar", "transposed", "split");
+    moegen_tensor t = source(f, 1, w->turned[1], MOEGEN_F32, turned_shape[1]), bad = t;
     moegen_error *err = NULL;
     static char room[1 << 20];
     refused(moegen_pack(NULL, "plain", &t, room, 1, 1, &err), &err, "NULL");
@@ -184,6 +240,17 @@ static void test_refused(moegen_engine *engine, const struct weights *w)
     refused(moegen_pack(kernel, "transposed", &bad, room, 1, 1, &err), &err, "expected f32");
     moegen_kernel_release(kernel);
     moegen_kernel_release(other);
+    f = &families[FAMILIES - 1]; /* one matrix */
+    kernel = kernel_of(engine, f, "f32", "scalar", "packed", "split");
+    bad = t = source(f, 1, w->turned[1], MOEGEN_F32, turned_shape[1]);
+    refused(moegen_pack(kernel, "transposed", &t, room, 1, 1, &err), &err, "is not plain");
+    refused(moegen_pack(kernel, "plain", &t, room, 1, 1, &err), &err, "bytes, not 1");
+    bad.rank = 3;
+    refused(moegen_pack(kernel, "plain", &bad, room, 1, 1, &err), &err,
+            "expected f32 [40, 53], pl");
+    bad.name = "hidden_states";
+    refused(moegen_pack(kernel, "plain", &bad, room, 1, 1, &err), &err, "takes no packed");
+    moegen_kernel_release(kernel);
 }
 
 int main(void)
@@ -201,10 +268,12 @@ int main(void)
             turn(w.plain[i], w.turned[i], (int)moegen_dtype_size(w.dtype), i ? INNER : HIDDEN,
                  i ? HIDDEN : 2 * INNER);
         }
-        for (int t = 0; t < 5; t++) {
-            test_same(engine, moegen_dtype_name(w.dtype), targets[t], "split", &w);
-            test_same(engine, moegen_dtype_name(w.dtype), targets[t], "interleaved", &w);
-        }
+        for (int t = 0; t < 5; t++)
+            for (int f = 0; f < FAMILIES; f++) {
+                test_same(engine, &families[f], targets[t], "split", &w);
+                if (!families[f].single)
+                    test_same(engine, &families[f], targets[t], "interleaved", &w);
+            }
         if (d == 0)
             test_refused(engine, &w);
         for (int i = 0; i < 2; i++) {

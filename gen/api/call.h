@@ -36,6 +36,11 @@ moegen_status unknown_arg(const struct unit *u, const char *name, moegen_error *
  */
 bool bind_is_empty(int rank, const int64_t *shape);
 
+/* ---- pack.c ---- */
+
+/* How a packed tensor lies: "K C run parts order", see packed.h; NULL: it is not packed. */
+const char *packed_param(const struct unit *u, const char *tensor);
+
 /* ---- experts.c ---- */
 
 /* Replaces what is bound to an argument; takes over b->list. */

@@ -65,11 +65,9 @@ static bool countable(moegen_dtype dtype, const struct bound *b)
 /* What else to say of a tensor that is to be packed. */
 static const char *packed_hint(const struct unit *u, int arg)
 {
-    bool weight = u->arg[arg].rank == 2 && strstr(u->arg[arg].name, "_proj_weight");
-    for (size_t i = 0; weight && i < u->param_count; i++)
-        if (strcmp(u->param[i].key, "weights.run") == 0)
-            return ": `moegen pack SPEC --in W.safetensors --out P.safetensors` makes it";
-    return NULL;
+    return packed_param(u, u->arg[arg].name)
+               ? ": `moegen pack SPEC --in W.safetensors --out P.safetensors` makes it"
+               : NULL;
 }
 
 moegen_status call_may_bind(const struct unit *u, int arg, moegen_dtype dtype,

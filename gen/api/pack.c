@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack.c - moegen_pack: the experts' matrices into the order in which a kernel reads them. */
+/* pack.c - moegen_pack: matrices of weights into the order in which a kernel reads them. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,54 +9,67 @@
 #include "call.h"
 #include "packed.h"
 
-static int64_t number(const moegen_kernel *kernel, const char *key)
+const char *packed_param(const struct unit *u, const char *tensor)
 {
-    const char *value = moegen_kernel_param(kernel, key);
-    return value ? strtoll(value, NULL, 10) : 0;
-}
-
-static bool is(const moegen_kernel *kernel, const char *key, const char *value)
-{
-    const char *text = moegen_kernel_param(kernel, key);
-    return text && strcmp(text, value) == 0;
+    char key[96];
+    int n = snprintf(key, sizeof key, "packed.%s", tensor);
+    return n > 0 && (size_t)n < sizeof key ? moegen_kernel_param(&u->made, key) : NULL;
 }
 
 struct source {
     struct rt_packed to;
     struct rt_unpacked from;
     int64_t E, K, C;
-    bool known; /* a layout that can be packed */
+    bool single; /* no experts: one matrix */
+    bool known;  /* a layout that can be packed */
     int bytes;
     void *packed;
 };
 
-/* The matrix that tensor `name` holds of each expert, and how it lies where it comes from. */
-static void lay(const moegen_kernel *kernel, const char *name, const char *layout, struct source *s)
+/* The matrix that argument `arg` holds of each expert, and how it lies where it comes from; the
+ * only one of a kernel without experts has rows that are contracted. False: it is not packed. */
+static bool lay(const moegen_kernel *kernel, int arg, const char *layout, struct source *s)
 {
-    bool down = strcmp(name, "down_proj_weight") == 0, gated = is(kernel, "gated", "true");
-    int64_t H = number(kernel, "H"), I = number(kernel, "I_TP");
-    int64_t parts = gated && strcmp(name, "gate_up_proj_weight") == 0 ? 2 : 1;
-    const char *dtype = moegen_kernel_param(kernel, "weights.dtype");
-    s->E = number(kernel, "E");
-    s->K = down ? I : H;
-    s->C = down ? H : parts * I;
-    rt_packed_lay(&s->to, dtype ? dtype : "", s->K, s->C, number(kernel, "weights.run"), parts,
-                  parts > 1 && is(kernel, "weights.gate_up_order", "interleaved"));
-    bool plain = strcmp(layout, "plain") == 0;
-    s->known = plain || strcmp(layout, "transposed") == 0;
+    const moegen_arg *a = &kernel->unit->arg[arg];
+    const char *experts = moegen_kernel_param(kernel, "E"),
+               *how = packed_param(kernel->unit, a->name);
+    long long K, C, run, parts, order;
+    if (!how || sscanf(how, "%lld %lld %lld %lld %lld", &K, &C, &run, &parts, &order) != 5)
+        return false;
+    s->single = experts == NULL;
+    s->E = experts ? strtoll(experts, NULL, 10) : 1;
+    s->K = K;
+    s->C = C;
+    rt_packed_lay(&s->to, moegen_dtype_name(a->dtype), K, C, run, parts, order != 0);
+    bool plain = strcmp(layout, "plain") == 0, columns = plain && !s->single;
+    s->known = plain || (!s->single && strcmp(layout, "transposed") == 0);
     s->from.each = s->K * s->C;
-    s->from.row = plain ? s->C : 1;
-    s->from.column = plain ? 1 : s->K;
+    s->from.row = columns ? s->C : 1;
+    s->from.column = columns ? 1 : s->K;
+    s->bytes = (int)moegen_dtype_size(a->dtype);
+    return true;
 }
 
-/* [E, K, C], the last one in one or two extents; or [E, C, K]. */
+/* [C, K] alone; [E, K, C], the last one in one or two extents; or [E, C, K]. */
 static bool fits(const struct source *s, int rank, const int64_t *shape)
 {
+    if (s->single)
+        return rank == 2 && shape[0] == s->C && shape[1] == s->K;
     bool plain = s->from.row > 1 || s->C == 1;
     bool last = rank == 3 && shape[1] == s->C && shape[2] == s->K;
     bool first = (rank == 3 || rank == 4) && shape[1] == s->K && shape[2] > 0 &&
                  s->C % shape[2] == 0 && s->C / shape[2] == (rank == 4 ? shape[3] : 1);
     return rank >= 3 && shape[0] == s->E && (plain ? first : last);
+}
+
+static void expected_text(const struct source *s, moegen_dtype dtype, const char *layout,
+                          struct text *t)
+{
+    bool rows = s->from.row == 1;
+    text_fmt(t, ", expected %s [", moegen_dtype_name(dtype));
+    if (!s->single)
+        text_fmt(t, "%" PRId64 ", ", s->E);
+    text_fmt(t, "%" PRId64 ", %" PRId64 "], %s", rows ? s->C : s->K, rows ? s->K : s->C, layout);
 }
 
 static void pack_part(void *ctx, const moegen_worker *worker)
@@ -89,24 +103,19 @@ moegen_status moegen_pack(const moegen_kernel *kernel, const char *layout,
     if (arg < 0)
         return error_set(err, MOEGEN_BAD_ARGUMENT, "kernel %s has no tensor '%s'", u->facts.name,
                          from->name);
-    lay(kernel, from->name, layout, &s);
-    if (s.to.run < 1 || !is(kernel, "weights.layout", "packed") || u->arg[arg].rank != 2 ||
-        !strstr(from->name, "_proj_weight"))
+    if (!lay(kernel, arg, layout, &s))
         return error_set(err, MOEGEN_BAD_ARGUMENT, "kernel %s takes no packed tensor '%s'",
                          u->facts.name, from->name);
     if (!s.known)
-        return error_set(err, MOEGEN_BAD_ARGUMENT, "layout '%s' is not one of plain, transposed",
-                         layout);
-    s.bytes = (int)moegen_dtype_size(u->arg[arg].dtype);
+        return error_set(err, MOEGEN_BAD_ARGUMENT, "layout '%s' is not %s", layout,
+                         s.single ? "plain" : "one of plain, transposed");
     size_t need = (size_t)(s.E * s.to.each) * (size_t)s.bytes;
     if (from->dtype != u->arg[arg].dtype || from->rank < 0 || from->rank > 8 || !from->data ||
         !fits(&s, from->rank, from->shape)) {
         struct text t = {0};
         text_fmt(&t, "tensor '%s' is %s ", from->name, moegen_dtype_name(from->dtype));
         shape_text(&t, from->rank < 0 || from->rank > 8 ? 0 : from->rank, from->shape);
-        text_fmt(&t, ", expected %s [%" PRId64 ", %" PRId64 ", %" PRId64 "], %s",
-                 moegen_dtype_name(u->arg[arg].dtype), s.E, s.from.row == 1 ? s.C : s.K,
-                 s.from.row == 1 ? s.K : s.C, layout);
+        expected_text(&s, u->arg[arg].dtype, layout, &t);
         return error_take(err, MOEGEN_BAD_ARGUMENT, &t);
     }
     if (bytes != need)

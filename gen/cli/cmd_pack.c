@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_pack.c - `moegen pack`: the experts' matrices of a file in the order in which a kernel reads
- * them, the other tensors as they are. */
+/* cmd_pack.c - `moegen pack`: the matrices of weights of a file in the order in which a kernel
+ * reads them, the other tensors as they are. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +15,11 @@ struct pack {
     int packed;
 };
 
-static bool is_packed_arg(const moegen_arg *a)
+static bool is_packed_arg(const struct pack *p, const moegen_arg *a)
 {
-    return a->rank == 2 && strstr(a->name, "_proj_weight");
+    char key[96];
+    snprintf(key, sizeof key, "packed.%s", a->name);
+    return moegen_kernel_param(p->kernel, key) != NULL;
 }
 
 /* The layout that a tensor's shape [E, K, ..] or [E, C, K] says; NULL: either. */
@@ -36,7 +38,7 @@ static int find_layout(struct pack *p)
     const moegen_kernel_facts *f = kernel_facts(p->kernel);
     for (int i = 0; i < f->arg_count && !p->layout; i++) {
         const moegen_rt_tensor *t =
-            is_packed_arg(&f->args[i]) ? moegen_rt_problem_tensor(p->in, f->args[i].name) : NULL;
+            is_packed_arg(p, &f->args[i]) ? moegen_rt_problem_tensor(p->in, f->args[i].name) : NULL;
         p->layout = t ? layout_of(p, t) : NULL;
     }
     return p->layout ? EXIT_OK
@@ -50,14 +52,15 @@ static moegen_status pack_one(struct pack *p, const moegen_arg *a, moegen_error 
     const moegen_rt_tensor *t = moegen_rt_problem_tensor(p->in, a->name);
     moegen_rt_tensor *to;
     moegen_rt_error why;
-    int64_t shape[2];
+    int64_t shape[2], count = 1;
     if (!t)
         return error_set(err, MOEGEN_BAD_ARGUMENT, "%s: tensor '%s' is missing", p->o->in.at[0],
                          a->name);
-    for (int d = 0; d < 2; d++)
-        shape[d] = strtoll(a->extent[d], NULL, 10);
-    size_t bytes = (size_t)(shape[0] * shape[1]) * moegen_dtype_size(a->dtype);
-    if (moegen_rt_problem_add(p->made, a->name, (moegen_rt_dtype)a->dtype, 2, shape, &to, &why))
+    for (int d = 0; d < a->rank; d++)
+        count *= shape[d] = strtoll(a->extent[d], NULL, 10);
+    size_t bytes = (size_t)count * moegen_dtype_size(a->dtype);
+    if (moegen_rt_problem_add(p->made, a->name, (moegen_rt_dtype)a->dtype, a->rank, shape, &to,
+                              &why))
         return error_set(err, MOEGEN_NO_MEMORY, "%s", why.text);
     if (t->dtype == MOEGEN_RT_F32 && a->dtype != MOEGEN_F32) {
         int64_t n = moegen_rt_tensor_count(t);
@@ -111,7 +114,7 @@ static int pack(struct pack *p)
             return bad("%s", why.text);
     int result = p->layout ? EXIT_OK : find_layout(p);
     for (int i = 0; i < f->arg_count && !result && !status; i++)
-        if (is_packed_arg(&f->args[i]))
+        if (is_packed_arg(p, &f->args[i]))
             status = pack_one(p, &f->args[i], &err);
     if (status)
         return fail(status, err);

@@ -52,7 +52,7 @@ const struct command commands[] = {
      "groups. Groups lie along `in`: then codes are [.., out, in/32, 32 or 16 bytes] (mx...) or\n"
      "[.., out, in/2] whatever the axis was. `moegen list formats` has the formats.",
      QUANTIZE, cmd_quantize},
-    {"pack", "SPEC", "the experts' matrices of a file in the order in which a kernel reads them",
+    {"pack", "SPEC", "matrices of weights of a file in the order in which a kernel reads them",
      "  moegen pack specs/olmoe-1b-7b.yaml:forward --in model.safetensors --out "
      "packed.safetensors\n"
      "  moegen pack spec.yaml --in w.safetensors --out p.safetensors --target avx512\n"

@@ -7,6 +7,8 @@ local clamp = require "math.clamp"
 local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
 local keys = require "shared.keys"
+local packed = require "shared.packed"
+local packed_plan = require "packed.plan"
 local panel_plan = require "product.panel_plan"
 local panel_rows = require "tiles.panel_rows"
 local panels = require "product.panels"
@@ -28,6 +30,7 @@ local function planned(products, why_not)
     return function(plan, spec, shape, info)
         dot.choose(plan, spec, info, why_not(spec), false, true)
         products(plan, spec, shape, info)
+        packed_plan.choose(plan, spec)
     end, function(isa, spec, props)
         return dot.uses(isa, spec, props, why_not(spec), false, true)
     end
@@ -37,7 +40,20 @@ mlp.forward_plan, mlp.forward_uses = planned(panel_plan.forward, function() end)
 mlp.backward_plan, mlp.backward_uses = planned(function(plan, spec, shape, info)
     panel_plan.both(plan, spec, shape, info, {step = quantised.rows(spec), turns = true})
 end, panel_plan.no_pairs)
-mlp.params = dot.params
+
+local function gates(s)
+    return s.gated and 2 or 1
+end
+
+-- What may be packed, see packed.lua.
+local function matrices(s)
+    return {{name = "gate_up_weights", K = s.H, C = gates(s) * s.I_TP, parts = gates(s)},
+        {name = "down_proj_weight", K = s.I_TP, C = s.H, parts = 1}}
+end
+
+function mlp.params(spec, plan)
+    return plans.append(dot.params(spec, plan), packed.params(spec, plan, matrices(spec)))
+end
 
 -- Keys of both families, with the family's own between them, and those of its plan. backward: of mlp_backward
 function mlp.keys(own, plan, backward)
@@ -46,7 +62,8 @@ function mlp.keys(own, plan, backward)
         "activation", "gated", "clamp", "up_offset"}
     plans.append(list, own)
     for _, row in ipairs{
-        stored.later,
+        backward and stored.later or {"weights", stored.key[2],
+            doc = "how the matrices are stored; plain: rows of gate_up_weights and down_proj_weight are contracted"},
         quantised.keys[1], quantised.keys[2], quantised.keys[3], prequantised.key(backward),
         "shard", "target", "spelling",
         {"plan", types.map{dot.key, table.unpack(plan)}, doc = "overrides of the planner, see moegen explain"}} do
@@ -55,11 +72,14 @@ function mlp.keys(own, plan, backward)
     return keys.rows(list)
 end
 
-mlp.rules = plans.append(keys.rules{"gated", quantised.rules, prequantised.rules}, stored.rules{})
-
-local function gates(s)
-    return s.gated and 2 or 1
+-- takes: of the key `weights`, see stored.lua
+local function rules(takes)
+    return plans.append(keys.rules{"gated", quantised.rules, prequantised.rules,
+        {"weights.layout", function(s) return not packed.are(s) or s.quantize == "none" end,
+            "{weights.layout} is of numbers that products read as they are, here {quantize}"}}, stored.rules(takes))
 end
+
+mlp.forward_rules, mlp.backward_rules = rules{layout = {"packed"}}, rules{}
 
 -- The intermediates, in the order of arguments: name, what it is; those of a gate only if there is one.
 local function kept(s)
@@ -85,17 +105,24 @@ local function intermediates(s, wanted, role, note)
     return list
 end
 
--- The same, some as codes with scales.
-local function as_given(s, list)
+-- The same, some as codes with scales, or packed for a plan.
+local function as_given(s, list, plan)
     local out = {}
+    for _, m in ipairs(packed.are(s) and matrices(s) or {}) do
+        for _, row in ipairs(list) do
+            if row[1] == m.name then
+                row[4], row[5] = packed.form(s, plan, m).each, nil
+            end
+        end
+    end
     for _, row in ipairs(list) do
         plans.append(out, prequantised.args(s, row))
     end
     return out
 end
 
-function mlp.forward_args(s)
-    return plans.append(as_given(s, inputs(s)), {{"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}},
+function mlp.forward_args(s, plan)
+    return plans.append(as_given(s, inputs(s), plan), {{"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}},
         intermediates(s, "save", "out", ""))
 end
 
@@ -151,6 +178,7 @@ local function names_of(spec, plan, job, totals, gives, tokens)
         quantised = quantised.is(spec),
         routed_rows = "w->args->S > 0 ? w->args->S : 0", transposes_whole = false, scalars = {plan.group == 1 and {io, "widen"} or false}}
     panels.products(names, cfg, plan, totals)
+    packed_plan.names(names, cfg, spec, plan, matrices(spec))
     local weights_cfg = prequantised.names(names, cfg, spec, tokens, {"gate_up_weights", "down_proj_weight"})
     along.names(names, weights_cfg, plan, math.max(spec.H, gates(spec) * spec.I_TP))
     if names.quantised then

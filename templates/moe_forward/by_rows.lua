@@ -155,7 +155,7 @@ function by_rows.names(names, spec, plan, job, common)
     names.hidden = (plan.integers or names.rounds and names.dots) and "hidden" or "P"
     names.gathered = gathered(names)
     names.transposes_whole = false
-    packed.names(names, cfg, spec, plan)
+    packed.names(names, cfg, spec, plan, stored.matrices(spec))
     phases_of(names, spec, has)
     codes.names(names, spec, plan)
     along.names(names, cfg, plan, math.max(spec.H, spec.I_TP))

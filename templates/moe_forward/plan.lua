@@ -106,7 +106,7 @@ end
 
 function forward.params(spec, plan)
     local params = plan.integers and integers.params(plan) or dot.params(spec, plan)
-    return plans.append(params, packed.params(spec, plan))
+    return plans.append(params, packed.params(spec, plan, stored.matrices(spec)))
 end
 
 function forward.args(s, plan)

@@ -2,8 +2,10 @@
 -- plan.lua - the tensors and parts of moe_layer, and what its template's holes refer to.
 local dtype = require "dtype"
 local keys = require "shared.keys"
+local packed = require "shared.packed"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
+local stored = require "shared.stored"
 local tensors = require "shared.tensors"
 local types = require("schema").types
 
@@ -20,6 +22,9 @@ local function activations(s)
     return layer.keeps(s) and s.checkpoint ~= "recompute"
 end
 
+layer.rule = {"weights.layout", function(s) return s.op == "forward" or not packed.are(s) end,
+    "{weights.layout} is not supported yet in op = backward"}
+
 -- Keys of several planners in one map. Parts check their own again.
 function layer.plan_keys(...)
     return types.map(keys.of_plans(...))
@@ -27,9 +32,18 @@ end
 
 -- Tensors ----------------------------------------------------------------------------------------------------------
 
--- Parameters: router first, then experts.
-local function parameters(s)
-    return append(tensors.router(s, s.router_bias), tensors.parameters(s))
+-- The plan of the experts, if it is known yet: it says how packed weights lie.
+local function experts_plan(parts)
+    for _, part in ipairs(parts or {}) do
+        if part.part == "experts" then
+            return part.plan
+        end
+    end
+end
+
+-- Parameters: router first, then experts. plan: of the experts
+local function parameters(s, plan)
+    return append(tensors.router(s, s.router_bias), tensors.parameters(s, plan))
 end
 
 -- Their gradients, of which the experts may have none.
@@ -59,8 +73,8 @@ local function state(s, role)
         activations(s) and s.affinity.on == "hidden" and tensors.kept_down(s, "down_activations", role, blocks(1)))
 end
 
-local function forward_args(s)
-    return append({{"hidden_states", s.dtype, "in", "T", s.H, says = "rows of tokens"}}, parameters(s), tensors.correction(s),
+local function forward_args(s, plan)
+    return append({{"hidden_states", s.dtype, "in", "T", s.H, says = "rows of tokens"}}, parameters(s, plan), tensors.correction(s),
         {{"output", s.output_dtype, "out", "T", s.H, says = "sum over the experts of each token"}}, tensors.losses(s),
         layer.keeps(s) and state(s, "out") or {})
 end
@@ -76,8 +90,12 @@ local function backward_args(s)
     }, gradients(s))
 end
 
-function layer.args(s)
-    return s.op == "forward" and forward_args(s) or backward_args(s)
+function layer.args(s, _, parts)
+    return s.op == "forward" and forward_args(s, experts_plan(parts)) or backward_args(s)
+end
+
+function layer.params(s, _, parts)
+    return packed.params(s, experts_plan(parts), stored.matrices(s))
 end
 
 -- Parts ------------------------------------------------------------------------------------------------------------

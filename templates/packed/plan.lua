@@ -3,7 +3,6 @@
 local dtype = require "dtype"
 local packed = require "shared.packed"
 local panels = require "product.panels"
-local stored = require "shared.stored"
 
 local plan_of = {}
 
@@ -21,16 +20,17 @@ function plan_of.choose(plan, spec)
     end
 end
 
--- Adds packed: false, or {in_place, run, of[tensor] = form, see shared/packed.lua}, and what tiles are to know.
-function plan_of.names(names, cfg, spec, plan)
+-- matrices: as stored.matrices has them. Adds packed: false, or {in_place, run, of[tensor] = form, see shared/packed.lua}, and what
+-- tiles are to know.
+function plan_of.names(names, cfg, spec, plan, matrices)
     names.packed, cfg.in_place = false, false
     if not packed.are(spec) then
         return
     end
     names.packed = {in_place = in_place(spec, plan), run = plan.run, of = {}, list = {}}
     cfg.in_place = names.packed.in_place
-    for _, m in ipairs(stored.matrices(spec)) do
-        local tensor, form = m.tensor .. "_weight", packed.form(spec, plan, m)
+    for _, m in ipairs(matrices) do
+        local tensor, form = packed.tensor(m), packed.form(spec, plan, m)
         names.packed.of[tensor] = form
         names.packed.list[#names.packed.list + 1] = {tensor = tensor, bytes = table.concat({form.text:byte(1, -1)}, ", ")}
     end

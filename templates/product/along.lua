@@ -38,6 +38,7 @@ function along.names(names, cfg, plan, deep)
     local room = coded and plans.round_up(math.max(coded.run and (deep + coded.run - 1) // coded.run or 1,
         (deep + unit.elements - 1) // unit.elements), lanes) + lanes
     names.along = {unit = unit, rows = height, tokens = tokens, line = plans.odd_lines(words), coded = coded,
+        run = names.packed and names.packed.run,
         pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
         c = coded and "uint8_t" or names.io, scales = tiles.scales(cfg, coded),
         tables = coded and coded.format.number and table.concat(tiles.tables(cfg, coded), ", ")}
@@ -54,6 +55,7 @@ function along.names(names, cfg, plan, deep)
         {"ALONG_SLOTS", slots, "as whole vectors;"},
         {"ALONG_ROWS", height, "rows of a tile,"},
         {"ALONG_TOKENS", tokens, "and its tokens at most;"},
+        names.packed and {"ALONG_PANELS", 4, "and the panels of packed weights that it passes over"},
         {"LINE", names.along.line, "words between tokens' rows: an odd number of cache lines"},
         coded and {"ALONG_SCALES", room, "between rows of scales"}))
 end

@@ -15,6 +15,15 @@ function packed.are(s)
     return s.weights ~= nil and s.weights.layout == "packed"
 end
 
+-- The tensor that holds a matrix, a row of stored.matrices or of another list with names of its own.
+function packed.tensor(m)
+    return m.name or m.tensor .. "_weight"
+end
+
+local function in_turn(s, m)
+    return m.parts > 1 and s.weights.gate_up_order == "interleaved" and 1 or 0
+end
+
 -- How a matrix [K][C] lies, in elements. header: before the panels; pitch: of a panel; each: of an expert
 function packed.form(s, plan, m)
     local size, run = dtype[s.dtype].size, plan and plan.run or 1
@@ -23,12 +32,16 @@ function packed.form(s, plan, m)
     local rows = (m.C + UNIT - 1) // UNIT * UNIT + UNIT + (m.C >= MANY and APART or 0)
     return {header = HEADER // size, run = run, rows = rows, pitch = rows * run, each = HEADER // size + rows * deep,
         text = ("<c8 c4 I4 i8 i8 i8 i8 i8 i8"):pack("moegenPK", s.dtype, 1, m.K, m.C, rows, run, m.parts,
-            m.parts > 1 and s.weights.gate_up_order == "interleaved" and 1 or 0)}
+            in_turn(s, m))}
 end
 
--- What the float64 reference, and moegen_pack, have to know of the plan.
-function packed.params(s, plan)
-    return packed.are(s) and {"weights.run " .. plan.run} or {}
+-- What the float64 reference has to know of the plan, and moegen_pack of each tensor.
+function packed.params(s, plan, matrices)
+    local list = packed.are(s) and {"weights.run " .. plan.run} or {}
+    for _, m in ipairs(#list > 0 and matrices or {}) do
+        list[#list + 1] = ("packed.%s %d %d %d %d %d"):format(packed.tensor(m), m.K, m.C, plan.run, m.parts, in_turn(s, m))
+    end
+    return list
 end
 
 -- What a kernel says of others.

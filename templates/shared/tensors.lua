@@ -31,9 +31,9 @@ function tensors.biases(s)
         norm and {"norm_bias", s.bias_dtype, "in", s.E, s.I_TP, says = "added after the normalisation"})
 end
 
--- Parameters of the experts: weights, and what else there is.
-function tensors.parameters(s)
-    return append(stored.tensors(s), tensors.biases(s))
+-- Parameters of the experts: weights, and what else there is. plan: of packed weights
+function tensors.parameters(s, plan)
+    return append(stored.tensors(s, plan), tensors.biases(s))
 end
 
 -- Does the way back read a parameter? Not biases, but where they enter a gradient.

@@ -149,6 +149,8 @@ end
 -- The tile for so many tokens. has: line (words of a token's row), coded (see codes/plan.lua) and pitch (between rows' scales, f32), or
 -- nil. Rows of a group lie ld apart, two of them from W on and, ld_2 apart, two from W_2 on; `over`, `back` and `s_over` lead from the
 -- end of a group's rows to the next one's, of W, of X and of scales. Fetches lines at `near`, which moves on by `step`, at each unit.
+-- has.run: W is packed, `panels` of runs of this length; a row's n units of a panel follow each other, `leap` leads to those in the next
+-- one. What lies `ahead` of them is fetched.
 function along.tile(cfg, tokens, has)
     local lanes, coded, unit = cfg.isa.lanes, has.coded, along.unit(cfg, has.coded)
     local p = ir.program(cfg.isa, ("%salong_%d"):format(cfg.prefix, tokens),
@@ -157,12 +159,18 @@ function along.tile(cfg, tokens, has)
     local c = coded and "const uint8_t" or "const " .. cfg.dtype.c
     local parts = p:pointer("parts", "float", "SLAB*LANES LANES")
     t.X = p:pointer("X", "const float", "LINE LANES")
-    local W, W_2 = p:pointer("W", c), t.rows > 2 and p:pointer("W_2", c)
-    local near, step, n, groups = p:pointer("near", c), p:integer("step"), p:integer("n"), p:integer("groups")
-    local ld, ld_2, over, back = p:integer("ld"), W_2 and p:integer("ld_2"), p:integer("over"), p:integer("back")
+    local run = has.run
+    local W, W_2 = p:pointer("W", c), not run and t.rows > 2 and p:pointer("W_2", c)
+    local near, step = not run and p:pointer("near", c), p:integer(run and "ahead" or "step")
+    local n, groups = p:integer("n"), p:integer("groups")
+    local panels, leap = run and p:integer("panels"), run and p:integer("leap")
+    local ld, ld_2 = not run and p:integer("ld"), W_2 and p:integer("ld_2")
+    local over, back = p:integer("over"), p:integer("back")
     local line = 64 // (coded and 1 or cfg.dtype.size)
-    t.near = function(r) return p:at(near, r * line) end
-    t.at = function(r, i) return p:at(r >= 2 and W_2 or W, i, r == 1 and ld or r == 3 and ld_2 or nil) end
+    t.near = function(r) return run and p:at(W, r * run, step) or p:at(near, r * line) end
+    t.at = function(r, i)
+        return run and p:at(W, r * run + i) or p:at(r >= 2 and W_2 or W, i, r == 1 and ld or r == 3 and ld_2 or nil)
+    end
     local scales, s_over = coded and p:pointer("scales", "const float"), coded and along.scales(cfg, coded) and p:integer("s_over")
     local tables = coded and coded.format.number and p:pointer("tables", "const float")
     local each, scale = along.scales(cfg, coded), nil
@@ -178,8 +186,7 @@ function along.tile(cfg, tokens, has)
     else
         read = of_numbers(p, cfg)
     end
-    p:loop(groups, function()
-        t.acc = coded and micro.zeros(p, t.rows, tokens, "acc") or before(p, cfg, t, parts)
+    local function units()
         p:loop(p:count_from("left", n), function()
             if coded then
                 code_step(p, cfg, t, read, scale)
@@ -190,12 +197,25 @@ function along.tile(cfg, tokens, has)
             if W_2 then
                 p:advance(W_2, unit.wide)
             end
-            p:advance(near, step)
+            if near then
+                p:advance(near, step)
+            end
             p:advance(t.X, unit.words)
             if each then
                 p:advance(scales, each)
             end
         end, "units of K")
+    end
+    p:loop(groups, function()
+        t.acc = coded and micro.zeros(p, t.rows, tokens, "acc") or before(p, cfg, t, parts)
+        if run then
+            p:loop(p:count_from("panels_left", panels), function()
+                units()
+                p:advance(W, leap)
+            end, "panels")
+        else
+            units()
+        end
         for token = 0, tokens - 1 do
             for r = 0, t.rows - 1 do
                 local at, name = p:at(parts, (token * cfg.slab + r) * lanes), ("_%d_%d"):format(r, token)

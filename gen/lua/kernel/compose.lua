@@ -142,8 +142,8 @@ local function add_part(job, part)
     end
 end
 
--- Adds the parts that a job's family names: job.parts. Complaints go to job.info.errors. Returns a property of the CPU that
--- has to be measured first, if there is one.
+-- Adds the parts that a job's family names: job.parts; the tensors of the whole may depend on their plans. Complaints go to
+-- job.info.errors. Returns a property of the CPU that has to be measured first, if there is one.
 function compose.prepare(job, req)
     for _, row in ipairs(job.family.parts and job.family.parts(job.spec, job.plan) or {}) do
         local part, measure = part_job(job, row, req)
@@ -152,6 +152,9 @@ function compose.prepare(job, req)
         elseif part then
             add_part(job, part)
         end
+    end
+    if #job.parts > 0 then
+        job.args = job.family.args(job.spec, job.plan, job.parts)
     end
 end
 

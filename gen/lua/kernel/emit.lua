@@ -196,7 +196,7 @@ function emit.meta(job)
     for _, text in ipairs(schema.flatten(job.spec)) do
         line("param", text)
     end
-    for _, text in ipairs(job.family.params and job.family.params(job.spec, job.plan) or {}) do
+    for _, text in ipairs(job.family.params and job.family.params(job.spec, job.plan, job.parts) or {}) do
         line("param", text)
     end
     emit.work_of(job, function(row, amount) line("work", row[1], ("%d"):format(amount)) end)

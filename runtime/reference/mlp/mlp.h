@@ -31,6 +31,7 @@ struct rt_operand_shape {
     int64_t parts;         /* matrices one after the other: scales down the rows are of each */
     const char *down;      /* what prequantised.NAME.along calls the rows */
     const char *along;     /* its value if it is not there */
+    bool is_matrix;        /* of weights, which may be packed */
 };
 struct rt_operand {
     const moegen_rt_tensor *t; /* of numbers: f64 if it was decoded */
@@ -47,6 +48,19 @@ moegen_rt_status rt_operand_fill(moegen_rt_problem *p, const struct rt_quantiser
                                  const struct rt_operand_shape *shape, moegen_rt_dtype dtype,
                                  uint64_t seed, double scale, moegen_rt_error *err);
 void rt_operand_free(struct rt_operand *o);
+
+/* ---- pack_mlp.c: matrices in the order of weights.layout = packed ---- */
+
+/* to->t becomes its numbers, or stays NULL if it is not packed. */
+moegen_rt_status rt_operand_unpack(const moegen_rt_problem *p, const struct rt_operand_shape *o,
+                                   struct rt_operand *to, moegen_rt_error *err);
+/* Adds an operand that is packed, of the same numbers as one that is not; else *is_packed is false.
+ */
+moegen_rt_status rt_operand_pack(moegen_rt_problem *p, const struct rt_operand_shape *o,
+                                 moegen_rt_dtype dtype, uint64_t seed, double scale,
+                                 bool *is_packed, moegen_rt_error *err);
+
+/* ---- prequantised.c again ---- */
 
 /* The operands of an MLP that a caller has: X, gate_up, down, and dY backward. S: tokens, or -1. */
 enum { RT_X, RT_WGU, RT_WD, RT_DY, RT_OPERANDS };
