@@ -123,7 +123,7 @@ function integers.constants(spec, plan, h, i)
         {"H_ROWS", rows(h), "rows of a panel over H: words, scales, and what sums have too much;"},
         {"I_ROWS", rows(i), "the same over I"},
     }, run and {
-        {"RUN", run, "elements along K that share a scale"},
+        {"SCALE_RUN", run, "elements along K that share a scale"},
         {"PANEL_ROWS", how.panel_rows, "rows of a panel of tokens for a panel of K"},
         {"BLOCK_SCALES", how.scale_ld, "scales of a row of a block, at most"},
     } or {})

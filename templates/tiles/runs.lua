@@ -178,7 +178,8 @@ function runs.blocks(cfg, rows, vectors)
             local acc = amx.sums(rows // unit, vectors, function(_, _, name) return p:op("tile_zero", name .. from) end)
             for k = 0, how.gap and 0 or how.run - 1, unit do
                 for v = 0, vectors - 1 do
-                    local y = p:op("tile_stream", ("b_%d_%d%s"):format(v, k, from), p:at(B, (b_row + k + i * (how.gap or 0)) * width + v * lanes), pitch)
+                    local place = p:at(B, (b_row + k + i * (how.gap or 0)) * width + v * lanes)
+                    local y = p:op("tile_stream", ("b_%d_%d%s"):format(v, k, from), place, pitch)
                     for r = 0, #acc do
                         local name = ("%d_%d"):format(r, at + k)
                         x[name] = x[name] or p:op("tile_load", "a_" .. name, p:at(A, r * unit * width + at + k), pitch)
