@@ -92,6 +92,17 @@ function integers.rows(spec, depth)
     return integers.are(spec) and math.max(integers.run(spec) or 0, depth) or depth
 end
 
+-- Words of a matrix tile that a run leaves free, or false.
+local function gap_of(spec, plan)
+    local words = (integers.run(spec) or 0) // plan.group
+    return plan.tiled and words > 0 and words < amx.unit and amx.unit - words or false
+end
+
+-- Words of K that a block has, or nil: as elsewhere. With gaps panels of tokens take more of L1, and so do sums of runs.
+function integers.block(spec, plan)
+    return integers.are(spec) and gap_of(spec, plan) and amx.k_block // 2 or nil
+end
+
 -- How they are multiplied: micro.integers, and of runs what tiles/runs.lua says. scale_ld: floats between rows of scales;
 -- panel_rows: words of a panel of K in panels of tokens
 local function how_of(spec, plan)
@@ -100,7 +111,7 @@ local function how_of(spec, plan)
         return how
     end
     local words, width = run // plan.group, plan.vectors * plan.isa.lanes
-    local gap = plan.tiled and words < amx.unit and amx.unit - words or false
+    local gap = gap_of(spec, plan)
     local panels = math.max(1, plan.k_block // (width * plan.group))   -- of a block
     return setmetatable({run = words, gap = gap, panel_rows = width + (gap and width // (2 * words) * gap or 0),
         scale_ld = plans.round_up((panels * width + words - 1) // words, plan.isa.lanes),

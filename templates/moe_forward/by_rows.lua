@@ -50,7 +50,7 @@ function by_rows.plan(plan, spec, shape, info)
     else
         dot.choose(plan, spec, info, by_rows.no_pairs(spec), activations.are(spec), true)
     end
-    panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and codes.unit})
+    panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and codes.unit, block = integers.block(spec, plan)})
     packed.choose(plan, spec)
 end
 

@@ -13,6 +13,8 @@ local over_rows = require "tiles.over_rows"
 
 local runs = {}
 
+local ROWS <const> = 4   -- of sums of matrix tiles, in a step of a loop
+
 -- `count` copies of the number x, one after the other, in `span` bits each.
 local function repeated(x, span, count)
     local bits = 0
@@ -136,22 +138,25 @@ end
 -- Of a product, rows of a flush: S += sums at Z, of `parts` runs, times scales. Pointers come back, but scales move on.
 local function flush(p, cfg, c)
     local width, lanes = cfg.vectors * cfg.isa.lanes, cfg.isa.lanes
-    p:loop(p:count_from("rows", c.rows), function()
-        local by = {}
-        for i = 0, c.parts - 1 do
-            by[i] = p:op("bcast", "scale_" .. i, p:at(c.scale, i))
-        end
-        for v = 0, c.vectors - 1 do
-            local sum = p:op("load", "sum_" .. v, p:at(c.S, v * lanes))
+    p:loop(p:count_from("rows", c.rows // ROWS), function()
+        for r = 0, ROWS - 1 do
+            local by = {}
             for i = 0, c.parts - 1 do
-                local exact = p:op("load", ("exact_%d_%d"):format(v, i), p:at(c.Z, i * amx.tallest * width + v * lanes))
-                p:op("fma", sum, p:op("to_float", ("number_%d_%d"):format(v, i), exact), by[i])
+                by[i] = p:op("bcast", ("scale_%d_%d"):format(r, i), p:at(c.scale, r * cfg.product.scale_ld + i))
             end
-            p:op("store", p:at(c.S, v * lanes), sum)
+            for v = 0, c.vectors - 1 do
+                local name, at = ("%d_%d"):format(r, v), r * width + v * lanes
+                local sum = p:op("load", "sum_" .. name, p:at(c.S, at))
+                for i = 0, c.parts - 1 do
+                    local exact = p:op("load", ("exact_%s_%d"):format(name, i), p:at(c.Z, i * amx.tallest * width + at))
+                    p:op("fma", sum, p:op("to_float", ("number_%s_%d"):format(name, i), exact), by[i])
+                end
+                p:op("store", p:at(c.S, at), sum)
+            end
         end
-        p:advance(c.S, width)
-        p:advance(c.Z, width)
-        p:advance(c.scale, cfg.product.scale_ld)
+        p:advance(c.S, ROWS * width)
+        p:advance(c.Z, ROWS * width)
+        p:advance(c.scale, ROWS * cfg.product.scale_ld)
     end, "rows of sums")
     p:advance(c.S, -c.rows * width)
     p:advance(c.Z, -c.rows * width)
