@@ -143,7 +143,7 @@ end
 -- What a rank keeps: rows of workspace.lua.
 local function space(plan)
     return plans.list({"block_scales", "float", {"SLAB", "BLOCK_SCALES"}, "of a block of codes, in f32", own = true},
-        plan.tiled and {"exact", "float", {2, "TILE_ROWS", "WIDTH"}, "integer sums of runs", own = true})
+        plan.tiled and {"exact", "float", {2, amx.tallest, "WIDTH"}, "integer sums of runs", own = true})
 end
 
 -- Adds the names, once panels.products has been there. tokens: their dtype; how: of cfg
