@@ -19,8 +19,9 @@ local BLOCK <const> = 32   -- elements of a block
 
 activations.keys = {
     {"quantize_activations", enum{"none", "mxfp8", "int8"}, default = "none",
-        doc = "of what products multiply weights by; mxfp8: to e4m3 in blocks as MX weights have them; int8: beside int8 weights, each "
-            .. "row to round(x * (1 / s)), s = amax / 127 in f32; integer sums are exact, times s and the weights' scale; costs accuracy"},
+        doc = "of what products multiply weights by; mxfp8: to e4m3 in blocks as MX weights have them; int8: beside int8 and int4 weights, "
+            .. "each row to round(x * (1 / s)), s = amax / 127 in f32; integer sums of a row, or of a group of int4, are exact, times the "
+            .. "weights' scale and s; costs accuracy"},
     {"scale_rule", enum{"ocp", "wide"}, default = "ocp", doc = "of quantised activations; wide: twice the scale, no element saturates"},
 }
 
@@ -40,7 +41,7 @@ activations.are = is
 
 -- Rows of panels, of which there are multiples of so many.
 function activations.rows(spec, depth)
-    return is(spec) and math.max(BLOCK, depth) or depth
+    return is(spec) and math.max(BLOCK, depth) or integers.rows(spec, depth)
 end
 
 function activations.constants(spec)

@@ -5,9 +5,14 @@
 -- Panels of weights hold their codes, those of tokens words of codes, then a row of scales and one of what an instruction's sums have too
 -- much. Sums of 32 bits are exact, so the bits do not depend on the target; times a column's and a row's scale they are what the
 -- epilogues take. See micro.integers for words, tiles/integers.lua for the tiles.
+--
+-- Weights whose runs along K share a scale become panels of integers when they are wanted: runs.c.in, tiles/runs.lua.
+local amx = require "tiles.amx"
+local formats = require "tiles.formats"
 local integer_tiles = require "tiles.integers"
 local micro = require "tiles.micro"
 local plans = require "shared.plans"
+local run_tiles = require "tiles.runs"
 local schema = require "schema"
 local stored = require "shared.stored"
 
@@ -19,16 +24,21 @@ function integers.are(spec)
     return spec.quantize_activations == "int8"
 end
 
+-- Elements along K that share a scale, or nil: all.
+function integers.run(spec)
+    return stored.scale(spec) == "group" and stored.group(spec) or nil
+end
+
 local function fits(key)
-    return {key, function(s) return not integers.are(s) or s[key] < LONGEST end,
+    return {key, function(s) return not integers.are(s) or not stored.format(s) or integers.run(s) or s[key] < LONGEST end,
         ("{%s} products of 8-bit integers are more than sums of 32 bits hold: %d"):format(key, LONGEST - 1)}
 end
 
 integers.rules = {
     {"quantize_activations", function(s) return not integers.are(s) or (stored.format(s) or {}).integers end,
-        "{quantize_activations} needs weights that are integers with a scale a row, here {weights.dtype}"},
+        "{quantize_activations} needs weights that are integers, here {weights.dtype}"},
     {"quantize_activations", function(s)
-        return not integers.are(s) or not (stored.format(s) or {}).integers or s.weights.layout == "transposed"
+        return not integers.are(s) or not (stored.format(s) or {}).integers or integers.run(s) or s.weights.layout == "transposed"
     end, "{quantize_activations} needs weights.layout = transposed, whose rows are contracted, here {weights.layout}"},
     fits "H", fits "I_TP",
 }
@@ -77,24 +87,69 @@ function integers.params(plan)
     return {}
 end
 
+-- Elements of K that panels have a multiple of: whole runs, and panels of `depth`.
+function integers.rows(spec, depth)
+    return integers.are(spec) and math.max(integers.run(spec) or 0, depth) or depth
+end
+
+-- Words of a matrix tile that a run leaves free, or false.
+local function gap_of(spec, plan)
+    local words = (integers.run(spec) or 0) // plan.group
+    return plan.tiled and words > 0 and words < amx.unit and amx.unit - words or false
+end
+
+-- Words of K that a block has, or nil: as elsewhere. With gaps panels of tokens take more of L1, and so do sums of runs.
+function integers.block(spec, plan)
+    return integers.are(spec) and gap_of(spec, plan) and amx.k_block // 2 or nil
+end
+
+-- How they are multiplied: micro.integers, and of runs what tiles/runs.lua says. scale_ld: floats between rows of scales;
+-- panel_rows: words of a panel of K in panels of tokens
+local function how_of(spec, plan)
+    local how, run = micro.integers[plan.integers], integers.run(spec)
+    if not run then
+        return how
+    end
+    local words, width = run // plan.group, plan.vectors * plan.isa.lanes
+    local gap = gap_of(spec, plan)
+    local panels = math.max(1, plan.k_block // (width * plan.group))   -- of a block
+    return setmetatable({run = words, gap = gap, panel_rows = width + (gap and width // (2 * words) * gap or 0),
+        scale_ld = plans.round_up((panels * width + words - 1) // words, plan.isa.lanes),
+        offset = how.offset and formats.rows[spec.weights.dtype].offset or false}, {__index = how})
+end
+
 -- cfg of products of weights; that of everything else is cfg.
-function integers.cfg(cfg, plan)
-    return setmetatable({product = micro.integers[plan.integers], dtype = {name = "int8", c = "uint8_t", size = 1}}, {__index = cfg})
+function integers.cfg(cfg, spec, plan)
+    return setmetatable({product = how_of(spec, plan), dtype = {name = "int8", c = "uint8_t", size = 1}}, {__index = cfg})
 end
 
 -- h, i: rows of panels of tokens, and of what the second product sees, before they are quantised
-function integers.constants(plan, h, i)
-    return {
+function integers.constants(spec, plan, h, i)
+    local how, width, run = how_of(spec, plan), plan.vectors * plan.isa.lanes, integers.run(spec)
+    local function rows(n)
+        return n // (width * plan.group) * (how.panel_rows or width) + 1 + (run and how.offset and n // run or run and 0 or 1)
+    end
+    return plans.append({
         {"GROUP", plan.group, "integers of a word"},
-        {"H_ROWS", h // plan.group + 2, "rows of a panel over H: words, scales, and what sums have too much;"},
-        {"I_ROWS", i // plan.group + 2, "the same over I"},
-    }
+        {"H_ROWS", rows(h), "rows of a panel over H: words, scales, and what sums have too much;"},
+        {"I_ROWS", rows(i), "the same over I"},
+    }, run and {
+        {"SCALE_RUN", run, "elements along K that share a scale"},
+        {"PANEL_ROWS", how.panel_rows, "rows of a panel of tokens for a panel of K"},
+        {"BLOCK_SCALES", how.scale_ld, "scales of a row of a block, at most"},
+    } or {})
 end
 
--- Adds the names, once panels.products has been there. tokens: their dtype
-function integers.names(names, spec, plan, tokens)
-    local how = micro.integers[plan.integers]
+-- What a rank keeps: rows of workspace.lua.
+local function space(plan)
+    return plans.list({"block_scales", "float", {"SLAB", "BLOCK_SCALES"}, "of a block of codes, in f32", own = true},
+        plan.tiled and {"exact", "float", {2, amx.tallest, "WIDTH"}, "integer sums of runs", own = true})
+end
+
+-- Adds the names, once panels.products has been there. tokens: their dtype; how: of cfg
+function integers.names(names, spec, plan, tokens, how)
     names.integers, names.entered_at = how, "tokens"
+    how.space = how.run and space(plan)
     names.tensor, names.tensor_c, names.keep_tensor = tokens, tokens.c, plans.convert(tokens, "widen")
     -- The scales of an expert's matrix of so many rows: C
     function how.scales(weights, expert, all)
@@ -105,8 +160,14 @@ function integers.names(names, spec, plan, tokens)
 end
 
 -- The tiles. cfg: of products
-function integers.tiles(names, cfg)
-    return {integer_tiles.encode(cfg, names.integers), integer_tiles.scaled(cfg, names.integers)}
+function integers.tiles(names, cfg, spec)
+    local how = names.integers
+    if not how.run then
+        return {integer_tiles.encode(cfg, how), integer_tiles.scaled(cfg, how)}
+    end
+    local depth = cfg.vectors * cfg.isa.lanes * how.group
+    return {integer_tiles.encode(cfg, how), run_tiles.scaled(cfg),
+        run_tiles.decode(cfg, names.coded.format, integers.rows(spec, depth))}
 end
 
 return integers

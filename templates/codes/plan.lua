@@ -15,7 +15,7 @@ local BLOCK <const> = 128   -- rows and elements of a row that share a scale
 
 -- Are the weights of a spec codes, which tiles decode?
 function codes.are(spec)
-    return stored.format(spec) ~= nil and not integers.are(spec)
+    return stored.format(spec) ~= nil and (not integers.are(spec) or integers.run(spec) ~= nil)
 end
 
 -- Has each column of the matrices as they are stored a scale? Their rows are then what products contract, or what they give.
@@ -48,6 +48,10 @@ end
 -- columns, which may begin anywhere, if runs are much longer than a panel. unit: elements, unit_c: C
 local function choose_tiles(names, depth)
     local c, phases = names.coded, names.phases
+    if c.integers then   -- has its own
+        c.whole, c.part = false, false
+        return
+    end
     local cuts = phases.transposes and c.run and c.run > 2 * depth
     local unit = coded.unit(c.run, depth)
     local scales = c.along and unit or c.run and unit // c.run
@@ -59,7 +63,7 @@ end
 -- What a rank keeps: rows of workspace.lua.
 local function space(names)
     local widened = names.coded.widened
-    return plans.list(
+    return names.coded.integers and names.coded.integers.space or plans.list(
         widened and {"block_scales", "float", {"SLAB > BLOCK_ROWS ? SLAB : BLOCK_ROWS", "BLOCK_SCALES"}, "of a block of codes, in f32:",
             own = true},
         widened and {"scales_row", "int64_t", nil, "from this row on,"},
@@ -87,8 +91,8 @@ function codes.names(names, spec, plan)
         second = format.second or false, widened = widened, scale_of = widened and "wide_scale_of" or "scale_of",
         read = widened and {scale = "f32", c = "float"} or {scale = format.scales, c = c_type(format.scales)},
         blocked = format.blocked, zero = f.zero or 0, interleaved = stored.of(spec).interleaved, along = scaled,
-        shared_columns = scaled and share == "static", words = false,
-        tables = f.number and table.concat(formats.tables(plan.isa.lanes, f), ", ")}
+        shared_columns = scaled and share == "static", words = false, integers = names.integers or false,
+        tables = not names.integers and f.number and table.concat(formats.tables(plan.isa.lanes, f), ", ")}
     choose_tiles(names, depth)
     if names.transposes then
         local unit, list = (names.coded.part or names.coded.whole).unit, names.constants
@@ -134,7 +138,7 @@ function codes.tiles(names, cfg, spec)
     for _, tile in ipairs(c and plans.list(c.whole, c.part) or {}) do
         list[#list + 1] = coded.rows(cfg, tile.name, c, tile.run)
     end
-    if c and c.share == "group" and (c.widened or names.along) then
+    if c and c.share == "group" and (c.widened or c.integers or names.along) then
         list[#list + 1] = coded.scale_rows(cfg, c)
     end
     return plans.append(list, c and c.words and words.tiles(names, cfg, spec) or {})

@@ -50,7 +50,7 @@ function by_rows.plan(plan, spec, shape, info)
     else
         dot.choose(plan, spec, info, by_rows.no_pairs(spec), activations.are(spec), true)
     end
-    panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and codes.unit})
+    panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and codes.unit, block = integers.block(spec, plan)})
     packed.choose(plan, spec)
 end
 
@@ -64,7 +64,7 @@ function by_rows.constants(spec, plan)
     local h, i = plans.round_up(spec.H, activations.rows(spec, depth)), plans.round_up(spec.I_TP, activations.rows(spec, depth))
     return plans.append({
         {"HK", h, "rows of a panel over H, full panels of k"}, {"IK", i, "rows of a panel over I"},
-    }, plan.integers and integers.constants(plan, h, i) or {}, panels.constants(plan, by_rows.stage(spec, plan)),
+    }, plan.integers and integers.constants(spec, plan, h, i) or {}, panels.constants(plan, by_rows.stage(spec, plan)),
         activations.constants(spec))
 end
 
@@ -111,7 +111,7 @@ local function tiles(spec, plan, names, cfg, of_weights)
     local apart = names.in_words and in_words.apart(plan) * width or width
     local keeps = has.checkpoint_up and spec.block_size >= lanes
     local products = plans.append(panels.tiles(names, of_weights, plan), codes.tiles(names, cfg, spec), activations.tiles(names, cfg, spec),
-        names.integers and integers.tiles(names, of_weights) or {})
+        names.integers and integers.tiles(names, of_weights, spec) or {})
     return plans.append(products, plans.list(
         rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(by_rows.stage(spec, plan)),
             s_units = "STAGE", pitch = apart, along = lanes, step = lanes * apart}),
@@ -143,11 +143,11 @@ function by_rows.names(names, spec, plan, job, common)
     names.affinity_of = function(row) return ("w->affinity[%s]"):format(row) end
     names.scattered = {scaled = has.affinity_in_finish, adds = has.add and "!apart(w)" or "0"}
     names.enters, names.saves_runs = true, has.checkpoint_up and spec.block_size >= plan.isa.lanes
-    local of_weights = plan.integers and integers.cfg(cfg, plan) or cfg
+    local of_weights = plan.integers and integers.cfg(cfg, spec, plan) or cfg
     panels.products(names, of_weights, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
     names.entered_at, names.integers = "X", false
     if plan.integers then
-        integers.names(names, spec, plan, cfg.dtype)
+        integers.names(names, spec, plan, cfg.dtype, of_weights.product)
     end
     names.splits, names.in_words = false, in_words.are(spec)
     names.save_step = names.in_words and in_words.WORD or has.step

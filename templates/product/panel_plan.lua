@@ -127,7 +127,7 @@ local function choose_pass(plan, spec, has)
 end
 
 -- The plan of products. has: unit: (spec, plan) -> elements of a row of weights that are made at a time; step: passes are multiples of so
--- many tokens; turns: there may be columns of weights; gradients: these are summed over passes, too
+-- many tokens; turns: there may be columns of weights; block: words of K that a block has; gradients: these are summed over passes, too
 function panel_plan.forward(plan, spec, _, info, has)
     plan.vectors = 2
     plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
@@ -135,7 +135,8 @@ function panel_plan.forward(plan, spec, _, info, has)
     plan:choose("unroll", 4, "k steps of a loop body")
     has = has or {}
     local unit = has.unit and has.unit(spec, plan)
-    panel_plan.choose_block(plan, spec, info, round_up(plan.tiled and amx.k_block or 64, math.max(1, (unit or 1) // plan.group)),
+    local block = has.block or plan.tiled and amx.k_block or 64
+    panel_plan.choose_block(plan, spec, info, round_up(block, math.max(1, (unit or 1) // plan.group)),
         longest(spec), longest(spec), has.gradients)
     if unit and plan.k_block % unit ~= 0 then
         schema.complain(info, "plan.k_block", ("%d products are no multiple of %d, which are decoded together"):format(plan.k_block, unit))

@@ -11,6 +11,7 @@ local panel_rows = require "tiles.panel_rows"
 local quantise = require "tiles.quantise"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
+local runs = require "tiles.runs"
 
 local panels = {}
 
@@ -230,12 +231,15 @@ end
 -- The tiles that multiply.
 function panels.product_tiles(names, cfg, plan)
     local list = {}
+    local product = cfg.product.run and runs.product or matrix.product
     for _, set in ipairs{{names.product_rows, plan.vectors}, {names.narrow_rows, 1}} do
         local most = set[1][#set[1]]
-        local tallest = not cfg.tiled and matrix.product(cfg, most, set[2])
+        local tallest = not cfg.tiled and product(cfg, most, set[2])
         for i = #set[1], 1, -1 do
             local m = set[1][i]
-            if cfg.tiled then
+            if cfg.tiled and cfg.product.run then
+                list[#list + 1] = runs.blocks(cfg, m, set[2])
+            elseif cfg.tiled then
                 plans.append(list, {amx.blocks(cfg, m, set[2], true), amx.blocks(cfg, m, set[2])})
             else
                 list[#list + 1] = m == most and tallest or matrix.shorter(tallest, m)

@@ -16,7 +16,7 @@ local names = {"f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp
 
 -- bits of a code; codes: dtype of tensors of them; scale: what shares one, if the spec does not say, or other: what else may; scales:
 -- dtype of these; group: elements along the contraction that share one; blocked: their codes are an extent of their own;
--- second: one more scale, f32, a matrix; integers: codes are signed integers, whose products may be summed as such
+-- second: one more scale, f32, a matrix; integers: codes are integers, whose products may be summed as such
 stored.formats = {
     fp8_e4m3   = {bits = 8, codes = "fp8_e4m3", scales = "f32",      scale = "row", other = {static = true, block = true}},
     fp8_e5m2   = {bits = 8, codes = "fp8_e5m2", scales = "f32",      scale = "row", other = {static = true, block = true}},
@@ -25,7 +25,7 @@ stored.formats = {
     mxfp8_e5m2 = {bits = 8, codes = "u8",       scales = "u8",       scale = "group", group = 32, blocked = true},
     mxfp4      = {bits = 4, codes = "u8",       scales = "u8",       scale = "group", group = 32, blocked = true},
     nvfp4      = {bits = 4, codes = "u8",       scales = "fp8_e4m3", scale = "group", group = 16, second = true},
-    int4       = {bits = 4, codes = "u8",       scales = "bf16",     scale = "group", group = 32},
+    int4       = {bits = 4, codes = "u8",       scales = "bf16",     scale = "group", group = 32, integers = true},
 }
 
 stored.key = {"weights", types.map{

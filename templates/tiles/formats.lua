@@ -10,6 +10,7 @@
 -- registers   vector registers that decoding takes at once, the result among them
 -- decode      (program, name, memory) -> f32 vector: every code's value / unit, exact, infinities and NaNs too
 -- number      of codes of 4 bits: (program, name, integer lanes whose low bits are a code, tables) -> f32 vector likewise
+-- offset      of integers: codes are 2^offset too large
 -- values      from so many lanes on it reads tables.values, of `numbers` (nil: E2M1, and with a sign); zero: a byte of codes of zero
 local dtype = require "dtype"
 
@@ -61,7 +62,7 @@ local rows = {
         end,
     },
     int4 = {
-        bits = 4, c = "uint8_t", digits = 4, least = 0, zero = 0x88, values = 16,
+        bits = 4, c = "uint8_t", digits = 4, least = 0, zero = 0x88, values = 16, offset = 3,
         numbers = {-8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0},
         number = function(p, name, x, tables)
             if p.isa.lanes >= 16 then

@@ -22,39 +22,67 @@ local function largest(p, src, n, how, width)
     return peak
 end
 
+-- What sums of products have too much: 2^how.offset times the sum of the integers, negated.
+local function store_too_much(p, at, sum, how)
+    local flipped = p:op("bit_xor", sum.name .. "_flipped", sum, p:op("const", sum.name .. "_ones", 0xffffffff))
+    local less = p:op("int_add", sum.name .. "_less", flipped, p:op("const", sum.name .. "_last", 1))
+    p:op("store", at, p:op("shl", sum.name .. "_too_much", less, how.offset))
+end
+
 -- A vector of columns, n words down: dst = words of integers, then the row of scales and that of what the sums of their products have too
--- much (how.offset times the sum of the integers, negated). src and `again` are the same numbers, f32. how: of micro.integers
+-- much. src and `again` are the same numbers, f32. how: of micro.integers; if it has `run`, there are `runs` runs (pairs, with a gap), each
+-- with a row of what is too much, from `sums` on: see runs.lua
 function integers.encode(cfg, how)
     local width = cfg.vectors * cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "encode", {"Words of integers from columns of numbers, and their scales."})
     p.hoists = 0
     local dst, src = p:pointer("dst", "float", "WIDTH"), p:pointer("src", "const float", "WIDTH")
     local again, n = p:pointer("again", "const float", "WIDTH"), p:integer("n")
+    local runs, sums = how.run and p:integer("runs"), how.run and how.offset and p:pointer("sums", "float", "WIDTH")
     local peak = largest(p, src, n, how, width)
     local scale = p:op("max", "scale", p:op("const", "least", 2.0 ^ -126), p:op("div", "quotient", peak, p:op("const", "most", 127.0)))
     local inverse = p:op("div", "inverse", p:op("const", "one", 1.0), scale)
     local mask = p:op("const", "element", (1 << how.bits) - 1)
-    local sum = how.offset and p:op("zero", "sum")
-    p:loop(n, function()
-        local word
-        for g = 0, how.group - 1 do
-            local x = p:op("mul", "y_" .. g .. "_scaled", p:op("load", "y_" .. g, p:at(again, g * width)), inverse)
-            local q = p:op("to_int", "q_" .. g, x)
-            if sum then
-                p:op("move", sum, p:op("int_add", "sum_" .. g, sum, q))
+    -- So many words; returns their sum.
+    local function words(count, name)
+        local sum = how.offset and p:op("zero", name)
+        p:loop(count, function()
+            local word
+            for g = 0, how.group - 1 do
+                local x = p:op("mul", "y_" .. g .. "_scaled", p:op("load", "y_" .. g, p:at(again, g * width)), inverse)
+                local q = p:op("to_int", "q_" .. g, x)
+                if sum then
+                    p:op("move", sum, p:op("int_add", "sum_" .. g, sum, q))
+                end
+                q = p:op("bit_and", "code_" .. g, q, mask)
+                word = word and p:op("bit_or", "word_" .. g, word, p:op("shl", "code_" .. g .. "_up", q, g * how.bits)) or q
             end
-            q = p:op("bit_and", "code_" .. g, q, mask)
-            word = word and p:op("bit_or", "word_" .. g, word, p:op("shl", "code_" .. g .. "_up", q, g * how.bits)) or q
-        end
-        p:op("store", p:at(dst, 0), word)
-        p:advance(again, how.group * width)
-        p:advance(dst, width)
-    end, "words")
+            p:op("store", p:at(dst, 0), word)
+            p:advance(again, how.group * width)
+            p:advance(dst, width)
+        end, "words")
+        return sum
+    end
+    local sum = not how.run and words(n, "sum")
+    if how.run then
+        p:loop(runs, function()
+            local of_run = words(p:count_from("left", how.run), "sum")
+            if sums then
+                store_too_much(p, p:at(sums, 0), of_run, how)
+                p:advance(sums, width)
+            end
+            if how.gap then
+                p:loop(p:count_from("empty", how.gap), function()
+                    p:op("store", p:at(dst, 0), p:op("zero", "nothing"))
+                    p:advance(dst, width)
+                end, "rows of zeros")
+                words(p:count_from("second", how.run), "sum_2")
+            end
+        end, "runs")
+    end
     p:op("store", p:at(dst, 0), p:op("add", "scale_or_nan", scale, p:op("sub", "none", scale, scale)))
     if sum then
-        local flipped = p:op("bit_xor", "flipped", sum, p:op("const", "ones", 0xffffffff))
-        local less = p:op("int_add", "less", flipped, p:op("const", "last", 1))
-        p:op("store", p:at(dst, width), p:op("shl", "too_much", less, how.offset))
+        store_too_much(p, p:at(dst, width), sum, how)
     end
     return p
 end

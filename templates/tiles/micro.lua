@@ -31,7 +31,8 @@ end
 
 -- Words of integers, whose products are added up as such. load: of weights, from signed bytes in memory; element: C type of one in a
 -- word, which element_of(x) makes of a byte: C; bits: of it. offset: 2^offset is added to weights, so sums hold as many times those of
--- tokens too. sum: op that adds sums; tile: that of matrix tiles; step: multiplies and adds, where no op does both.
+-- tokens too. sum: op that adds sums; tile: that of matrix tiles; step: multiplies and adds, where no op does both. run: words that
+-- share a scale, see runs.lua.
 micro.integers = {
     tiles = {group = 4, bits = 8, element = "uint8_t", tile = "tile_dot_i8",
         load = function(p, name, at) return p:op("load_bits", name, at) end,
@@ -97,14 +98,15 @@ function micro.step(p, how, acc, vectors, a, b)
     micro.multiply(p, how, acc, vectors, a, x)
 end
 
--- The sums of so many rows and vectors, zero.
-function micro.zeros(p, rows, vectors, name)
+-- The sums of so many rows and vectors: zero, or what start(name, vector) gives.
+function micro.zeros(p, rows, vectors, name, start)
     local acc = {}
     for r = 0, rows - 1 do
         p:row(r)
         acc[r] = {}
         for v = 0, vectors - 1 do
-            acc[r][v] = p:op("zero", ("%s_%d_%d"):format(name, r, v))
+            local it = ("%s_%d_%d"):format(name, r, v)
+            acc[r][v] = start and start(it, v) or p:op("zero", it)
         end
     end
     p:row(nil)

@@ -1,0 +1,231 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- runs.lua - products of integers whose weights share a scale in runs along K: codes of 4 bits become integers in panels of A, and a
+-- tile's sums of a run are exact, then numbers times each row's scale, which are added to S in f32.
+--
+-- Tiles take n panels of K; rows of scales are `scale_ld` apart. cfg.product: see micro.integers, and `run`, words of one.
+--     offset   codes are multiplied as they lie, 2^offset too large: sums start at what they have too much, a row for each run at `less`
+--     gap      a matrix tile has room for two runs of so many words: in panels of B as many rows of zeros lie between the first and the
+--              second one. The tile of A serves both: 16 rows of B are the first run and zeros, or zeros and the second one
+local amx = require "tiles.amx"
+local ir = require "ir"
+local micro = require "tiles.micro"
+local over_rows = require "tiles.over_rows"
+
+local runs = {}
+
+local ROWS <const> = 4   -- of sums of matrix tiles, in a step of a loop
+
+-- `count` copies of the number x, one after the other, in `span` bits each.
+local function repeated(x, span, count)
+    local bits = 0
+    for i = 0, count - 1 do
+        bits = bits | x << i * span
+    end
+    return bits
+end
+
+-- Words of the codes at a place: each code is `bits` wide, the first one low. f: row of formats.lua
+local function word(p, how, f, name, at)
+    local x = p:op(how.group * f.bits == 16 and "load_u16" or "load_u8", name .. "_codes", at)
+    local codes, span = how.group, 32
+    while codes > 1 do   -- the upper half of them moves up
+        codes, span = codes // 2, span // 2
+        local up = p:op("shl", ("%s_up_%d"):format(name, codes), x, span - codes * f.bits)
+        local mask = p:const("codes_" .. codes, repeated((1 << codes * f.bits) - 1, span, 32 // span))
+        x = p:op("bit_and", ("%s_%d"):format(name, codes), p:op("bit_or", ("%s_both_%d"):format(name, codes), x, up), mask)
+    end
+    if how.offset then
+        return x
+    end
+    local sign = 1 << how.bits - 1   -- less 2^offset, without a borrow from the next one
+    local high = p:op("int_add", name .. "_high", x, p:const("less", repeated(sign - (1 << f.offset), how.bits, how.group)))
+    return p:op("bit_xor", name .. "_signed", high, p:const("sign", repeated(sign, how.bits, how.group)))
+end
+
+-- Some rows of n units of codes (`unit` of a row: whole runs and panels) as words in panels of A, `pitch` elements apart; `over` and
+-- `back` lead to the next row, of codes and of A; codes `ahead` are fetched.
+function runs.decode(cfg, f, unit)
+    local how, lanes = cfg.product, cfg.isa.lanes
+    local depth = cfg.vectors * lanes * how.group
+    local p = ir.program(cfg.isa, cfg.prefix .. "decode", {("Rows of codes as n * %d integers of each, in words."):format(unit)})
+    local A, W = p:pointer("A", how.element, ""), p:pointer("W", "const uint8_t")
+    local n, rows, pitch = p:integer("n"), p:integer("rows"), p:integer("pitch")
+    local over, back, ahead = p:integer("over"), p:integer("back"), p:integer("ahead")
+    p:loop(rows, function()
+        p:loop(p:count_from("left", n), function()
+            for i = 0, unit * f.bits // 8 - 1, 64 do
+                p:op("prefetch_1", p:at(W, i, ahead))
+            end
+            for from = 0, unit - 1, lanes * how.group do
+                p:op("store_bits", p:at(A, from % depth), word(p, how, f, "w_" .. from, p:at(W, from * f.bits // 8)))
+                if (from + lanes * how.group) % depth == 0 then
+                    p:advance(A, pitch)
+                end
+            end
+            p:advance(W, unit * f.bits // 8)
+        end, "units")
+        p:advance(W, over)
+        p:advance(A, back)
+    end, "rows")
+    return p
+end
+
+-- S[rows][WIDTH] += sums of runs times scales, for n panels of K. Fetches lines at `near`.
+function runs.product(cfg, rows, vectors)
+    local how, lanes = cfg.product, cfg.isa.lanes
+    local width, loops = cfg.vectors * lanes, how.run // cfg.unroll
+    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
+        {("S[%d rows] += A * B, a run at a time, each times its row's scale; fetches lines at `near`."):format(rows)})
+    local S, A = p:pointer("S", "float", "WIDTH LANES"), p:pointer("A", "const float", "WIDTH")
+    local B, n = p:pointer("B", "const float", "WIDTH LANES"), p:integer("n")
+    local near, scale = p:pointer("near", "const float", ""), p:pointer("scale", "const float", "")
+    local less = how.offset and p:pointer("less", "const float", "WIDTH LANES")
+    local function steps(acc, count)
+        p:loop(p:count_from("steps", count), function()
+            p:op("prefetch_1", p:at(near, 0))
+            p:advance(near, 16)
+            for k = 0, cfg.unroll - 1 do
+                p:block("k = " .. k, function()
+                    micro.step(p, how, acc, vectors, function(r) return p:at(A, r * width + k) end,
+                        function(v) return p:at(B, k * width + v * lanes) end)
+                end)
+            end
+            p:advance(A, cfg.unroll)
+            p:advance(B, cfg.unroll * width)
+        end, "over the words of a run")
+    end
+    -- The sums of a run: `multiply` adds to them.
+    local function run(multiply)
+        local acc = micro.zeros(p, rows, vectors, "acc", less and function(name, v) return p:op("load", name, p:at(less, v * lanes)) end)
+        multiply(acc)
+        for r = 0, rows - 1 do
+            p:row(r)
+            local by = p:op("bcast", "scale_" .. r, p:at(scale, r * how.scale_ld))
+            for v = 0, vectors - 1 do
+                local name = ("%d_%d"):format(r, v)
+                local sum = p:op("load", "sum_" .. name, p:at(S, r * width + v * lanes))
+                p:op("fma", sum, p:op("to_float", "number_" .. name, acc[r][v]), by)
+                p:op("store", p:at(S, r * width + v * lanes), sum)
+            end
+        end
+        p:row(nil)
+        p:advance(scale, 1)
+        if less then
+            p:advance(less, width)
+        end
+    end
+    local to_next = (cfg.slab - 1) * width   -- panel of A
+    if how.run < width then
+        p:loop(n, function()
+            p:loop(p:count_from("some", width // how.run), function()
+                run(function(acc) steps(acc, loops) end)
+            end, "runs")
+            p:advance(A, to_next)
+        end, "panels")
+        return p
+    end
+    p:loop(n, function()   -- n: runs
+        run(function(acc)
+            p:loop(p:count_from("panels", how.run // width), function()
+                steps(acc, width // cfg.unroll)
+                p:advance(A, to_next)
+            end, "panels")
+        end)
+    end, "runs")
+    return p
+end
+
+-- Of a product, rows of a flush: S += sums at Z, of `parts` runs, times scales. Pointers come back, but scales move on.
+local function flush(p, cfg, c)
+    local width, lanes = cfg.vectors * cfg.isa.lanes, cfg.isa.lanes
+    p:loop(p:count_from("rows", c.rows // ROWS), function()
+        for r = 0, ROWS - 1 do
+            local by = {}
+            for i = 0, c.parts - 1 do
+                by[i] = p:op("bcast", ("scale_%d_%d"):format(r, i), p:at(c.scale, r * cfg.product.scale_ld + i))
+            end
+            for v = 0, c.vectors - 1 do
+                local name, at = ("%d_%d"):format(r, v), r * width + v * lanes
+                local sum = p:op("load", "sum_" .. name, p:at(c.S, at))
+                for i = 0, c.parts - 1 do
+                    local exact = p:op("load", ("exact_%s_%d"):format(name, i), p:at(c.Z, i * amx.tallest * width + at))
+                    p:op("fma", sum, p:op("to_float", ("number_%s_%d"):format(name, i), exact), by[i])
+                end
+                p:op("store", p:at(c.S, at), sum)
+            end
+        end
+        p:advance(c.S, ROWS * width)
+        p:advance(c.Z, ROWS * width)
+        p:advance(c.scale, ROWS * cfg.product.scale_ld)
+    end, "rows of sums")
+    p:advance(c.S, -c.rows * width)
+    p:advance(c.Z, -c.rows * width)
+    p:advance(c.scale, c.parts - c.rows * cfg.product.scale_ld)
+end
+
+-- The same on matrix tiles: their sums pass through Z [parts][tallest][WIDTH], where vectors find those of the runs before while tiles
+-- multiply.
+function runs.blocks(cfg, rows, vectors)
+    local how, lanes, unit = cfg.product, cfg.isa.lanes, amx.unit
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
+        {("S[%d rows] += A * B, a run at a time, each times its row's scale, on tiles."):format(rows)})
+    local c = {rows = rows, vectors = vectors, parts = how.gap and 2 or 1, S = p:pointer("S", "float", "WIDTH LANES")}
+    local A, B = p:pointer("A", "const float", "SLAB*WIDTH WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
+    local n = p:integer("n")
+    c.scale, c.Z = p:pointer("scale", "const float", ""), p:pointer("Z", "float", "WIDTH LANES")
+    local pitch = p:count_from("pitch", 4 * width)
+    local late = p:count_from("late", 0)   -- 1: sums at Z are to be added
+    local function multiply(at, b_row)
+        local x = {}
+        for i = 0, c.parts - 1 do
+            local from = ("_%d"):format(at + i)   -- of names
+            local acc = amx.sums(rows // unit, vectors, function(_, _, name) return p:op("tile_zero", name .. from) end)
+            for k = 0, how.gap and 0 or how.run - 1, unit do
+                for v = 0, vectors - 1 do
+                    local place = p:at(B, (b_row + k + i * (how.gap or 0)) * width + v * lanes)
+                    local y = p:op("tile_stream", ("b_%d_%d%s"):format(v, k, from), place, pitch)
+                    for r = 0, #acc do
+                        local name = ("%d_%d"):format(r, at + k)
+                        x[name] = x[name] or p:op("tile_load", "a_" .. name, p:at(A, r * unit * width + at + k), pitch)
+                        p:op(how.tile, acc[r][v], x[name], y)
+                    end
+                end
+            end
+            if i == 0 and at == 0 then
+                p:loop(p:count_from("again", late), function() flush(p, cfg, c) end, "sums of the runs before", true)
+            elseif i == 0 then
+                flush(p, cfg, c)
+            end
+            for r = 0, #acc do
+                for v = 0, vectors - 1 do
+                    p:op("tile_store", p:at(c.Z, (i * amx.tallest + r * unit) * width + v * lanes), pitch, acc[r][v])
+                end
+            end
+        end
+    end
+    p:loop(n, function()
+        local words = how.gap and unit or how.run
+        for at = 0, width - 1, words do
+            multiply(at, at // words * (words + (how.gap or 0)))
+        end
+        p:set(late, p:count_from("one", 1))
+        p:advance(A, cfg.slab * width)
+        p:advance(B, how.panel_rows * width)
+    end, "panels")
+    flush(p, cfg, c)
+    return p
+end
+
+-- Columns of a panel times their scales.
+function runs.scaled(cfg)
+    local p = ir.program(cfg.isa, cfg.prefix .. "scale_sums", {"Rows of sums times the scales of their columns."})
+    local S, of, n = p:pointer("S", "float", "WIDTH LANES"), p:pointer("of", "const float", "WIDTH LANES"), p:integer("n")
+    local columns = over_rows.load(p, cfg, "column_", of)
+    over_rows.each(p, cfg, n, {S}, function(tag, at, v)
+        p:op("store", p:at(S, at), p:op("mul", "scaled" .. tag, p:op("load", "sum" .. tag, p:at(S, at)), columns[v]))
+    end)
+    return p
+end
+
+return runs
