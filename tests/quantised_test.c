@@ -222,7 +222,7 @@ static void refused(void)
         {"weights.layout contiguous", "weights.layout: contiguous does not hold numbers"},
         {"weights.dtype nvfp4 weights.layout nki", "weights.layout: nki does not hold nvfp4"},
         {"weights.layout panels", "weights.layout: the float64 reference does not read 'panels'"},
-        {"weights.layout packed", "weights.run: layout packed needs a length of runs"},
+        {"weights.layout packed", "weights.run: packed weights have runs"},
         {"weights.dtype int8 weights.scale block", "weights.scale: int8 has no scale 'block'"},
         {"weights.dtype int4 weights.layout contiguous weights.group 64",
          "weights.group: int4 has no groups of 64"},
