@@ -375,8 +375,8 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
                        .axis = !down && !separate};
     x.C = x.parts * x.width;
     x.interleaved = x.parts > 1 && is(p, "weights.gate_up_order", "interleaved", "split");
-    *w = (struct rt_weights){.kind = kind, .E = m->E, .K = x.K, .expert = -1};
-    w->whole = joined[kind].weight;
+    *w = (struct rt_weights){
+        .kind = kind, .E = m->E, .K = x.K, .expert = -1, .whole = joined[kind].weight};
     w->C = down ? m->H : m->parts * m->I;
     moegen_rt_status status = find_format(p, w, &x, err);
     if (status == MOEGEN_RT_OK)
@@ -394,8 +394,7 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
         w->of[i].packed = x.packed;
         w->count++;
     }
-    if (kind == RT_GATE_UP_BIAS) /* has no format */
-        w->format = NULL;
+    w->format = kind == RT_GATE_UP_BIAS ? NULL : w->format; /* a bias has none */
     w->canonical = status == MOEGEN_RT_OK && rt_weights_canonical(w);
     return status;
 }

@@ -16,8 +16,8 @@ columns.unroll = UNIT    -- words of K that a step takes
 columns.fetch = 16       -- pairs of rows of weights on their way from memory: what a core's line buffers have room for
 
 -- S[groups * rows] of as many rows of A, one group after the other. Beside each step the tile packs `each` rows (of pairs, or none) of
--- the next panels: from src_0 and src_1 on, see gemm.packed, into dst. Rows `ahead` elements on are fetched. a_next leads to the next group's rows from where K ends, b_back to the first row of B; rows: a
--- multiple of 16; set: S is not added to.
+-- the next panels: from src_0 and src_1 on, see gemm.packed, into dst. Rows `ahead` elements on are fetched. a_next leads to the next
+-- group's rows from where K ends, b_back to the first row of B; rows: a multiple of 16; set: S is not added to.
 function columns.packed(cfg, rows, set)
     local lanes = cfg.isa.lanes
     local width, io = cfg.vectors * lanes, "const " .. cfg.weights.c
