@@ -306,8 +306,8 @@ WIDE static void add_four(double *restrict acc, const double *restrict w, const 
     const double a = x[0], b = x[1], c = x[2], d = x[3];
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        EACH acc[i + j] += (a * w[i + j] + b * w[n + i + j]) +
-                           (c * w[2 * n + i + j] + d * w[3 * n + i + j]);
+        EACH acc[i + j] +=
+            (a * w[i + j] + b * w[n + i + j]) + (c * w[2 * n + i + j] + d * w[3 * n + i + j]);
     for (; i < n; i++)
         acc[i] += (a * w[i] + b * w[n + i]) + (c * w[2 * n + i] + d * w[3 * n + i]);
 }
