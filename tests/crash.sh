@@ -56,7 +56,7 @@ status=$?
 if grep -q '"target": "scalar", "spelling": "scalar"' "$tmp/json" && ! grep -q '"spelling": "bytes"' "$tmp/json"; then
   : # a machine without vectors: there is nothing else
 else
-  expect '"target": "scalar".*"result": "fail", "why": "crashed on .*T=1[, ].*--threads 2' "$tmp/json"
+  expect '"target": "scalar".*"result": "fail", "why": "crashed on .*T=1[, ].*--threads 3' "$tmp/json"
   expect '"spelling": "bytes".*"result": "ok"' "$tmp/json"
 fi
 [ $status = 1 ] || { echo "status $status where one of two spellings crashes"; failed=1; }
