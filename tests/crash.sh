@@ -60,7 +60,7 @@ else
   expect '"spelling": "bytes".*"result": "ok"' "$tmp/json"
 fi
 [ $status = 1 ] || { echo "status $status where one of two spellings crashes"; failed=1; }
-expect '^FAIL spec_first --target scalar --spelling scalar --threads 2, .*: the kernel crashed: ' "$tmp/err2"
+expect '^FAIL spec_first --target scalar --spelling scalar --threads 3, .*: the kernel crashed: ' "$tmp/err2"
 [ "$(grep -c '^FAIL' "$tmp/err2")" = 1 ] || { echo "more than one complaint:"; failed=1; }
 [ $failed = 0 ] || cat "$tmp/out" "$tmp/err" "$tmp/json" "$tmp/err2"
 exit $failed
