@@ -56,11 +56,11 @@ status=$?
 if grep -q '"target": "scalar", "spelling": "scalar"' "$tmp/json" && ! grep -q '"spelling": "bytes"' "$tmp/json"; then
   : # a machine without vectors: there is nothing else
 else
-  expect '"target": "scalar".*"result": "fail", "why": "crashed on .*T=1[, ].*--threads 2' "$tmp/json"
+  expect '"target": "scalar".*"result": "fail", "why": "crashed on .*T=1[, ].*--threads 3' "$tmp/json"
   expect '"spelling": "bytes".*"result": "ok"' "$tmp/json"
 fi
 [ $status = 1 ] || { echo "status $status where one of two spellings crashes"; failed=1; }
-expect '^FAIL spec_first --target scalar --spelling scalar --threads 2, .*: the kernel crashed: ' "$tmp/err2"
+expect '^FAIL spec_first --target scalar --spelling scalar --threads 3, .*: the kernel crashed: ' "$tmp/err2"
 [ "$(grep -c '^FAIL' "$tmp/err2")" = 1 ] || { echo "more than one complaint:"; failed=1; }
 [ $failed = 0 ] || cat "$tmp/out" "$tmp/err" "$tmp/json" "$tmp/err2"
 exit $failed
