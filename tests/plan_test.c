@@ -15,10 +15,10 @@
 
 enum {
     VALUES = 16,
-    SECONDS = 60, /* of a value: of the processors */
-    COUNT = 4,    /* random plans of a family */
-    TOO_MUCH = 8, /* times the workspace that is taken by default */
-    TAKEN = 16    /* exit status of a process: so much more than the plans that were taken */
+    SECONDS = 60,  /* of a value: of the processors */
+    COUNT = 4,     /* random plans of a family */
+    TOO_MUCH = 16, /* times the workspace that is taken by default */
+    TAKEN = 16     /* exit status of a process: so much more than the plans that were taken */
 };
 
 struct setting {
@@ -141,6 +141,7 @@ static int trials_of(const struct choice *c)
 struct bench { /* inputs and answers of a kernel, and the workspace that it takes by default */
     moegen_rt_problem *in[TRIALS], *want[TRIALS];
     size_t bytes[TRIALS];
+    const char *runs; /* of weights that are packed for its plan, or NULL */
 };
 
 static void open_bench(struct bench *b, const struct choice *c, const moegen_kernel *kernel)
@@ -148,6 +149,7 @@ static void open_bench(struct bench *b, const struct choice *c, const moegen_ker
     const moegen_rt_reference *family = moegen_rt_reference_find(kernel->unit->facts.family);
     moegen_rt_want what = {.padding_is_zero = 1};
     moegen_rt_error why = {{0}};
+    b->runs = moegen_kernel_param(kernel, "weights.run");
     for (int i = 0; i < trials_of(c); i++) {
         b->in[i] = inputs(kernel, trials[i].tokens, trials[i].routing);
         b->want[i] = moegen_rt_problem_create();
@@ -172,8 +174,13 @@ static bool try_plan(const struct bench *b, const struct choice *c, const struct
     if (status)
         judge_refusal(status, err, s, count);
     for (int i = 0; i < trials_of(c) && !status; i++) {
+        bool moved = b->runs && strcmp(b->runs, moegen_kernel_param(kernel, "weights.run")) != 0;
+        moegen_rt_problem *in =
+            moved ? inputs(kernel, trials[i].tokens, trials[i].routing) : b->in[i];
         workspace_limit = TOO_MUCH * b->bytes[i];
-        run(kernel, b->in[i], b->want[i], trials[i].threads, trials[i].how);
+        run(kernel, in, b->want[i], trials[i].threads, trials[i].how);
+        if (moved)
+            moegen_rt_problem_destroy(in);
     }
     moegen_error_release(err);
     moegen_kernel_release(kernel);

@@ -13,10 +13,12 @@ end
 
 function plan_of.choose(plan, spec)
     if packed.are(spec) then
-        local depth = panels.depth(plan)
-        plan:choose("run", in_place(spec, plan) and depth or panels.block(plan) * depth, in_place(spec, plan)
+        local lies = in_place(spec, plan)
+        local run = (lies and 1 or panels.block(plan)) * panels.depth(plan)
+        plan:choose("run", run, lies
             and "elements of a row of packed weights that lie together: of a panel, which tiles multiply where it lies"
-            or "elements of a row of packed weights that lie together: what tiles copy of it at a time")
+            or "elements of a row of packed weights that lie together: what tiles copy of it at a time",
+            {useful = run, of = lies and "tiles multiply panels of so many" or "tiles copy so many at a time", step = run})
     end
 end
 
