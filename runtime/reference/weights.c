@@ -376,3 +376,12 @@ void rt_online_free(struct rt_online *q)
     free(q->codes);
     *q = (struct rt_online){0};
 }
+
+moegen_rt_status rt_packed_run(const moegen_rt_problem *p, int64_t *run, moegen_rt_error *err)
+{
+    bool packed = strcmp(moegen_rt_problem_text(p, "weights.layout", "plain"), "packed") == 0;
+    *run = packed ? moegen_rt_problem_int(p, "weights.run", 0) : 0;
+    return !packed || *run > 0
+               ? MOEGEN_RT_OK
+               : rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "weights.run: packed weights have runs");
+}

@@ -367,7 +367,7 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
     const struct layout *l = NULL;
     bool down = kind == RT_DOWN, shared = moegen_rt_problem_bool(p, "weights.shared", 0);
     bool separate = kind == RT_GATE_UP && is(p, "weights.gate_up", "separate", "joined");
-    int64_t K = down ? m->I : m->H, run = moegen_rt_problem_int(p, "weights.run", 0);
+    int64_t K = down ? m->I : m->H, run = 0;
     struct matrix x = {.kind = kind,
                        .K = kind == RT_GATE_UP_BIAS ? 1 : K,
                        .width = down ? m->H : m->I,
@@ -381,8 +381,8 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
     moegen_rt_status status = find_format(p, w, &x, err);
     if (status == MOEGEN_RT_OK)
         status = find_layout(p, m, w->format, &l, err);
-    if (status == MOEGEN_RT_OK && l->codes == packed && run < 1)
-        status = rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "weights.run: packed weights have runs");
+    if (status == MOEGEN_RT_OK)
+        status = rt_packed_run(p, &run, err);
     if (kind != RT_GATE_UP_BIAS)
         rt_packed_lay(&x.packed, moegen_rt_problem_text(p, "weights.dtype", ""), x.K, x.C, run,
                       x.parts, x.interleaved);

@@ -177,7 +177,6 @@ local function number(x)
     return text:find("[%.en]") and text or text .. ".0"
 end
 
--- What the template sees.
 -- What multiplies, for `moegen explain`.
 local function products(names)
     local function line(name, tensor, why)
@@ -188,6 +187,7 @@ local function products(names)
             .. line("WEIGHTS", "router_weight_grad", "over tokens: hidden states lie in lanes")
 end
 
+-- What the template sees.
 function router.names(spec, plan, job)
     local method = methods.of(spec)
     local has = steps(spec, method)

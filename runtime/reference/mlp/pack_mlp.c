@@ -10,17 +10,11 @@
 static moegen_rt_status lay(const moegen_rt_problem *p, const struct rt_operand_shape *o,
                             struct rt_packed *l, moegen_rt_error *err)
 {
-    int64_t run = moegen_rt_problem_int(p, "weights.run", 0);
-    *l = (struct rt_packed){0};
-    if (!o->is_matrix ||
-        strcmp(moegen_rt_problem_text(p, "weights.layout", "plain"), "packed") != 0)
-        return MOEGEN_RT_OK;
-    if (run < 1)
-        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT,
-                       "weights.run: layout packed needs a length of runs");
+    int64_t run = 0;
+    moegen_rt_status status = o->is_matrix ? rt_packed_run(p, &run, err) : MOEGEN_RT_OK;
     rt_packed_lay(l, moegen_rt_problem_text(p, "dtype", "f32"), o->columns, o->rows, run, o->parts,
                   false);
-    return MOEGEN_RT_OK;
+    return status;
 }
 
 /* Where elements (row, k) and those after it in its run are, and how many these are. */
