@@ -31,6 +31,11 @@ void rt_packed_lay(struct rt_packed *p, const char *dtype, int64_t K, int64_t C,
     p->each = p->header + rows * round_up(K, run > line ? run : line);
 }
 
+int64_t rt_packed_at(const struct rt_packed *p, int64_t row, int64_t k)
+{
+    return p->header + k / p->run * p->pitch + row * p->run + k % p->run;
+}
+
 void rt_packed_header(const struct rt_packed *p, void *slice)
 {
     memcpy(slice, &p->is, sizeof p->is);

@@ -29,6 +29,8 @@ struct rt_packed {
 /* dtype: its name; order: of flags; run < 1: it is not packed, and run of *p becomes 0. */
 void rt_packed_lay(struct rt_packed *p, const char *dtype, int64_t K, int64_t C, int64_t run,
                    int64_t parts, int64_t order);
+/* Where element k of a row is in a slice. */
+int64_t rt_packed_at(const struct rt_packed *p, int64_t row, int64_t k);
 /* Writes the header at the start of a slice. */
 void rt_packed_header(const struct rt_packed *p, void *slice);
 /* Where matrices are that are to be packed: element k of row c of an expert's is

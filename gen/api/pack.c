@@ -29,8 +29,8 @@ struct source {
 };
 
 /* The matrix that argument `arg` holds of each expert, and how it lies where it comes from: what
- * forward reads as columns backward reads as rows. The only one of a kernel without experts has rows
- * that are contracted. False: it is not packed. */
+ * forward reads as columns backward reads as rows. The only one of a kernel without experts has
+ * rows that are contracted. False: it is not packed. */
 static bool lay(const moegen_kernel *kernel, int arg, const char *layout, struct source *s)
 {
     const moegen_arg *a = &kernel->unit->arg[arg];
@@ -71,8 +71,8 @@ static void expected_text(const struct source *s, moegen_dtype dtype, const char
     text_fmt(t, ", expected %s [", moegen_dtype_name(dtype));
     if (!s->single)
         text_fmt(t, "%" PRId64 ", ", s->E);
-    text_fmt(t, "%" PRId64 ", %" PRId64 "], %s", s->rows ? s->C : s->K,
-             s->rows ? s->K : s->C, layout);
+    text_fmt(t, "%" PRId64 ", %" PRId64 "], %s", s->rows ? s->C : s->K, s->rows ? s->K : s->C,
+             layout);
 }
 
 static void pack_part(void *ctx, const moegen_worker *worker)

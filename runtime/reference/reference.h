@@ -89,7 +89,8 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
                                 enum rt_kind kind, struct rt_weights *w, moegen_rt_error *err);
 /* Is one tensor of numbers [E][K][C] as it lies in memory? */
 bool rt_weights_canonical(const struct rt_weights *w);
-/* How a matrix that forward sees as [K][C] lies in weights.layout = packed; run 0: another layout. */
+/* How a matrix that forward sees as [K][C] lies in weights.layout = packed; run 0: another layout.
+ */
 moegen_rt_status rt_packed_of(const moegen_rt_problem *p, const char *dtype, int64_t K, int64_t C,
                               int64_t parts, bool interleaved, struct rt_packed *to,
                               moegen_rt_error *err);

@@ -89,21 +89,15 @@ static void contiguous(const struct matrix *x, struct rt_place *p)
     put_places(x, p, bytes * lanes, 1);
 }
 
-/* Where element k of the first row is. */
-static int64_t in_panels(const struct rt_packed *l, int64_t k)
-{
-    return l->header + k / l->run * l->pitch + k % l->run;
-}
-
 static void packed(const struct matrix *x, struct rt_place *p)
 {
     const struct rt_packed *l = &x->packed;
     bool back = (l->is.order & RT_PACKED_BACK) != 0; /* columns are contracted */
     extent(p, l->each);
     for (int64_t k = 0; k < x->K; k++)
-        p->row[k] = back ? k * l->run : in_panels(l, k);
+        p->row[k] = back ? k * l->run : rt_packed_at(l, 0, k);
     for (int64_t c = 0; c < x->C; c++)
-        p->column[c] = back ? in_panels(l, stored(x, c)) : stored(x, c) * l->run;
+        p->column[c] = back ? rt_packed_at(l, 0, stored(x, c)) : stored(x, c) * l->run;
 }
 
 /* nki: four codes make an element of the tensor. Stored column q * (H/4) + t * 128 + p of the

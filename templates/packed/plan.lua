@@ -18,7 +18,8 @@ function plan_of.choose(plan, spec, back)
         local run = (lies and 1 or panels.block(plan)) * panels.depth(plan)
         plan.back = back
         plan:choose("run", run, ("elements of a row of weights packed for %s that lie together: %s"):format(
-            back and "the way back" or "forward", lies and "of a panel, which tiles multiply where it lies" or "what tiles copy of it at a time"),
+            back and "the way back" or "forward",
+            lies and "of a panel, which tiles multiply where it lies" or "what tiles copy of it at a time"),
             {useful = run, of = lies and "tiles multiply panels of so many" or "tiles copy so many at a time", step = run})
     end
 end

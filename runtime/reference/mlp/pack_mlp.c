@@ -20,7 +20,7 @@ static moegen_rt_status lay(const moegen_rt_problem *p, const struct rt_operand_
 static int64_t run_at(const struct rt_packed *l, int64_t row, int64_t k, int64_t *count)
 {
     *count = l->is.K - k < l->run ? l->is.K - k : l->run;
-    return l->header + k / l->run * l->pitch + row * l->run;
+    return rt_packed_at(l, row, k);
 }
 
 moegen_rt_status rt_operand_unpack(const moegen_rt_problem *p, const struct rt_operand_shape *o,
