@@ -15,11 +15,12 @@ struct pack {
     int packed;
 };
 
-static bool is_packed_arg(const struct pack *p, const moegen_arg *a)
+/* How a kernel has it packed; NULL: it has not. */
+static const char *packed_arg(const struct pack *p, const char *name)
 {
     char key[96];
-    snprintf(key, sizeof key, "packed.%s", a->name);
-    return moegen_kernel_param(p->kernel, key) != NULL;
+    snprintf(key, sizeof key, "packed.%s", name);
+    return moegen_kernel_param(p->kernel, key);
 }
 
 /* The layout that a tensor's shape [E, K, ..] or [E, C, K] says; NULL: either. */
@@ -27,7 +28,8 @@ static const char *layout_of(const struct pack *p, const moegen_rt_tensor *t)
 {
     int64_t H = param_int(p->kernel, "H", 0), I = param_int(p->kernel, "I_TP", 0);
     int64_t K = strcmp(t->name, "down_proj_weight") == 0 ? I : H;
-    if (t->rank != 3)
+    const char *sole = strrchr(packed_arg(p, t->name), ' ');
+    if (t->rank != 3 || (sole && sole[1] == '1'))
         return "plain";
     return t->shape[1] == t->shape[2] ? NULL : t->shape[1] == K ? "plain" : "transposed";
 }
@@ -37,8 +39,9 @@ static int find_layout(struct pack *p)
 {
     const moegen_kernel_facts *f = kernel_facts(p->kernel);
     for (int i = 0; i < f->arg_count && !p->layout; i++) {
-        const moegen_rt_tensor *t =
-            is_packed_arg(p, &f->args[i]) ? moegen_rt_problem_tensor(p->in, f->args[i].name) : NULL;
+        const moegen_rt_tensor *t = packed_arg(p, f->args[i].name)
+                                        ? moegen_rt_problem_tensor(p->in, f->args[i].name)
+                                        : NULL;
         p->layout = t ? layout_of(p, t) : NULL;
     }
     return p->layout ? EXIT_OK
@@ -114,7 +117,7 @@ static int pack(struct pack *p)
             return bad("%s", why.text);
     int result = p->layout ? EXIT_OK : find_layout(p);
     for (int i = 0; i < f->arg_count && !result && !status; i++)
-        if (is_packed_arg(p, &f->args[i]))
+        if (packed_arg(p, f->args[i].name))
             status = pack_one(p, &f->args[i], &err);
     if (status)
         return fail(status, err);
