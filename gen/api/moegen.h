@@ -316,10 +316,9 @@ typedef struct moegen_tensor {
  * `name` as `layout` has it, "plain" or "transposed" (of the order that weights.gate_up_order
  * says; "plain" alone of mlp_forward, [2 I, H] and [H, I], and of grouped_gemm), in the kernel's
  * dtype. packed: the caller's room for that tensor's shape (moegen_call_shape), `bytes` in all,
- * aligned to its element size, to be bound as that tensor of any kernel whose plan reads the same:
- * others refuse it with MOEGEN_BAD_DATA or for its shape. A forward and a backward kernel never
- * read the same; of a layer, moegen_layer_kernel gives both. threads: ranks that pack, the calling
- * one included; 0: one. Nothing is written after MOEGEN_BAD_ARGUMENT. */
+ * aligned to its element size, to be bound as that tensor of any kernel whose plan reads the same,
+ * forward or backward: others refuse it with MOEGEN_BAD_DATA or for its shape. threads: ranks that
+ * pack, the calling one included; 0: one. Nothing is written after MOEGEN_BAD_ARGUMENT. */
 MOEGEN_API moegen_status moegen_pack(const moegen_kernel *kernel, const char *layout,
                                      const moegen_tensor *from, void *packed, size_t bytes,
                                      int threads, moegen_error **err);
