@@ -3,8 +3,9 @@
 -- sums are added up across lanes in the end.
 --
 -- Tokens are rows, [LINE] words of each, zeros past K. A unit is what tiles take of a row of weights at a time: as many vectors of
--- words as become of a vector of memory, or two of codes. Where a lane of memory has `run` neighbours, vector i of its unit holds
--- element i of each lane, and so do the tokens' rows. The unit that K ends in is multiplied from a copy, with zeros.
+-- words as become of a vector of memory, or two of codes. The unit that K ends in is multiplied from a copy, with zeros.
+-- Words of a unit are in the order in which decoding leaves them, and so are the tokens' rows: of vector v lane l is element
+-- of_vector(v) + of_lane(l), and where element i is, `place` says in C.
 --
 -- Tiles around it, which make rows of tokens and of scales, and sums of lanes: along_rows.lua.
 local formats = require "tiles.formats"
@@ -14,14 +15,23 @@ local quantise = require "tiles.quantise"
 
 local along = {}
 
--- What tiles take at a time. elements: of K; run: see above; vectors: of words; wide: elements of the type that W points to
+-- What tiles take at a time. elements: of K; vectors: of words; wide: elements of the type that W points to; run: neighbours of a lane
+-- of memory, of which vector i holds those numbered i
 function along.unit(cfg, coded)
     local lanes = cfg.isa.lanes
     local function unit(run, vectors, wide)
-        return {elements = lanes * vectors, run = run, vectors = vectors, wide = wide, words = lanes * vectors}
+        return {elements = lanes * vectors, vectors = vectors, wide = wide, words = lanes * vectors, run = run,
+            of_vector = function(v) return run > 1 and v or v * lanes end, of_lane = function(l) return l * run end,
+            place = ("i %% %d * LANES + i / %d"):format(run, run)}
     end
     if coded and coded.bits == 4 then
         return unit(8, 8, 4 * lanes)
+    elseif coded and formats.by_bytes(cfg.isa, coded.format) then
+        local bytes = unit(2, 4, 4 * lanes)   -- see formats.of_bytes
+        bytes.of_vector = function(v) return v // 2 * 8 + v % 2 end
+        bytes.of_lane = function(l) return l // 4 * 16 + l % 4 * 2 end
+        bytes.place = "(i / 8 % 2 * 2 + i % 2) * LANES + i / 16 * 4 + i / 2 % 4"
+        return bytes
     elseif coded then
         return unit(1, 32 // lanes, 32)
     elseif cfg.product.group > 1 then
@@ -48,15 +58,20 @@ function along.scales(cfg, coded)
     return coded and coded.run and math.max(1, along.unit(cfg, coded).elements // coded.run)
 end
 
--- Tables of tiles for codes: which scale a lane has, and what codes of 4 bits are.
+-- Tables of tiles for codes, or nil: which scale a lane has, and what codes are.
 function along.tables(cfg, coded)
-    local lanes, list = cfg.isa.lanes, formats.tables(cfg.isa.lanes, coded.format)
+    local lanes, f = cfg.isa.lanes, coded.format
+    local bytes = formats.by_bytes(cfg.isa, f)
+    if not (f.number or bytes) then
+        return nil
+    end
+    local list = bytes and formats.byte_tables(f) or formats.tables(lanes, f)
     local each = lanes // (along.scales(cfg, coded) or 1)
     local out = {}
     for l = 0, lanes - 1 do
         out[l + 1] = l // each
     end
-    return table.move(list, 3 * lanes + 1, 4 * lanes, lanes + 1, out)
+    return table.move(list, bytes and 1 or 3 * lanes + 1, #list, lanes + 1, out)
 end
 
 -- f(row, place) -> vectors of a unit of weights, one by one
@@ -99,6 +114,13 @@ local function of_codes(p, cfg, t, f, tables)
         return function(r, i)
             raw = i == 0 and p:op("load_bits", "codes_" .. r, t.at(r, 0)) or p:op("shr", ("codes_%d_%d"):format(r, i), raw, 4)
             return f.number(p, ("w_%d_%d"):format(r, i), raw, values)
+        end
+    end
+    if formats.by_bytes(p.isa, f) then
+        local read, four = formats.of_bytes(p, function(i) return p:at(tables, (i + 1) * lanes) end), nil
+        return function(r, i)
+            four = i == 0 and read("w_" .. r, t.at(r, 0)) or four
+            return four[i]
         end
     end
     local read, pair = formats.pairs(p, f), nil
@@ -172,7 +194,7 @@ function along.tile(cfg, tokens, has)
         return run and p:at(W, r * run + i) or p:at(r >= 2 and W_2 or W, i, r == 1 and ld or r == 3 and ld_2 or nil)
     end
     local scales, s_over = coded and p:pointer("scales", "const float"), coded and along.scales(cfg, coded) and p:integer("s_over")
-    local tables = coded and coded.format.number and p:pointer("tables", "const float")
+    local tables = coded and along.tables(cfg, coded) and p:pointer("tables", "const float")
     local each, scale = along.scales(cfg, coded), nil
     local read
     if coded then

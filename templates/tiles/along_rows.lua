@@ -48,9 +48,9 @@ function along_rows.lines(cfg, has)
     local T, S, n = p:pointer("T", "float", "LINE LANES"), p:pointer("S", "const float", "WIDTH LANES"), p:integer("n")
     local split = splits and quantise.split(p, cfg.dtype)
     local in_turn = splits and unit.run == 1   -- pairs become neighbours again
-    local apart = splits and unit.run > 1 and unit.run // 2 or unit.run
-    local function word(i)
-        return in_turn and i // 4 * 2 + i % 2 + (i % 4 >= 2 and lanes // 2 or 0) or i * apart
+    local each = splits and 2 or 1             -- elements of a word, and vectors that become of a square
+    local function word(l)
+        return in_turn and l // 4 * 2 + l % 2 + (l % 4 >= 2 and lanes // 2 or 0) or unit.of_lane(l) // each
     end
     local function square()
         rows.transposed(p, function(i)
@@ -67,16 +67,35 @@ function along_rows.lines(cfg, has)
             p:op("store", p:at(T, c * has.line + lanes), high)
         end)
     end
-    local squares = unit.vectors // (splits and 2 or 1)
-    local next_square = unit.run > 1 and width or lanes * width
-    p:loop(n, function()
-        p:loop(p:count_from("left", squares), function()
+    -- Squares of a unit, some at a time, which are equally far from each other.
+    local function row_of(s)
+        return unit.of_vector(s * each) // each
+    end
+    local squares, some, step = unit.vectors // each, 1, row_of(1)
+    while some < squares and row_of(some) == some * step do
+        some = some + 1
+    end
+    local function few(count)
+        p:loop(p:count_from("left", count), function()
             square()
-            p:advance(S, next_square)
-            p:advance(T, splits and 2 * lanes or lanes)
+            p:advance(S, step * width)
+            p:advance(T, each * lanes)
         end, "squares")
-        if unit.run > 1 then
-            p:advance(S, squares * (lanes - 1) * width)
+    end
+    local times = squares // some
+    local over = times > 1 and row_of(some) - some * step or 0
+    p:loop(n, function()
+        if times > 1 then
+            p:loop(p:count_from("times", times), function()
+                few(some)
+                p:advance(S, over * width)
+            end, "groups of squares")
+        else
+            few(some)
+        end
+        local rest = unit.words // each - times * (some * step + over)
+        if rest > 0 then
+            p:advance(S, rest * width)
         end
     end, "units of K")
     return p

@@ -8,6 +8,7 @@
 -- digits      bits of the significand; least: exponent of the smallest normal number
 -- unit        what a decoded value is to be multiplied by: the one that multiplies sums by scales does (nil: 1)
 -- registers   vector registers that decoding takes at once, the result among them
+-- specials    of codes of 8 bits that are sign and number, with gradual underflow: what is no number, by code without its sign
 -- decode      (program, name, memory) -> f32 vector: every code's value / unit, exact, infinities and NaNs too
 -- number      of codes of 4 bits: (program, name, integer lanes whose low bits are a code, tables) -> f32 vector likewise
 -- offset      of integers: codes are 2^offset too large
@@ -27,7 +28,7 @@ local E2M1 <const> = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0}
 local rows = {
     -- OCP e4m3fn: no infinities; codes of all ones are NaN
     fp8_e4m3 = {
-        size = 1, c = "uint8_t", digits = 4, least = -6, unit = 0x1p8, registers = 3,
+        size = 1, c = "uint8_t", digits = 4, least = -6, unit = 0x1p8, registers = 3, specials = {[0x7f] = 0 / 0},
         -- As halves, of exponent bias 15 for 7, all ones are 1.875, and the next smaller number 1.75: times 1.125 * 2^127 only the
         -- former is infinite, of which 0 * it makes NaN.
         decode = function(p, name, mem)
@@ -40,6 +41,7 @@ local rows = {
     -- a half without its low byte
     fp8_e5m2 = {
         size = 1, c = "uint8_t", digits = 3, least = -14,
+        specials = {[0x7c] = math.huge, [0x7d] = 0 / 0, [0x7e] = 0 / 0, [0x7f] = 0 / 0},
         decode = function(p, name, mem)
             return p:op("widen_f16", name, halves(p, name, mem, 8))
         end,
@@ -134,6 +136,52 @@ function formats.pairs(p, f, tables)
             local tag = name .. "_" .. v
             local both = p:op("lookup", tag .. "_both", t[v], bytes)
             x[v] = f.number(p, tag, p:op("shr_by", tag .. "_one", both, t.shift), t)
+        end
+        return x
+    end
+end
+
+-- Codes of one byte whose numbers have 16 bits, as bf16 has them: their bytes are looked up by the low 7 bits of a code.
+function formats.by_bytes(isa, f)
+    return f.specials ~= nil and isa.rows.lookup_bytes ~= nil
+end
+
+-- Their tables, as words: the high bytes of codes 0 .. 127, and the low ones.
+function formats.byte_tables(f)
+    local fraction, bytes, words = f.digits - 1, {[0] = {}, {}}, {}
+    for code = 0, 127 do
+        local low, exponent = code & (1 << fraction) - 1, code >> fraction
+        local x = exponent == 0 and low * 2.0 ^ (f.least - fraction) or (1 + low / (1 << fraction)) * 2.0 ^ (f.least + exponent - 1)
+        local bits = string.unpack("<I4", string.pack("<f", f.specials[code] or x)) >> 16 & 0x7fff
+        bytes[0][code], bytes[1][code] = bits >> 8, bits & 0xff
+    end
+    for which = 0, 1 do
+        for code = 0, 127, 4 do
+            local b = bytes[which]
+            words[#words + 1] = b[code] | b[code + 1] << 8 | b[code + 2] << 16 | b[code + 3] << 24
+        end
+    end
+    return words
+end
+
+-- Values of a vector of codes that lie at `place`, as four vectors f32. Of each 16 codes the even ones of the first 8 are 4 lanes of the
+-- first vector, the odd ones of the second, and so on. tables: place i -> of a vector of byte_tables
+function formats.of_bytes(p, tables)
+    local t, sign, high = {}, p:const("signs", 0x80808080), p:const("high_half", 0xffff0000)
+    for i = 0, 3 do
+        t[i] = p:op("load", "bytes_" .. i, tables(i))
+    end
+    return function(name, place)
+        local up, low = p:op("load_bits", name .. "_up", place), p:op("load_bits", name .. "_low", place)
+        local minus = p:op("bit_and", name .. "_minus", up, sign)
+        p:op("lookup_bytes", up, t[0], t[1])
+        p:op("lookup_bytes", low, t[2], t[3])
+        up = p:op("bit_or", name .. "_signed", up, minus)
+        local x = {}
+        for i, half in ipairs{"unpack_low_bytes", "unpack_high_bytes"} do
+            local both = p:op(half, ("%s_both_%d"):format(name, i), low, up)
+            x[2 * i - 2] = p:op("shl", ("%s_even_%d"):format(name, i), both, 16)
+            x[2 * i - 1] = p:op("bit_and", ("%s_odd_%d"):format(name, i), both, high)
         end
         return x
     end
