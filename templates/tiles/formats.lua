@@ -141,48 +141,82 @@ function formats.pairs(p, f, tables)
     end
 end
 
--- Codes of one byte whose numbers have 16 bits, as bf16 has them: their bytes are looked up by the low 7 bits of a code.
-function formats.by_bytes(isa, f)
-    return f.specials ~= nil and isa.rows.lookup_bytes ~= nil
+-- ---- codes as pairs of bf16: bytes of these are looked up by codes ----
+
+-- The op that looks bytes up by codes of the row f, if these have no more digits than bf16, or nil.
+local function lookup_of(f)
+    return f.bits == 4 and "shuffle_bytes" or f.specials and "lookup_bytes" or nil
 end
 
--- Their tables, as words: the high bytes of codes 0 .. 127, and the low ones.
-function formats.byte_tables(f)
-    local fraction, bytes, words = f.digits - 1, {[0] = {}, {}}, {}
-    for code = 0, 127 do
-        local low, exponent = code & (1 << fraction) - 1, code >> fraction
-        local x = exponent == 0 and low * 2.0 ^ (f.least - fraction) or (1 + low / (1 << fraction)) * 2.0 ^ (f.least + exponent - 1)
-        local bits = string.unpack("<I4", string.pack("<f", f.specials[code] or x)) >> 16 & 0x7fff
-        bytes[0][code], bytes[1][code] = bits >> 8, bits & 0xff
+-- Codes of 128 bits of memory, if f can be decoded this way on target isa, or nil.
+function formats.in_pairs(isa, f)
+    local op = lookup_of(f)
+    return op and isa.rows[op] and isa.rows.unpack_low_bytes and 128 // (f.bits or 8) or nil
+end
+
+-- The number of a code of the row f, without its sign if they have 8 bits.
+local function number_of(f, code)
+    if f.bits == 4 then
+        return f.numbers and f.numbers[code + 1] or E2M1[code % 8 + 1] * (code < 8 and 1 or -1)
     end
-    for which = 0, 1 do
-        for code = 0, 127, 4 do
-            local b = bytes[which]
-            words[#words + 1] = b[code] | b[code + 1] << 8 | b[code + 2] << 16 | b[code + 3] << 24
+    local fraction = f.digits - 1
+    local low, exponent = code & (1 << fraction) - 1, code >> fraction
+    if exponent == 0 then
+        return low * 2.0 ^ (f.least - fraction)
+    end
+    return f.specials[code] or (1 + low / (1 << fraction)) * 2.0 ^ (f.least + exponent - 1)
+end
+
+-- Their tables, as words of vectors of 16 lanes: the high bytes of all codes, and the low ones; of 4 bits in each 128 bits of a vector.
+function formats.byte_tables(f)
+    local words = {}
+    for shift = 24, 16, -8 do
+        for i = 0, f.bits == 4 and 15 or 31 do
+            local word = 0
+            for j = 0, 3 do
+                local code = f.bits == 4 and i % 4 * 4 + j or i * 4 + j
+                local bits = string.unpack("<I4", string.pack("<f", number_of(f, code)))
+                word = word | (bits >> shift & (f.bits ~= 4 and shift == 24 and 0x7f or 0xff)) << 8 * j
+            end
+            words[#words + 1] = word
         end
     end
     return words
 end
 
--- Values of a vector of codes that lie at `place`, as four vectors f32. Of each 16 codes the even ones of the first 8 are 4 lanes of the
--- first vector, the odd ones of the second, and so on. tables: place i -> of a vector of byte_tables
-function formats.of_bytes(p, tables)
-    local t, sign, high = {}, p:const("signs", 0x80808080), p:const("high_half", 0xffff0000)
-    for i = 0, 3 do
+-- Decodes a vector of codes that lie at a place to vectors of pairs: (name, place) -> list from 0 on. tables: i -> place of a vector of
+-- byte_tables. Codes of 8 bits: of each 16 codes the first 8 become 4 lanes of the first vector, the others of the second one. Of 4 bits:
+-- of each 32 codes the even ones of the first 16 become 4 lanes of the first vector, those of the others of the second one, and then
+-- the odd ones.
+function formats.pairs_of(p, f, tables)
+    local t = {}
+    for i = 0, f.bits == 4 and 1 or 3 do
         t[i] = p:op("load", "bytes_" .. i, tables(i))
     end
-    return function(name, place)
-        local up, low = p:op("load_bits", name .. "_up", place), p:op("load_bits", name .. "_low", place)
-        local minus = p:op("bit_and", name .. "_minus", up, sign)
-        p:op("lookup_bytes", up, t[0], t[1])
-        p:op("lookup_bytes", low, t[2], t[3])
-        up = p:op("bit_or", name .. "_signed", up, minus)
-        local x = {}
+    local function words(x, first, name, low, high)
         for i, half in ipairs{"unpack_low_bytes", "unpack_high_bytes"} do
-            local both = p:op(half, ("%s_both_%d"):format(name, i), low, up)
-            x[2 * i - 2] = p:op("shl", ("%s_even_%d"):format(name, i), both, 16)
-            x[2 * i - 1] = p:op("bit_and", ("%s_odd_%d"):format(name, i), both, high)
+            x[first + i - 1] = p:op(half, ("%s_pairs_%d"):format(name, i), low, high)
         end
+    end
+    if f.bits == 4 then
+        local nibble = p:const("nibbles", 0x0f0f0f0f)
+        return function(name, place)
+            local raw, x = p:op("load_bits", name .. "_raw", place), {}
+            for n = 0, 1 do
+                local tag = ("%s_%d"):format(name, n)
+                local code = p:op("bit_and", tag .. "_codes", n == 0 and raw or p:op("shr", tag .. "_down", raw, 4), nibble)
+                words(x, 2 * n, tag, p:op("shuffle_bytes", tag .. "_low", t[1], code), p:op("shuffle_bytes", tag .. "_high", t[0], code))
+            end
+            return x
+        end
+    end
+    local signs = p:const("signs", 0x80808080)
+    return function(name, place)
+        local high, low = p:op("load_bits", name .. "_high", place), p:op("load_bits", name .. "_low", place)
+        local minus, x = p:op("bit_and", name .. "_minus", high, signs), {}
+        p:op("lookup_bytes", high, t[0], t[1])
+        p:op("lookup_bytes", low, t[2], t[3])
+        words(x, 0, name, low, p:op("bit_or", name .. "_signed", high, minus))
         return x
     end
 end

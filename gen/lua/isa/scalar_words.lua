@@ -25,7 +25,10 @@ return {
                                                  .. "{ d->b[2 * l + j] = saturated_byte(a->h[l + j]); d->b[2 * l + 8 + j] = saturated_byte(b->h[l + j]); }",
                                             says = "$d = pack bytes($a, $b)"},
 
-    -- bytes: looked up in 8 * LANES of them by their low bits, and two vectors' as words, in groups of 128 bits
+    -- bytes: looked up in 8 * LANES of them by their low bits, or in groups of 128 bits, there two vectors' as words, too
+    shuffle_bytes = {operands = "d a b",    whole = "for (int j = 0; j < 4 * LANES; j++) "
+                                                 .. "d->b[j] = b->b[j] & 128 ? 0 : a->b[(j & ~15) + (b->b[j] & 15)];",
+                                            says = "$d = bytes of $a at $b"},
     lookup_bytes = {operands = "D a b",     whole = "for (int j = 0; j < 4 * LANES; j++) "
                                                  .. "d->b[j] = (d->b[j] & 4 * LANES ? b : a)->b[d->b[j] & (4 * LANES - 1)];",
                                             says = "$d = bytes of $a, $b at $d"},
