@@ -155,6 +155,7 @@ function by_rows.names(names, spec, plan, job, common)
         integers.names(names, spec, plan, cfg.dtype, of_weights.product)
     end
     names.splits, names.in_words = false, in_words.are(spec)
+    names.gathers_words, names.transpose_words = names.in_words, "transpose"
     names.save_step = names.in_words and in_words.WORD or has.step
     names.rounds = activations.are(spec)
     names.hidden = (plan.integers or names.rounds and names.dots) and "hidden" or "P"

@@ -14,7 +14,7 @@
 --     by = {panels, rows}          what it multiplies, and the words of one of its panels
 --     all, from        the tensor's rows and the first one, if not all are multiplied
 --     whole = n        elements of K that blocks with a scale do not reach over, if not all: see quantised.lua
---     ordered          rows, of weights in words, are multiplied in the order of words: see codes/words.lua
+--     ordered          of weights in words: columns, which are rows or K, come in the order of words: see codes/words.lua
 --     gate = n         the same rows n further on are multiplied too: these are of a gate, and their sums are to be in w->G
 --     beside           as gate, but those rows are of this tensor
 --     as_rows          of few tokens whose K lies in lanes the sums are rows of w->sums: see matrix_along.c.in
