@@ -14,7 +14,7 @@ static int64_t round_up(int64_t n, int64_t by)
 }
 
 void rt_packed_lay(struct rt_packed *p, const char *dtype, int64_t K, int64_t C, int64_t run,
-                   int64_t parts, bool interleaved)
+                   int64_t parts, int64_t order)
 {
     *p = (struct rt_packed){.run = run > 0 ? run : 0};
     int64_t bytes = strcmp(dtype, "f32") == 0 ? 4 : 2, line = LINE / bytes;
@@ -23,12 +23,17 @@ void rt_packed_lay(struct rt_packed *p, const char *dtype, int64_t K, int64_t C,
         return;
     p->is = (struct rt_packed_header){.version = 1, .K = K, .C = C, .rows = rows, .run = run};
     p->is.parts = parts;
-    p->is.order = interleaved;
+    p->is.order = order;
     memcpy(p->is.magic, "moegenPK", sizeof p->is.magic);
     memcpy(p->is.dtype, dtype, strnlen(dtype, sizeof p->is.dtype));
     p->header = (int64_t)sizeof p->is / bytes;
     p->pitch = rows * run;
     p->each = p->header + rows * round_up(K, run > line ? run : line);
+}
+
+int64_t rt_packed_at(const struct rt_packed *p, int64_t row, int64_t k)
+{
+    return p->header + k / p->run * p->pitch + row * p->run + k % p->run;
 }
 
 void rt_packed_header(const struct rt_packed *p, void *slice)

@@ -3,7 +3,6 @@
 #ifndef MOEGEN_PACKED_H
 #define MOEGEN_PACKED_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* What an expert's slice of a packed tensor starts with; all of it is compared by a kernel that
@@ -12,11 +11,14 @@ struct rt_packed_header {
     char magic[8];        /* "moegenPK" */
     char dtype[4];        /* "f32", "bf16" or "f16", zeros behind it */
     uint32_t version;     /* 1 */
-    int64_t K, C;         /* of the matrix: contraction, rows */
+    int64_t K, C;         /* of the matrix: contraction and rows of the products that read it */
     int64_t rows;         /* of a panel: C, and some of zeros */
     int64_t run;          /* elements of a row of a panel */
-    int64_t parts, order; /* gate and up are 2; order 1: rows of them in turn */
+    int64_t parts, order; /* gate and up are 2; RT_PACKED_ flags */
 };
+
+/* Gate and up come in turn; products lead back: they contract what forward's have as rows. */
+enum { RT_PACKED_IN_TURN = 1, RT_PACKED_BACK = 2 };
 
 /* A matrix [K][C] in elements: header, then panels of `run` of K, [panel][rows][run]. */
 struct rt_packed {
@@ -24,12 +26,14 @@ struct rt_packed {
     int64_t header;           /* elements before the panels */
     int64_t run, pitch, each; /* of a row of a panel; of a panel; of an expert's slice */
 };
-/* dtype: its name; run < 1: it is not packed, and run of *p becomes 0. */
+/* dtype: its name; order: of flags; run < 1: it is not packed, and run of *p becomes 0. */
 void rt_packed_lay(struct rt_packed *p, const char *dtype, int64_t K, int64_t C, int64_t run,
-                   int64_t parts, bool interleaved);
+                   int64_t parts, int64_t order);
+/* Where element k of a row is in a slice. */
+int64_t rt_packed_at(const struct rt_packed *p, int64_t row, int64_t k);
 /* Writes the header at the start of a slice. */
 void rt_packed_header(const struct rt_packed *p, void *slice);
-/* Where matrices are that are to be packed: stored column c and element k of an expert's are
+/* Where matrices are that are to be packed: element k of row c of an expert's is
  * e * each + c * column + k * row elements from the start. */
 struct rt_unpacked {
     const void *data;

@@ -9,9 +9,10 @@ in=$(realpath -- "$2")/tests/vectors/Swish-PRE-nobias/in.safetensors # gate_up_p
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 1
-# slots / blocks
-block=$(head -c 4000 "$in" | grep -ao '"[a-z_]*":{"dtype":"I[0-9]*","shape":\[[0-9, ]*\]' | awk -F'[][]' '
-  /token_position/ { s = $2 } /block_to_expert/ { n = $2 } END { split(s, a, ","); split(n, b, ","); print a[1] / b[1] }')
+# blocks, and slots of one
+blocks=$(head -c 4000 "$in" | grep -ao '"[a-z_]*":{"dtype":"I[0-9]*","shape":\[[0-9, ]*\]' | awk -F'[][]' '
+  /token_position/ { s = $2 } /block_to_expert/ { n = $2 } END { split(s, a, ","); split(n, b, ","); print b[1], a[1] / b[1] }')
+block=${blocks#* } blocks=${blocks% *}
 experts="E: 4, top_k: 2, block_size: $block, "
 
 # tensors FILE [NAME SHAPE]...: a file of f32 tensors of the numbers in $in, one after the other
@@ -28,12 +29,18 @@ tensors() {
 }
 
 # Of each family a spec and its inputs.
-families='moe_forward moe_layer mlp_forward'
+families='moe_forward moe_backward moe_layer mlp_forward'
 for family in $families; do
-  case $family in mlp*) own= ;; *) own=$experts ;; esac
+  case $family in
+    mlp*) own= ;;
+    *_backward) own="${experts}weight_grads: none, affinity: {on: intermediate}, " ;;
+    *) own=$experts ;;
+  esac
   echo "{kernel: $family, name: k, ${own}dtype: f32, H: 64, I_TP: 48, weights: {layout: packed}}" >$family.yaml
 done
 cp "$in" moe_forward.st
+cp "$in" moe_backward.st # and what it takes beside
+tensors beside.st gate_up_proj_act_checkpoint_T $blocks,2,48,$block output_hidden_states_grad 71,64
 tensors moe_layer.st hidden_states 71,64 router_weight 64,4 gate_up_proj_weight 4,64,2,48 down_proj_weight 4,48,64
 tensors mlp_forward.st hidden_states 71,64 gate_up_weights 96,64 down_proj_weight 64,48
 
@@ -52,13 +59,14 @@ expect() {
 check() { "$@" || { echo "FAIL: $*"; failed=1; }; }
 
 for family in $families; do
-  pairs=0
+  pairs=0 beside=
+  [ $family = moe_backward ] && beside='--in beside.st'
   for dtype in f32 bf16 f16; do
     for target in $("$moegen" list targets | awk '{ print $1 }'); do
       set -- --set dtype=$dtype --target "$target"
       "$moegen" explain $family.yaml "$@" >/dev/null 2>&1 || continue
       expect 0 '^packed 2 of ' pack $family.yaml --in $family.st --out p.st "$@"
-      "$moegen" run $family.yaml --in p.st --out a.st -q "$@" 2>err
+      "$moegen" run $family.yaml --in p.st $beside --out a.st -q "$@" 2>err
       case $? in
         0) ;;
         3) continue ;; # not on this CPU
@@ -72,15 +80,21 @@ for family in $families; do
   [ $pairs -ge 6 ] || { echo "FAIL: only $pairs targets ran $family"; failed=1; }
   expect 0 packed pack $family.yaml --in $family.st --out p.st --target scalar
   expect 2 'weights are not those of this plan; `moegen pack SPEC --in W.safetensors --out P.safetensors` makes' \
-    run $family.yaml --in p.st --out no.st --target avx512 --spelling scalar
-  expect 2 'expected f32 \[.*[0-9]\]: `moegen pack SPEC' run $family.yaml --in $family.st --out no.st
+    run $family.yaml --in p.st $beside --out no.st --target avx512 --spelling scalar
+  expect 2 'expected f32 \[.*[0-9]\]: `moegen pack SPEC' run $family.yaml --in $family.st $beside --out no.st
 done
 
 # what is refused
 expect 0 packed pack moe_forward.yaml --in "$in" --out p.st --target scalar
 expect 2 "layout 'transposed' is not plain" pack mlp_forward.yaml --in mlp_forward.st --out no.st --from transposed
 expect 2 'f32 \[96, 64\], expected f32 \[32, 64\], plain' pack mlp_forward.yaml --in mlp_forward.st --out no.st --set I_TP=16
-expect 2 'packed is not supported yet in op = backward' pack moe_layer.yaml --in moe_layer.st --out no.st --set op=backward
+expect 2 'f32 \[4, [0-9]*\], expected f32 \[4, [0-9]*\]: `moegen pack SPEC' run moe_backward.yaml --in p.st --in beside.st --out no.st
+expect 0 packed pack moe_backward.yaml --in "$in" --out q.st --target scalar
+expect 2 'f32 \[4, [0-9]*\], expected f32 \[4, [0-9]*\]: `moegen pack SPEC' run moe_forward.yaml --in q.st --out no.st
+expect 2 'it needs weight_grads = none' pack moe_layer.yaml --in moe_layer.st --out no.st --set op=backward
+expect 2 'recompute (--set) multiplies the same weights forward' pack moe_backward.yaml --in "$in" --out no.st --set checkpoint=recompute
+expect 2 'it needs weight_grads = none' pack moe_backward.yaml --in "$in" --out no.st --set weight_grads=all
+expect 0 '^packed 2 of 4' pack moe_layer.yaml --in moe_layer.st --out q.st --set op=backward --set weight_grads=none
 expect 2 'packed is of numbers that products read as they are' pack mlp_forward.yaml --in mlp_forward.st --out no.st --set quantize=mxfp8_e4m3
 expect 2 "f32 \[4, 64, 2, 48\], expected f32 \[4, [0-9]*\]: \`moegen pack SPEC" run moe_forward.yaml --in "$in" --out no.st
 expect 2 'f32 \[4, [0-9]*\], expected f32 \[4, 96, 64\], transposed' pack moe_forward.yaml --in p.st --out no.st --from transposed

@@ -7,12 +7,14 @@
 #include "api.h"
 #include "api/api.h"
 #include "moegen_runtime.h"
+#include "packed.h"
 
 enum { ROWS = 61, SLOTS = 128, HIDDEN = 40, INNER = 53, EXPERTS = 4, BLOCK = 8 };
-enum { FIRST = EXPERTS * 2 * INNER * HIDDEN, SECOND = EXPERTS * INNER * HIDDEN };
+enum { WHOLE = INNER + 1 }; /* of a family whose pairs must not join a gate and an up */
+enum { FIRST = EXPERTS * 2 * WHOLE * HIDDEN };
 
 static float values[FIRST]; /* and of everything else the first of them */
-static float output[2][ROWS * HIDDEN];
+static float output[2][ROWS * HIDDEN], affinities[ROWS * EXPERTS];
 static int32_t ids[SLOTS], experts[SLOTS / BLOCK];
 
 static void fill(void)
@@ -46,6 +48,7 @@ static void turn(const void *from, void *to, int bytes, int64_t k, int64_t n)
 struct weights {
     moegen_dtype dtype;
     void *plain[2], *turned[2];
+    int64_t plain_shape[2][3], turned_shape[2][3];
 };
 
 static void *copy_of(moegen_dtype dtype, int count)
@@ -54,6 +57,14 @@ static void *copy_of(moegen_dtype dtype, int count)
     void *to = malloc(bytes);
     moegen_rt_convert(MOEGEN_RT_F32, values, (moegen_rt_dtype)dtype, to, (size_t)count);
     return to;
+}
+
+static void bind_shaped(moegen_call *call, const char *name, const void *data, moegen_dtype dtype)
+{
+    int64_t shape[8];
+    int rank;
+    CHECK(!moegen_call_shape(call, name, &rank, shape, NULL));
+    CHECK(!moegen_call_bind_const(call, name, data, dtype, rank, shape, NULL));
 }
 
 static void bind(moegen_call *call, const char *name, const void *data, moegen_dtype dtype,
@@ -73,6 +84,17 @@ static void bind_blocks(moegen_call *call, const void *rows, moegen_dtype dtype,
     bind(call, "block_to_expert", experts, MOEGEN_I32, SLOTS / BLOCK, 0);
 }
 
+static void bind_back(moegen_call *call, const void *rows, moegen_dtype dtype, int tokens)
+{
+    const int64_t shape[] = {ROWS * EXPERTS, 1};
+    bind_blocks(call, rows, dtype, tokens);
+    bind(call, "output_hidden_states_grad", rows, dtype, ROWS, HIDDEN);
+    bind_shaped(call, "gate_up_proj_act_checkpoint_T", rows, dtype);
+    bind_shaped(call, "down_proj_act_checkpoint", rows, dtype);
+    CHECK(!moegen_call_bind(call, "expert_affinities_masked_grad", affinities, MOEGEN_F32, 2, shape,
+                            NULL));
+}
+
 static void bind_layer(moegen_call *call, const void *rows, moegen_dtype dtype, int tokens)
 {
     bind(call, "hidden_states", rows, dtype, tokens, HIDDEN);
@@ -85,21 +107,25 @@ static void bind_tokens(moegen_call *call, const void *rows, moegen_dtype dtype,
 }
 
 #define EXPERT_KEYS "E: 4, top_k: 2, block_size: 8, "
+#define BACK_KEYS   "affinity_dtype: f32, hidden_grad_dtype: f32, weight_grads: none, "
 static const struct family {
     const char *name, *keys;
-    const char *rows; /* the layout in which rows are contracted */
+    const char *rows; /* the layout in which its products contract rows */
     bool single;      /* one matrix, in no other layout */
     bool routed;      /* its output has a row for each of ROWS */
-    const char *tensor[2];
+    int inner;
+    const char *tensor[2], *output;
     void (*bind)(moegen_call *call, const void *rows, moegen_dtype dtype, int tokens);
 } families[] = {
     /* clang-format off */
-    {"moe_forward", EXPERT_KEYS "affinity_dtype: f32, ", "transposed", false, true,
-     {"gate_up_proj_weight", "down_proj_weight"}, bind_blocks},
-    {"moe_layer",   EXPERT_KEYS,                         "transposed", false, false,
-     {"gate_up_proj_weight", "down_proj_weight"}, bind_layer},
-    {"mlp_forward", "",                                  "plain",      true,  false,
-     {"gate_up_weights", "down_proj_weight"}, bind_tokens},
+    {"moe_forward",  EXPERT_KEYS "affinity_dtype: f32, ", "transposed", false, true,  INNER,
+     {"gate_up_proj_weight", "down_proj_weight"}, "output", bind_blocks},
+    {"moe_backward", EXPERT_KEYS BACK_KEYS,               "plain",      false, true,  WHOLE,
+     {"gate_up_proj_weight", "down_proj_weight"}, "hidden_states_grad", bind_back},
+    {"moe_layer",    EXPERT_KEYS,                         "transposed", false, false, INNER,
+     {"gate_up_proj_weight", "down_proj_weight"}, "output", bind_layer},
+    {"mlp_forward",  "",                                  "plain",      true,  false, INNER,
+     {"gate_up_weights", "down_proj_weight"}, "output", bind_tokens},
     /* clang-format on */
 };
 enum { FAMILIES = sizeof families / sizeof *families };
@@ -111,12 +137,30 @@ static moegen_kernel *kernel_of(moegen_engine *engine, const struct family *f, c
     snprintf(text, sizeof text,
              "{kernel: %s, name: k, %sH: %d, I_TP: %d, dtype: %s, target: %s, spelling: scalar, "
              "output_dtype: f32, weights: {layout: %s, gate_up_order: %s}}",
-             f->name, f->keys, HIDDEN, INNER, dtype, target, layout, order);
+             f->name, f->keys, HIDDEN, f->inner, dtype, target, layout, order);
     return get(engine, text);
 }
 
-static const int64_t turned_shape[2][3] = {{EXPERTS, 2 * INNER, HIDDEN}, {EXPERTS, HIDDEN, INNER}};
-static const int64_t plain_shape[2][3] = {{EXPERTS, HIDDEN, 2 * INNER}, {EXPERTS, INNER, HIDDEN}};
+static void open_weights(struct weights *w, moegen_dtype dtype, int64_t inner)
+{
+    *w = (struct weights){.dtype = dtype};
+    for (int i = 0; i < 2; i++) {
+        int64_t k = i ? inner : HIDDEN, n = i ? HIDDEN : 2 * inner;
+        w->plain[i] = copy_of(dtype, (int)(EXPERTS * k * n));
+        w->turned[i] = malloc((size_t)(EXPERTS * k * n) * moegen_dtype_size(dtype));
+        turn(w->plain[i], w->turned[i], (int)moegen_dtype_size(dtype), k, n);
+        memcpy(w->plain_shape[i], (int64_t[]){EXPERTS, k, n}, sizeof w->plain_shape[i]);
+        memcpy(w->turned_shape[i], (int64_t[]){EXPERTS, n, k}, sizeof w->turned_shape[i]);
+    }
+}
+
+static void close_weights(struct weights *w)
+{
+    for (int i = 0; i < 2; i++) {
+        free(w->plain[i]);
+        free(w->turned[i]);
+    }
+}
 
 static moegen_tensor source(const struct family *f, int i, void *data, moegen_dtype dtype,
                             const int64_t *shape)
@@ -135,30 +179,35 @@ static void *pack(const struct family *f, const moegen_kernel *kernel, const moe
     void *one = malloc(bytes), *two = malloc(bytes);
     memset(one, 1, bytes);
     memset(two, 2, bytes);
-    moegen_tensor plain = source(f, i, w->plain[i], w->dtype, plain_shape[i]);
-    moegen_tensor turned = source(f, i, w->turned[i], w->dtype, turned_shape[i]);
+    moegen_tensor plain = source(f, i, w->plain[i], w->dtype, w->plain_shape[i]);
+    moegen_tensor turned = source(f, i, w->turned[i], w->dtype, w->turned_shape[i]);
     if (f->single)
         plain = turned;
     CHECK(!moegen_pack(kernel, "plain", &plain, one, bytes, 1, NULL));
-    CHECK(!moegen_pack(kernel, f->rows, &turned, two, bytes, 3, NULL));
+    CHECK(!moegen_pack(kernel, f->single ? "plain" : "transposed", &turned, two, bytes, 3, NULL));
     CHECK(memcmp(one, two, bytes) == 0);
     free(one);
     return two;
 }
 
-/* A header of another plan, of either tensor. */
+/* A header of another plan, or of products that lead the other way, of either tensor. */
 static void test_of_other(const struct family *f, moegen_call *call, void *const *packed)
 {
-    for (int i = 0; i < 2; i++) {
+    static const struct {
+        int byte, bits;
+    } others[] = {{offsetof(struct rt_packed_header, run), 1},
+                  {offsetof(struct rt_packed_header, order), RT_PACKED_BACK}};
+    for (int i = 0; i < 4; i++) {
         moegen_error *err = NULL;
-        ((char *)packed[i])[40] ^= 1;
+        char *at = (char *)packed[i / 2] + others[i % 2].byte;
+        *at ^= (char)others[i % 2].bits;
         bool right = moegen_call_run(call, &err) == MOEGEN_BAD_DATA && err &&
                      strstr(moegen_error_text(err), "`moegen pack SPEC --in");
         if (!right)
-            fprintf(stderr, "%s, %s: %s\n", f->name, f->tensor[i], moegen_error_text(err));
+            fprintf(stderr, "%s, %s: %s\n", f->name, f->tensor[i / 2], moegen_error_text(err));
         CHECK(right);
         moegen_error_release(err);
-        ((char *)packed[i])[40] ^= 1;
+        *at ^= (char)others[i % 2].bits;
     }
     CHECK(!moegen_call_run(call, NULL));
 }
@@ -171,6 +220,7 @@ static void test_same(moegen_engine *engine, const struct family *f, const char 
                                 kernel_of(engine, f, dtype, target, "packed", order)};
     moegen_call *call[2];
     void *packed[2];
+    bool turned = f->single || strcmp(f->rows, "transposed") == 0;
     for (int k = 0; k < 2; k++) {
         CHECK(!moegen_call_create(kernel[k], &call[k], NULL));
         f->bind(call[k], w->plain[0], w->dtype, ROWS);
@@ -179,8 +229,7 @@ static void test_same(moegen_engine *engine, const struct family *f, const char 
         int64_t shape[8];
         int rank;
         packed[i] = pack(f, kernel[1], call[1], w, i, &rank, shape);
-        CHECK(!moegen_call_bind_const(call[0], f->tensor[i], w->turned[i], w->dtype, 3 - f->single,
-                                      turned_shape[i] + f->single, NULL));
+        bind_shaped(call[0], f->tensor[i], turned ? w->turned[i] : w->plain[i], w->dtype);
         CHECK(
             !moegen_call_bind_const(call[1], f->tensor[i], packed[i], w->dtype, rank, shape, NULL));
     }
@@ -191,7 +240,7 @@ static void test_same(moegen_engine *engine, const struct family *f, const char 
         for (int k = 0; k < 2; k++) {
             memset(output[k], 0xff, sizeof output[k]);
             f->bind(call[k], w->plain[0], w->dtype, tokens);
-            CHECK(!moegen_call_bind(call[k], "output", output[k], MOEGEN_F32, 2, given, NULL));
+            CHECK(!moegen_call_bind(call[k], f->output, output[k], MOEGEN_F32, 2, given, NULL));
             CHECK(!moegen_call_set_threads(call[k], 1 + k, NULL));
             CHECK(!moegen_call_run(call[k], NULL));
         }
@@ -225,7 +274,7 @@ static void test_refused(moegen_engine *engine, const struct weights *w)
     const struct family *f = &families[0];
     moegen_kernel *kernel = kernel_of(engine, f, "f32", "scalar", "packed", "split"),
                   *other = kernel_of(engine, f, "f32", "scalar", "transposed", "split");
-    moegen_tensor t = source(f, 1, w->turned[1], MOEGEN_F32, turned_shape[1]), bad = t;
+    moegen_tensor t = source(f, 1, w->turned[1], MOEGEN_F32, w->turned_shape[1]), bad = t;
     moegen_error *err = NULL;
     static char room[1 << 20];
     refused(moegen_pack(NULL, "plain", &t, room, 1, 1, &err), &err, "NULL");
@@ -246,7 +295,7 @@ static void test_refused(moegen_engine *engine, const struct weights *w)
     moegen_kernel_release(other);
     f = &families[FAMILIES - 1]; /* one matrix */
     kernel = kernel_of(engine, f, "f32", "scalar", "packed", "split");
-    bad = t = source(f, 1, w->turned[1], MOEGEN_F32, turned_shape[1]);
+    bad = t = source(f, 1, w->turned[1], MOEGEN_F32, w->turned_shape[1]);
     refused(moegen_pack(kernel, "transposed", &t, room, 1, 1, &err), &err, "is not plain");
     refused(moegen_pack(kernel, "plain", &t, room, 1, 1, &err), &err, "bytes, not 1");
     bad.rank = 3;
@@ -327,26 +376,20 @@ int main(void)
     moegen_engine *engine = engine_of("", NULL);
     fill();
     for (int d = 0; d < 3; d++) {
-        struct weights w = {.dtype = dtypes[d]};
-        for (int i = 0; i < 2; i++) {
-            int count = i ? SECOND : FIRST;
-            w.plain[i] = copy_of(w.dtype, count);
-            w.turned[i] = malloc((size_t)count * moegen_dtype_size(w.dtype));
-            turn(w.plain[i], w.turned[i], (int)moegen_dtype_size(w.dtype), i ? INNER : HIDDEN,
-                 i ? HIDDEN : 2 * INNER);
-        }
+        struct weights w[2];
+        for (int even = 0; even < 2; even++)
+            open_weights(&w[even], dtypes[d], INNER + even);
         for (int t = 0; t < 5; t++)
             for (int f = 0; f < FAMILIES; f++) {
-                test_same(engine, &families[f], targets[t], "split", &w);
+                const struct weights *of = &w[families[f].inner == WHOLE];
+                test_same(engine, &families[f], targets[t], "split", of);
                 if (!families[f].single)
-                    test_same(engine, &families[f], targets[t], "interleaved", &w);
+                    test_same(engine, &families[f], targets[t], "interleaved", of);
             }
         if (d == 0)
-            test_refused(engine, &w), test_parts(engine);
-        for (int i = 0; i < 2; i++) {
-            free(w.plain[i]);
-            free(w.turned[i]);
-        }
+            test_refused(engine, &w[0]), test_parts(engine);
+        close_weights(&w[0]);
+        close_weights(&w[1]);
     }
     moegen_engine_release(engine);
     return failures != 0;

@@ -24,14 +24,17 @@ struct source {
     int64_t E, K, C;
     bool single; /* no experts: one matrix */
     bool known;  /* a layout that can be packed */
+    bool plain;  /* [E, in, out] */
+    bool rows;   /* what is contracted is contiguous */
     int bytes;
     const struct pack_sink *sink;
     _Atomic int64_t next; /* panel that nobody has begun with */
     _Atomic bool no_memory;
 };
 
-/* The matrix that argument `arg` holds of each expert, and how it lies where it comes from; the
- * only one of a kernel without experts has rows that are contracted. False: it is not packed. */
+/* The matrix that argument `arg` holds of each expert, and how it lies where it comes from: what
+ * forward reads as columns backward reads as rows. The only one of a kernel without experts has
+ * rows that are contracted. False: it is not packed. */
 static bool lay(const moegen_kernel *kernel, int arg, const char *layout, struct source *s)
 {
     const moegen_arg *a = &kernel->unit->arg[arg];
@@ -44,36 +47,36 @@ static bool lay(const moegen_kernel *kernel, int arg, const char *layout, struct
     s->E = experts ? strtoll(experts, NULL, 10) : 1;
     s->K = K;
     s->C = C;
-    rt_packed_lay(&s->to, moegen_dtype_name(a->dtype), K, C, run, parts, order != 0);
-    bool plain = strcmp(layout, "plain") == 0, columns = plain && !s->single;
-    s->known = plain || (!s->single && strcmp(layout, "transposed") == 0);
+    rt_packed_lay(&s->to, moegen_dtype_name(a->dtype), K, C, run, parts, order);
+    s->plain = strcmp(layout, "plain") == 0;
+    s->known = s->plain || (!s->single && strcmp(layout, "transposed") == 0);
+    s->rows = s->single || s->plain == ((order & RT_PACKED_BACK) != 0);
     s->from.each = s->K * s->C;
-    s->from.row = columns ? s->C : 1;
-    s->from.column = columns ? 1 : s->K;
+    s->from.row = s->rows ? 1 : s->C;
+    s->from.column = s->rows ? s->K : 1;
     s->bytes = (int)moegen_dtype_size(a->dtype);
     return true;
 }
 
-/* [C, K] alone; [E, K, C], the last one in one or two extents; or [E, C, K]. */
+/* [outer, inner] alone, or of each expert; in `plain` the last one in one or two extents. */
 static bool fits(const struct source *s, int rank, const int64_t *shape)
 {
+    const int64_t outer = s->rows ? s->C : s->K, inner = s->rows ? s->K : s->C;
     if (s->single)
-        return rank == 2 && shape[0] == s->C && shape[1] == s->K;
-    bool plain = s->from.row > 1 || s->C == 1;
-    bool last = rank == 3 && shape[1] == s->C && shape[2] == s->K;
-    bool first = (rank == 3 || rank == 4) && shape[1] == s->K && shape[2] > 0 &&
-                 s->C % shape[2] == 0 && s->C / shape[2] == (rank == 4 ? shape[3] : 1);
-    return rank >= 3 && shape[0] == s->E && (plain ? first : last);
+        return rank == 2 && shape[0] == outer && shape[1] == inner;
+    if (rank < 3 || rank > (s->plain ? 4 : 3) || shape[0] != s->E || shape[1] != outer)
+        return false;
+    return shape[2] > 0 && inner % shape[2] == 0 && inner / shape[2] == (rank == 4 ? shape[3] : 1);
 }
 
 static void expected_text(const struct source *s, moegen_dtype dtype, const char *layout,
                           struct text *t)
 {
-    bool rows = s->from.row == 1;
     text_fmt(t, ", expected %s [", moegen_dtype_name(dtype));
     if (!s->single)
         text_fmt(t, "%" PRId64 ", ", s->E);
-    text_fmt(t, "%" PRId64 ", %" PRId64 "], %s", rows ? s->C : s->K, rows ? s->K : s->C, layout);
+    text_fmt(t, "%" PRId64 ", %" PRId64 "], %s", s->rows ? s->C : s->K, s->rows ? s->K : s->C,
+             layout);
 }
 
 /* Some panels at a time, whoever comes next: in a buffer, or where they shall be. */

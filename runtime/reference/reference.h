@@ -89,8 +89,11 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
                                 enum rt_kind kind, struct rt_weights *w, moegen_rt_error *err);
 /* Is one tensor of numbers [E][K][C] as it lies in memory? */
 bool rt_weights_canonical(const struct rt_weights *w);
-/* Elements of a row that lie together in weights.layout = packed; 0: another layout. */
-moegen_rt_status rt_packed_run(const moegen_rt_problem *p, int64_t *run, moegen_rt_error *err);
+/* How a matrix that forward sees as [K][C] lies in weights.layout = packed; run 0: another layout.
+ */
+moegen_rt_status rt_packed_of(const moegen_rt_problem *p, const char *dtype, int64_t K, int64_t C,
+                              int64_t parts, bool interleaved, struct rt_packed *to,
+                              moegen_rt_error *err);
 /* Finds the tensors, which must be inputs, and checks their shapes. After rt_weights_lay. */
 moegen_rt_status rt_weights_find(const moegen_rt_problem *p, struct rt_weights *w,
                                  moegen_rt_error *err);

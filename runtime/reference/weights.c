@@ -377,11 +377,16 @@ void rt_online_free(struct rt_online *q)
     *q = (struct rt_online){0};
 }
 
-moegen_rt_status rt_packed_run(const moegen_rt_problem *p, int64_t *run, moegen_rt_error *err)
+moegen_rt_status rt_packed_of(const moegen_rt_problem *p, const char *dtype, int64_t K, int64_t C,
+                              int64_t parts, bool interleaved, struct rt_packed *to,
+                              moegen_rt_error *err)
 {
-    bool packed = strcmp(moegen_rt_problem_text(p, "weights.layout", "plain"), "packed") == 0;
-    *run = packed ? moegen_rt_problem_int(p, "weights.run", 0) : 0;
-    return !packed || *run > 0
+    bool packed = strcmp(moegen_rt_problem_text(p, "weights.layout", "plain"), "packed") == 0,
+         back = moegen_rt_problem_bool(p, "weights.back", 0);
+    int64_t run = packed ? moegen_rt_problem_int(p, "weights.run", 0) : 0,
+            order = (interleaved ? RT_PACKED_IN_TURN : 0) | (back ? RT_PACKED_BACK : 0);
+    rt_packed_lay(to, dtype, back ? C : K, back ? K : C, run, parts, order);
+    return !packed || run > 0
                ? MOEGEN_RT_OK
                : rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "weights.run: packed weights have runs");
 }

@@ -91,11 +91,13 @@ static void contiguous(const struct matrix *x, struct rt_place *p)
 
 static void packed(const struct matrix *x, struct rt_place *p)
 {
-    int64_t run = x->packed.run;
-    extent(p, x->packed.each);
-    put_places(x, p, run, 1);
+    const struct rt_packed *l = &x->packed;
+    bool back = (l->is.order & RT_PACKED_BACK) != 0; /* columns are contracted */
+    extent(p, l->each);
     for (int64_t k = 0; k < x->K; k++)
-        p->row[k] = x->packed.header + k / run * x->packed.pitch + k % run;
+        p->row[k] = back ? k * l->run : rt_packed_at(l, 0, k);
+    for (int64_t c = 0; c < x->C; c++)
+        p->column[c] = back ? rt_packed_at(l, 0, stored(x, c)) : stored(x, c) * l->run;
 }
 
 /* nki: four codes make an element of the tensor. Stored column q * (H/4) + t * 128 + p of the
@@ -367,7 +369,7 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
     const struct layout *l = NULL;
     bool down = kind == RT_DOWN, shared = moegen_rt_problem_bool(p, "weights.shared", 0);
     bool separate = kind == RT_GATE_UP && is(p, "weights.gate_up", "separate", "joined");
-    int64_t K = down ? m->I : m->H, run = 0;
+    int64_t K = down ? m->I : m->H;
     struct matrix x = {.kind = kind,
                        .K = kind == RT_GATE_UP_BIAS ? 1 : K,
                        .width = down ? m->H : m->I,
@@ -381,11 +383,9 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
     moegen_rt_status status = find_format(p, w, &x, err);
     if (status == MOEGEN_RT_OK)
         status = find_layout(p, m, w->format, &l, err);
-    if (status == MOEGEN_RT_OK)
-        status = rt_packed_run(p, &run, err);
-    if (kind != RT_GATE_UP_BIAS)
-        rt_packed_lay(&x.packed, moegen_rt_problem_text(p, "weights.dtype", ""), x.K, x.C, run,
-                      x.parts, x.interleaved);
+    if (status == MOEGEN_RT_OK && kind != RT_GATE_UP_BIAS)
+        status = rt_packed_of(p, moegen_rt_problem_text(p, "weights.dtype", ""), x.K, x.C, x.parts,
+                              x.interleaved, &x.packed, err);
     int count = separate ? (int)m->parts : 1;
     for (int i = 0; i < count && status == MOEGEN_RT_OK; i++) {
         const struct names *names = separate ? &apart[2 - count + i] : &joined[kind];

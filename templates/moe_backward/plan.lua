@@ -11,6 +11,8 @@ local epilogue = require "tiles.epilogue"
 local formats = require "tiles.formats"
 local norm = require "math.norm"
 local panel_rows = require "tiles.panel_rows"
+local packed = require "shared.packed"
+local packed_plan = require "packed.plan"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
 local plans = require "shared.plans"
@@ -29,11 +31,19 @@ backward.plan_keys = {dot.key, table.unpack(panel_plan.keys)}
 
 -- What moe_backward takes of the key `weights` beside those of tokens' dtype, see stored.lua: codes, which have no gradients.
 backward.weights = {dtype = formats.names,
-    scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous", "nki"},
+    scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous", "nki", "packed"},
     gate_up_order = {"interleaved"}, gate_up = {"separate"}, experts = {"separate"}}
 
 backward.rule = {"weights.dtype", function(s) return s.weight_grads == "none" or not codes.are(s) end,
     "{weights.dtype} has no gradients: it needs weight_grads = none, here {weight_grads}"}
+
+-- What is packed for the way back holds for its products alone.
+backward.packed_rules = {
+    {"weights.layout", function(s) return not packed.are(s) or s.weight_grads == "none" end,
+        "{weights.layout} is of weights that stay as they are: it needs weight_grads = none, here {weight_grads}"},
+    {"weights.layout", function(s) return not packed.are(s) or s.checkpoint == "saved" end,
+        "{weights.layout} is for the way back alone: {checkpoint} multiplies the same weights forward"},
+}
 
 -- Products are quantised as they are made: scale `post` multiplies the sums of dY Wd^T and, before it is rounded, p in the gradient of Wd;
 -- `pre` X, which is f32 then. What is between two products is rounded to the dtype first, as if it had been stored; biases' gradients
@@ -50,6 +60,8 @@ end
 backward.quantised_rules = {
     beside("weights.dtype", function(s) return not codes.are(s) end,
         "{weights.dtype} is a format of codes, and {quantize} quantises weights that are numbers"),
+    beside("weights.layout", function(s) return not packed.are(s) end,
+        "{weights.layout} is of numbers that products read as they are, here {quantize}"),
     beside("weights.gate_up_order", function(s) return not stored.of(s).interleaved end,
         "{weights.gate_up_order} is not supported yet beside {quantize}: gate and up have blocks of their own"),
     beside("norm", function(s) return s.norm == "none" end, "{norm} is not supported yet beside {quantize}"),
@@ -72,9 +84,12 @@ function backward.plan(plan, spec, shape, info)
         local are = codes.are(spec)
         panel_plan.forward(plan, spec, shape, info, {unit = are and spec.checkpoint == "recompute" and codes.unit, turns = not are})
     end
+    packed_plan.choose(plan, spec, true)
 end
 
-backward.params = dot.params
+function backward.params(spec, plan)
+    return plans.append(dot.params(spec, plan), packed.params(spec, plan, stored.matrices(spec)))
+end
 
 -- Which steps of the semantics this spec has.
 local function steps(spec)
@@ -90,18 +105,18 @@ local function steps(spec)
         gradients = grads, bias_up = grads and spec.bias.gate_up, bias_down = grads and spec.bias.down,
         bias_up_value = spec.bias.gate_up and again, bias_down_value = spec.bias.down and post and not saved_down,
         add = spec.accumulate_grads,
-        gate_up = {stored.gate_up(spec)}, transposed = spec.weights.layout ~= "plain",
+        gate_up = {stored.gate_up(spec)}, transposed = spec.weights.layout ~= "plain" and not packed.are(spec),
         interleaved = stored.of(spec).interleaved, separate = stored.of(spec).separate,
         in_words = words.are(spec), words_gathered = words.are(spec) and (again or scale == "pre"),
     }
 end
 
-function backward.args(s)
+function backward.args(s, plan)
     local has, again = steps(s), {}
     for _, row in ipairs(tensors.biases(s)) do
         again[#again + 1] = tensors.read_again(s, row[1]) and row or nil
     end
-    return plans.append(tensors.inputs(s), plans.list(
+    return plans.append(tensors.inputs(s, plan), plans.list(
         not has.again and tensors.kept_gate_up(s, "gate_up_proj_act_checkpoint_T", "in", "N"),
         has.saved_down and tensors.kept_down(s, "down_proj_act_checkpoint", "in", "N")),
     tensors.blocks(s), {{"output_hidden_states_grad", s.dtype, "in", tensors.tokens(s), s.H, says = "gradient of output"}}, again, {
@@ -226,6 +241,7 @@ function backward.names(spec, plan, job)
         names.block_rows = quantised.rows(spec)
         names.routed_rows = "w->args->N * B + least(E, w->args->N * B) * (MX_BLOCK - 1)"
     end
+    packed_plan.names(names, cfg, spec, plan, stored.matrices(spec))
     work.phases(names, has, spec)
     codes.names(names, spec, plan)
     if names.phases.contiguous then

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - the tensors and parts of moe_layer, and what its template's holes refer to.
 local dtype = require "dtype"
+local moe_backward = require "moe_backward.plan"
 local keys = require "shared.keys"
 local packed = require "shared.packed"
 local plans = require "shared.plans"
@@ -22,8 +23,11 @@ local function activations(s)
     return layer.keeps(s) and s.checkpoint ~= "recompute"
 end
 
-layer.rule = {"weights.layout", function(s) return s.op == "forward" or not packed.are(s) end,
-    "{weights.layout} is not supported yet in op = backward"}
+-- Those of packed weights in backward.
+layer.rules = {}
+for i, rule in ipairs(moe_backward.packed_rules) do
+    layer.rules[i] = {rule[1], function(s) return s.op == "forward" or rule[2](s) end, rule[3]}
+end
 
 -- Keys of several planners in one map. Parts check their own again.
 function layer.plan_keys(...)
@@ -79,8 +83,8 @@ local function forward_args(s, plan)
         layer.keeps(s) and state(s, "out") or {})
 end
 
-local function backward_args(s)
-    local list, all = {{"hidden_states", s.dtype, "in", "T", s.H, says = "rows of tokens"}}, parameters(s)
+local function backward_args(s, plan)
+    local list, all = {{"hidden_states", s.dtype, "in", "T", s.H, says = "rows of tokens"}}, parameters(s, plan)
     for _, row in ipairs(all) do
         list[#list + 1] = tensors.read_again(s, row[1]) and row or nil
     end
@@ -91,7 +95,8 @@ local function backward_args(s)
 end
 
 function layer.args(s, _, parts)
-    return s.op == "forward" and forward_args(s, experts_plan(parts)) or backward_args(s)
+    local plan = experts_plan(parts)
+    return s.op == "forward" and forward_args(s, plan) or backward_args(s, plan)
 end
 
 function layer.params(s, _, parts)

@@ -11,13 +11,15 @@ local function in_place(spec, plan)
     return plan.group > 1 or not dtype[spec.dtype].narrow
 end
 
-function plan_of.choose(plan, spec)
+-- back: the products are those of the way back
+function plan_of.choose(plan, spec, back)
     if packed.are(spec) then
         local lies = in_place(spec, plan)
         local run = (lies and 1 or panels.block(plan)) * panels.depth(plan)
-        plan:choose("run", run, lies
-            and "elements of a row of packed weights that lie together: of a panel, which tiles multiply where it lies"
-            or "elements of a row of packed weights that lie together: what tiles copy of it at a time",
+        plan.back = back
+        plan:choose("run", run, ("elements of a row of weights packed for %s that lie together: %s"):format(
+            back and "the way back" or "forward",
+            lies and "of a panel, which tiles multiply where it lies" or "what tiles copy of it at a time"),
             {useful = run, of = lies and "tiles multiply panels of so many" or "tiles copy so many at a time", step = run})
     end
 end

@@ -3,12 +3,14 @@
 --
 -- [expert][HEADER bytes, then panel of K][row][run]: a row's `run` elements of a panel lie together, and rows follow each other. Where
 -- tiles multiply elements as they lie, a run is a row of a panel of A; otherwise it is what tiles copy of a row at a time. Zeros: past K,
--- and the rows that each panel has more, which tiles of whole units may read.
+-- and the rows that each panel has more, which tiles of whole units may read. Products of the way back (plan.back) contract what forward's
+-- have as rows: a tensor is packed for one of the two.
 local dtype = require "dtype"
 
 local packed = {}
 
 local HEADER <const>, LINE <const>, UNIT <const> = 64, 128, 16
+local IN_TURN <const>, BACK <const> = 1, 2   -- flags of the header's `order`
 local MANY <const>, APART <const> = 2048, 48   -- rows of panels whose addresses would be alike in the bits that choose sets of caches
 
 function packed.are(s)
@@ -20,26 +22,30 @@ function packed.tensor(m)
     return m.name or m.tensor .. "_weight"
 end
 
-local function in_turn(s, m)
-    return m.parts > 1 and s.weights.gate_up_order == "interleaved" and 1 or 0
+-- The contraction and the rows of a matrix [K][C] as products of a plan see it, and what they find in its header.
+local function seen(s, plan, m)
+    local back = plan and plan.back
+    local in_turn = m.parts > 1 and s.weights.gate_up_order == "interleaved"
+    return back and m.C or m.K, back and m.K or m.C, (in_turn and IN_TURN or 0) | (back and BACK or 0)
 end
 
 -- How a matrix [K][C] lies, in elements. header: before the panels; pitch: of a panel; each: of an expert
 function packed.form(s, plan, m)
     local size, run = dtype[s.dtype].size, plan and plan.run or 1
+    local K, C, order = seen(s, plan, m)
     local unit = math.max(run, LINE // size)
-    local deep = (m.K + unit - 1) // unit * unit
-    local rows = (m.C + UNIT - 1) // UNIT * UNIT + UNIT + (m.C >= MANY and APART or 0)
+    local deep = (K + unit - 1) // unit * unit
+    local rows = (C + UNIT - 1) // UNIT * UNIT + UNIT + (C >= MANY and APART or 0)
     return {header = HEADER // size, run = run, rows = rows, pitch = rows * run, each = HEADER // size + rows * deep,
-        text = ("<c8 c4 I4 i8 i8 i8 i8 i8 i8"):pack("moegenPK", s.dtype, 1, m.K, m.C, rows, run, m.parts,
-            in_turn(s, m))}
+        text = ("<c8 c4 I4 i8 i8 i8 i8 i8 i8"):pack("moegenPK", s.dtype, 1, K, C, rows, run, m.parts, order)}
 end
 
 -- What the float64 reference has to know of the plan, and moegen_pack of each tensor.
 function packed.params(s, plan, matrices)
-    local list = packed.are(s) and {"weights.run " .. plan.run} or {}
+    local list = packed.are(s) and {"weights.run " .. plan.run, plan.back and "weights.back true" or nil} or {}
     for _, m in ipairs(#list > 0 and matrices or {}) do
-        list[#list + 1] = ("packed.%s %d %d %d %d %d"):format(packed.tensor(m), m.K, m.C, plan.run, m.parts, in_turn(s, m))
+        local K, C, order = seen(s, plan, m)
+        list[#list + 1] = ("packed.%s %d %d %d %d %d"):format(packed.tensor(m), K, C, plan.run, m.parts, order)
     end
     return list
 end

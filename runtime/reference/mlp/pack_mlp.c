@@ -10,18 +10,17 @@
 static moegen_rt_status lay(const moegen_rt_problem *p, const struct rt_operand_shape *o,
                             struct rt_packed *l, moegen_rt_error *err)
 {
-    int64_t run = 0;
-    moegen_rt_status status = o->is_matrix ? rt_packed_run(p, &run, err) : MOEGEN_RT_OK;
-    rt_packed_lay(l, moegen_rt_problem_text(p, "dtype", "f32"), o->columns, o->rows, run, o->parts,
-                  false);
-    return status;
+    *l = (struct rt_packed){.run = 0};
+    return o->is_matrix ? rt_packed_of(p, moegen_rt_problem_text(p, "dtype", "f32"), o->columns,
+                                       o->rows, o->parts, false, l, err)
+                        : MOEGEN_RT_OK;
 }
 
 /* Where elements (row, k) and those after it in its run are, and how many these are. */
 static int64_t run_at(const struct rt_packed *l, int64_t row, int64_t k, int64_t *count)
 {
     *count = l->is.K - k < l->run ? l->is.K - k : l->run;
-    return l->header + k / l->run * l->pitch + row * l->run;
+    return rt_packed_at(l, row, k);
 }
 
 moegen_rt_status rt_operand_unpack(const moegen_rt_problem *p, const struct rt_operand_shape *o,
