@@ -82,7 +82,8 @@ function panel_plan.choose_block(plan, spec, info, k_block, rows, deep, many, sq
         or "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
         plan.integers and limits.useful(table.unpack(useful)) or limits.sum(spec, table.unpack(useful)))
     panel_plan.choose_slab(plan, rows, "rows of weights that pass over the tokens together", many and 8 or 2, square)
-    plan:choose("few_rows", math.min(round_up(3 * isa.lanes, square or 1), plan.slab), "rows of a slab for a single panel of tokens: two of them stay in L1",
+    plan:choose("few_rows", math.min(round_up(3 * isa.lanes, square or 1), plan.slab),
+        "rows of a slab for a single panel of tokens: two of them stay in L1",
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))
     plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted",
         limits.useful(plan.slab, ("a slab has %d rows"):format(plan.slab)))
