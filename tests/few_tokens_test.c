@@ -10,7 +10,7 @@
 enum { VALUES = 24, TOKENS = 48, LANES = 16 };
 
 /* Sizes of H and of I, the first of which a layout takes: odd ones, and multiples. */
-static const char *const sizes[][2] = {{"69", "37"}, {"512", "36"}};
+static const char *const sizes[][2] = {{"69", "37"}, {"512", "132"}};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static const struct family {
@@ -149,19 +149,19 @@ static moegen_kernel *make(const char *text, struct numbers *n)
 static int try_weights(const struct family *f, const char *layout, const char *weights,
                        const char *dtype, const char *target)
 {
+    const bool own = strcmp(target, "auto") == 0;
     for (int s = 0; s < SIZES; s++) {
         struct numbers n = {{false}};
         char text[400];
-        for (int i = 1; i <= 5; i++)
+        for (int i = 1; i <= (own ? 5 : 2); i++)
             n.of[i] = true;
-        add_around(&n, LANES / 2);
-        add_around(&n, LANES);
-        add_around(&n, 2 * LANES);
+        for (int lanes = LANES / 2; own && lanes <= 2 * LANES; lanes *= 2)
+            add_around(&n, lanes);
         snprintf(text, sizeof text,
                  "{kernel: %s, dtype: %s, H: %s, I_TP: %s, E: 1, top_k: 1, block_size: 48, "
                  "bias: true, weights: {layout: %s, dtype: %s}, target: %s, spelling: %s%s}",
                  f->name, dtype, sizes[s][0], sizes[s][1], layout, weights, target,
-                 strcmp(target, "auto") == 0 ? "auto" : "scalar", f->also);
+                 own ? "auto" : "scalar", f->also);
         snprintf(where, sizeof where, "%s", text);
         moegen_kernel *kernel = make(text, &n);
         for (int T = 1; kernel && T < TOKENS; T++)
@@ -177,7 +177,7 @@ static int try_weights(const struct family *f, const char *layout, const char *w
 }
 
 /* Numbers are those of tokens; codes are beside one dtype of tokens after the other. Each is tried
- * on this CPU's best target, and in plain C on one target after the other. */
+ * on this CPU's best target, and for fewer numbers in plain C, on one target after the other. */
 static void try_family(const struct family *f)
 {
     struct values layouts = {.count = 0}, weights = {.count = 0};

@@ -13,6 +13,7 @@ local ir = require "ir"
 local micro = require "tiles.micro"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
+local stored = require "shared.stored"
 
 local words = {}
 
@@ -47,6 +48,11 @@ local function orders(phases, layout)
         plain = plain or phase.layout == layout and not phase.ordered
     end
     return {ordered = ordered, plain = plain}
+end
+
+-- Elements of a column whose words are turned together.
+function words.square(spec, lanes)
+    return WORD * lanes * (kinds[stored.format(spec).bits].joined and 2 or 1)
 end
 
 -- Adds the names of words. bits: of a code; unit: elements that are decoded together, of blocks of columns

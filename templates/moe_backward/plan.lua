@@ -82,7 +82,8 @@ function backward.plan(plan, spec, shape, info)
         panel_plan.both(plan, spec, shape, info, {turns = true, step = quantised.rows(spec)})
     else
         local are = codes.are(spec)
-        panel_plan.forward(plan, spec, shape, info, {unit = are and spec.checkpoint == "recompute" and codes.unit, turns = not are})
+        panel_plan.forward(plan, spec, shape, info, {unit = are and spec.checkpoint == "recompute" and codes.unit, turns = not are,
+            square = words.are(spec) and words.square(spec, plan.isa.lanes) or nil})
     end
     packed_plan.choose(plan, spec, true)
 end
