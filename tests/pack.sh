@@ -13,7 +13,7 @@ cd "$tmp" || exit 1
 blocks=$(head -c 4000 "$in" | grep -ao '"[a-z_]*":{"dtype":"I[0-9]*","shape":\[[0-9, ]*\]' | awk -F'[][]' '
   /token_position/ { s = $2 } /block_to_expert/ { n = $2 } END { split(s, a, ","); split(n, b, ","); print b[1], a[1] / b[1] }')
 block=${blocks#* } blocks=${blocks% *}
-experts="E: 4, top_k: 2, block_size: $block, "
+experts="E: 4, top_k: 2, block_size: $block"
 
 # tensors FILE [NAME SHAPE]...: a file of f32 tensors of the numbers in $in, one after the other
 tensors() {
@@ -29,18 +29,23 @@ tensors() {
 }
 
 # Of each family a spec and its inputs.
-families='moe_forward moe_backward moe_layer mlp_forward'
+families='moe_forward moe_backward moe_layer grouped_gemm mlp_forward'
 for family in $families; do
+  own="H: 64, I_TP: 48"
   case $family in
-    mlp*) own= ;;
-    *_backward) own="${experts}weight_grads: none, affinity: {on: intermediate}, " ;;
-    *) own=$experts ;;
+    grouped*) own='op: forward, E: 4, N: 64, K: 48' ;;
+    *_backward) own="$own, $experts, weight_grads: none, affinity: {on: intermediate}" ;;
+    moe*) own="$own, $experts" ;;
   esac
-  echo "{kernel: $family, name: k, ${own}dtype: f32, H: 64, I_TP: 48, weights: {layout: packed}}" >$family.yaml
+  echo "{kernel: $family, name: k, $own, dtype: f32, weights: {layout: packed}}" >$family.yaml
 done
 cp "$in" moe_forward.st
-cp "$in" moe_backward.st # and what it takes beside
-tensors beside.st gate_up_proj_act_checkpoint_T $blocks,2,48,$block output_hidden_states_grad 71,64
+cp "$in" moe_backward.st
+# what they take beside
+tensors beside_moe_backward.st gate_up_proj_act_checkpoint_T $blocks,2,48,$block output_hidden_states_grad 71,64
+printf '\077\0\0\0\0\0\0\0%-63s\005\0\0\0\0\0\0\0\002\0\0\0\064\0\0\0' \
+  '{"m_sizes":{"dtype":"I32","shape":[4],"data_offsets":[0,16]}}' >beside_grouped_gemm.st
+tensors grouped_gemm.st X 59,48 W 4,64,48
 tensors moe_layer.st hidden_states 71,64 router_weight 64,4 gate_up_proj_weight 4,64,2,48 down_proj_weight 4,48,64
 tensors mlp_forward.st hidden_states 71,64 gate_up_weights 96,64 down_proj_weight 64,48
 
@@ -59,20 +64,21 @@ expect() {
 check() { "$@" || { echo "FAIL: $*"; failed=1; }; }
 
 for family in $families; do
-  pairs=0 beside=
-  [ $family = moe_backward ] && beside='--in beside.st'
+  pairs=0 beside= count=2
+  [ -e beside_$family.st ] && beside="--in beside_$family.st"
+  [ $family = grouped_gemm ] && count=1
   for dtype in f32 bf16 f16; do
     for target in $("$moegen" list targets | awk '{ print $1 }'); do
       set -- --set dtype=$dtype --target "$target"
       "$moegen" explain $family.yaml "$@" >/dev/null 2>&1 || continue
-      expect 0 '^packed 2 of ' pack $family.yaml --in $family.st --out p.st "$@"
+      expect 0 "^packed $count of " pack $family.yaml --in $family.st --out p.st "$@"
       "$moegen" run $family.yaml --in p.st $beside --out a.st -q "$@" 2>err
       case $? in
         0) ;;
         3) continue ;; # not on this CPU
         *) echo "FAIL run $family $*: $(cat err)"; failed=1; continue ;;
       esac
-      expect 0 '^packed 2 of ' pack $family.yaml --in $family.st --out q.st --threads 3 "$@" --set weights.layout=plain
+      expect 0 "^packed $count of " pack $family.yaml --in $family.st --out q.st --threads 3 "$@" --set weights.layout=plain
       check cmp p.st q.st
       pairs=$((pairs + 1))
     done
@@ -88,9 +94,12 @@ done
 expect 0 packed pack moe_forward.yaml --in "$in" --out p.st --target scalar
 expect 2 "layout 'transposed' is not plain" pack mlp_forward.yaml --in mlp_forward.st --out no.st --from transposed
 expect 2 'f32 \[96, 64\], expected f32 \[32, 64\], plain' pack mlp_forward.yaml --in mlp_forward.st --out no.st --set I_TP=16
-expect 2 'f32 \[4, [0-9]*\], expected f32 \[4, [0-9]*\]: `moegen pack SPEC' run moe_backward.yaml --in p.st --in beside.st --out no.st
+expect 2 'f32 \[4, [0-9]*\], expected f32 \[4, [0-9]*\]: `moegen pack SPEC' run moe_backward.yaml --in p.st --in beside_moe_backward.st --out no.st
 expect 0 packed pack moe_backward.yaml --in "$in" --out q.st --target scalar
 expect 2 'f32 \[4, [0-9]*\], expected f32 \[4, [0-9]*\]: `moegen pack SPEC' run moe_forward.yaml --in q.st --out no.st
+expect 2 'packed is of the product of op = forward' pack grouped_gemm.yaml --in grouped_gemm.st --out no.st --set op=dX
+expect 2 "layout 'transposed' is not plain" pack grouped_gemm.yaml --in grouped_gemm.st --out no.st --from transposed
+expect 2 'f32 \[4, 64, 48\], expected f32 \[4, 60, 48\], plain' pack grouped_gemm.yaml --in grouped_gemm.st --out no.st --set N=60
 expect 2 'it needs weight_grads = none' pack moe_layer.yaml --in moe_layer.st --out no.st --set op=backward
 expect 2 'recompute (--set) multiplies the same weights forward' pack moe_backward.yaml --in "$in" --out no.st --set checkpoint=recompute
 expect 2 'it needs weight_grads = none' pack moe_backward.yaml --in "$in" --out no.st --set weight_grads=all

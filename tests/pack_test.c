@@ -15,7 +15,7 @@ enum { FIRST = EXPERTS * 2 * WHOLE * HIDDEN };
 
 static float values[FIRST]; /* and of everything else the first of them */
 static float output[2][ROWS * HIDDEN], affinities[ROWS * EXPERTS];
-static int32_t ids[SLOTS], experts[SLOTS / BLOCK];
+static int32_t ids[SLOTS], experts[SLOTS / BLOCK], sizes[EXPERTS];
 
 static void fill(void)
 {
@@ -101,6 +101,14 @@ static void bind_layer(moegen_call *call, const void *rows, moegen_dtype dtype, 
     bind(call, "router_weight", rows, dtype, HIDDEN, EXPERTS);
 }
 
+static void bind_sorted(moegen_call *call, const void *rows, moegen_dtype dtype, int tokens)
+{
+    for (int e = 0; e < EXPERTS; e++)
+        sizes[e] = e == 1 ? tokens - tokens / 3 : e == 3 ? tokens / 3 : 0;
+    bind(call, "m_sizes", sizes, MOEGEN_I32, EXPERTS, 0);
+    bind(call, "X", rows, dtype, tokens, INNER);
+}
+
 static void bind_tokens(moegen_call *call, const void *rows, moegen_dtype dtype, int tokens)
 {
     bind(call, "hidden_states", rows, dtype, tokens, HIDDEN);
@@ -109,22 +117,25 @@ static void bind_tokens(moegen_call *call, const void *rows, moegen_dtype dtype,
 #define EXPERT_KEYS "E: 4, top_k: 2, block_size: 8, "
 #define BACK_KEYS   "affinity_dtype: f32, hidden_grad_dtype: f32, weight_grads: none, "
 static const struct family {
-    const char *name, *keys;
+    const char *name, *keys, *hidden, *inner_key;
     const char *rows; /* the layout in which its products contract rows */
-    bool single;      /* one matrix, in no other layout */
+    bool single;      /* one matrix */
+    bool sole;        /* in no other layout */
     bool routed;      /* its output has a row for each of ROWS */
     int inner;
-    const char *tensor[2], *output;
+    const char *tensor[2], *output; /* tensors: of gate and up, of down, or NULL */
     void (*bind)(moegen_call *call, const void *rows, moegen_dtype dtype, int tokens);
 } families[] = {
     /* clang-format off */
-    {"moe_forward",  EXPERT_KEYS "affinity_dtype: f32, ", "transposed", false, true,  INNER,
+    {"moe_forward",  EXPERT_KEYS "affinity_dtype: f32, ", "H", "I_TP", "transposed", false, false, true,  INNER,
      {"gate_up_proj_weight", "down_proj_weight"}, "output", bind_blocks},
-    {"moe_backward", EXPERT_KEYS BACK_KEYS,               "plain",      false, true,  WHOLE,
+    {"moe_backward", EXPERT_KEYS BACK_KEYS,               "H", "I_TP", "plain",      false, false, true,  WHOLE,
      {"gate_up_proj_weight", "down_proj_weight"}, "hidden_states_grad", bind_back},
-    {"moe_layer",    EXPERT_KEYS,                         "transposed", false, false, INNER,
+    {"moe_layer",    EXPERT_KEYS,                         "H", "I_TP", "transposed", false, false, false, INNER,
      {"gate_up_proj_weight", "down_proj_weight"}, "output", bind_layer},
-    {"mlp_forward",  "",                                  "plain",      true,  false, INNER,
+    {"grouped_gemm", "op: forward, E: 4, ",               "N", "K",    "plain",      false, true,  false, INNER,
+     {NULL, "W"}, "Y", bind_sorted},
+    {"mlp_forward",  "",                                  "H", "I_TP", "plain",      true,  true,  false, INNER,
      {"gate_up_weights", "down_proj_weight"}, "output", bind_tokens},
     /* clang-format on */
 };
@@ -135,9 +146,10 @@ static moegen_kernel *kernel_of(moegen_engine *engine, const struct family *f, c
 {
     char text[512];
     snprintf(text, sizeof text,
-             "{kernel: %s, name: k, %sH: %d, I_TP: %d, dtype: %s, target: %s, spelling: scalar, "
+             "{kernel: %s, name: k, %s%s: %d, %s: %d, dtype: %s, target: %s, spelling: scalar, "
              "output_dtype: f32, weights: {layout: %s, gate_up_order: %s}}",
-             f->name, f->keys, HIDDEN, f->inner, dtype, target, layout, order);
+             f->name, f->keys, f->hidden, HIDDEN, f->inner_key, f->inner, dtype, target, layout,
+             order);
     return get(engine, text);
 }
 
@@ -181,10 +193,10 @@ static void *pack(const struct family *f, const moegen_kernel *kernel, const moe
     memset(two, 2, bytes);
     moegen_tensor plain = source(f, i, w->plain[i], w->dtype, w->plain_shape[i]);
     moegen_tensor turned = source(f, i, w->turned[i], w->dtype, w->turned_shape[i]);
-    if (f->single)
+    if (f->sole)
         plain = turned;
     CHECK(!moegen_pack(kernel, "plain", &plain, one, bytes, 1, NULL));
-    CHECK(!moegen_pack(kernel, f->single ? "plain" : "transposed", &turned, two, bytes, 3, NULL));
+    CHECK(!moegen_pack(kernel, f->sole ? "plain" : "transposed", &turned, two, bytes, 3, NULL));
     CHECK(memcmp(one, two, bytes) == 0);
     free(one);
     return two;
@@ -197,7 +209,7 @@ static void test_of_other(const struct family *f, moegen_call *call, void *const
         int byte, bits;
     } others[] = {{offsetof(struct rt_packed_header, run), 1},
                   {offsetof(struct rt_packed_header, order), RT_PACKED_BACK}};
-    for (int i = 0; i < 4; i++) {
+    for (int i = f->tensor[0] ? 0 : 2; i < 4; i++) {
         moegen_error *err = NULL;
         char *at = (char *)packed[i / 2] + others[i % 2].byte;
         *at ^= (char)others[i % 2].bits;
@@ -219,13 +231,13 @@ static void test_same(moegen_engine *engine, const struct family *f, const char 
     moegen_kernel *kernel[2] = {kernel_of(engine, f, dtype, target, f->rows, order),
                                 kernel_of(engine, f, dtype, target, "packed", order)};
     moegen_call *call[2];
-    void *packed[2];
-    bool turned = f->single || strcmp(f->rows, "transposed") == 0;
+    void *packed[2] = {NULL, NULL};
+    bool turned = f->sole || strcmp(f->rows, "transposed") == 0;
     for (int k = 0; k < 2; k++) {
         CHECK(!moegen_call_create(kernel[k], &call[k], NULL));
         f->bind(call[k], w->plain[0], w->dtype, ROWS);
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = !f->tensor[0]; i < 2; i++) {
         int64_t shape[8];
         int rank;
         packed[i] = pack(f, kernel[1], call[1], w, i, &rank, shape);
@@ -383,7 +395,7 @@ int main(void)
             for (int f = 0; f < FAMILIES; f++) {
                 const struct weights *of = &w[families[f].inner == WHOLE];
                 test_same(engine, &families[f], targets[t], "split", of);
-                if (!families[f].single)
+                if (!families[f].sole)
                     test_same(engine, &families[f], targets[t], "interleaved", of);
             }
         if (d == 0)

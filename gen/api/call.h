@@ -38,7 +38,8 @@ bool bind_is_empty(int rank, const int64_t *shape);
 
 /* ---- pack.c ---- */
 
-/* How a packed tensor lies: "K C run parts order", see packed.h; NULL: it is not packed. */
+/* How a packed tensor lies: "K C run parts order", see packed.h, and 1 if it comes from rows that
+ * are contracted, 0 from either layout of the experts' matrices; NULL: it is not packed. */
 const char *packed_param(const struct unit *u, const char *tensor);
 
 /* ---- experts.c ---- */

@@ -23,6 +23,7 @@ struct source {
     struct rt_unpacked from;
     int64_t E, K, C;
     bool single; /* no experts: one matrix */
+    bool sole;   /* `plain` is the only layout, of rows that are contracted */
     bool known;  /* a layout that can be packed */
     bool plain;  /* [E, in, out] */
     bool rows;   /* what is contracted is contiguous */
@@ -33,24 +34,26 @@ struct source {
 };
 
 /* The matrix that argument `arg` holds of each expert, and how it lies where it comes from: what
- * forward reads as columns backward reads as rows. The only one of a kernel without experts has
+ * forward reads as columns backward reads as rows. A sole one has
  * rows that are contracted. False: it is not packed. */
 static bool lay(const moegen_kernel *kernel, int arg, const char *layout, struct source *s)
 {
     const moegen_arg *a = &kernel->unit->arg[arg];
     const char *experts = moegen_kernel_param(kernel, "E"),
                *how = packed_param(kernel->unit, a->name);
-    long long K, C, run, parts, order;
-    if (!how || sscanf(how, "%lld %lld %lld %lld %lld", &K, &C, &run, &parts, &order) != 5)
+    long long K, C, run, parts, order, sole;
+    if (!how ||
+        sscanf(how, "%lld %lld %lld %lld %lld %lld", &K, &C, &run, &parts, &order, &sole) != 6)
         return false;
     s->single = experts == NULL;
+    s->sole = sole != 0;
     s->E = experts ? strtoll(experts, NULL, 10) : 1;
     s->K = K;
     s->C = C;
     rt_packed_lay(&s->to, moegen_dtype_name(a->dtype), K, C, run, parts, order);
     s->plain = strcmp(layout, "plain") == 0;
-    s->known = s->plain || (!s->single && strcmp(layout, "transposed") == 0);
-    s->rows = s->single || s->plain == ((order & RT_PACKED_BACK) != 0);
+    s->known = s->plain || (!s->sole && strcmp(layout, "transposed") == 0);
+    s->rows = s->sole || s->plain == ((order & RT_PACKED_BACK) != 0);
     s->from.each = s->K * s->C;
     s->from.row = s->rows ? 1 : s->C;
     s->from.column = s->rows ? s->K : 1;
@@ -64,7 +67,7 @@ static bool fits(const struct source *s, int rank, const int64_t *shape)
     const int64_t outer = s->rows ? s->C : s->K, inner = s->rows ? s->K : s->C;
     if (s->single)
         return rank == 2 && shape[0] == outer && shape[1] == inner;
-    if (rank < 3 || rank > (s->plain ? 4 : 3) || shape[0] != s->E || shape[1] != outer)
+    if (rank < 3 || rank > 3 + (s->plain && !s->sole) || shape[0] != s->E || shape[1] != outer)
         return false;
     return shape[2] > 0 && inner % shape[2] == 0 && inner / shape[2] == (rank == 4 ? shape[3] : 1);
 }
@@ -143,7 +146,7 @@ moegen_status pack_in_parts(const moegen_kernel *kernel, const char *layout,
                          u->facts.name, from->name);
     if (!s.known)
         return error_set(err, MOEGEN_BAD_ARGUMENT, "layout '%s' is not %s", layout,
-                         s.single ? "plain" : "one of plain, transposed");
+                         s.sole ? "plain" : "one of plain, transposed");
     size_t need = (size_t)(s.E * s.to.each) * (size_t)s.bytes;
     if (from->dtype != u->arg[arg].dtype || from->rank < 0 || from->rank > 8 || !from->data ||
         !fits(&s, from->rank, from->shape)) {

@@ -20,11 +20,12 @@ struct pack {
     size_t at; /* of the tensor at work in `out` */
 };
 
-static bool is_packed_arg(const struct pack *p, const moegen_arg *a)
+/* How a kernel has it packed; NULL: it has not. */
+static const char *packed_arg(const struct pack *p, const char *name)
 {
     char key[96];
-    snprintf(key, sizeof key, "packed.%s", a->name);
-    return moegen_kernel_param(p->kernel, key) != NULL;
+    snprintf(key, sizeof key, "packed.%s", name);
+    return moegen_kernel_param(p->kernel, key);
 }
 
 /* The layout that a tensor's shape [E, K, ..] or [E, C, K] says; NULL: either. */
@@ -32,7 +33,8 @@ static const char *layout_of(const struct pack *p, const moegen_rt_tensor *t)
 {
     int64_t H = param_int(p->kernel, "H", 0), I = param_int(p->kernel, "I_TP", 0);
     int64_t K = strcmp(t->name, "down_proj_weight") == 0 ? I : H;
-    if (t->rank != 3)
+    const char *sole = strrchr(packed_arg(p, t->name), ' ');
+    if (t->rank != 3 || (sole && sole[1] == '1'))
         return "plain";
     return t->shape[1] == t->shape[2] ? NULL : t->shape[1] == K ? "plain" : "transposed";
 }
@@ -42,8 +44,9 @@ static int find_layout(struct pack *p)
 {
     const moegen_kernel_facts *f = kernel_facts(p->kernel);
     for (int i = 0; i < f->arg_count && !p->layout; i++) {
-        const moegen_rt_tensor *t =
-            is_packed_arg(p, &f->args[i]) ? moegen_rt_problem_tensor(p->in, f->args[i].name) : NULL;
+        const moegen_rt_tensor *t = packed_arg(p, f->args[i].name)
+                                        ? moegen_rt_problem_tensor(p->in, f->args[i].name)
+                                        : NULL;
         p->layout = t ? layout_of(p, t) : NULL;
     }
     return p->layout ? EXIT_OK
@@ -155,6 +158,14 @@ static int pack(struct pack *p)
         if (rt_file_map(p->o->in.at[i], p->in, NULL, &why))
             return bad("%s", why.text);
     int result = p->layout ? EXIT_OK : find_layout(p);
+<<<<<<< HEAD
+=======
+    for (int i = 0; i < f->arg_count && !result && !status; i++)
+        if (packed_arg(p, f->args[i].name))
+            status = pack_one(p, &f->args[i], &err);
+    if (status)
+        return fail(status, err);
+>>>>>>> z-pack
     return result ? result : write_all(p);
 }
 

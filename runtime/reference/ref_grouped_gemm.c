@@ -90,6 +90,25 @@ static moegen_rt_status fill_order(moegen_rt_problem *p, const struct grouped *g
     return MOEGEN_RT_OK;
 }
 
+/* l->run is 0 if W lies as its shape says. */
+static moegen_rt_status lay_w(const moegen_rt_problem *p, const struct grouped *g,
+                              struct rt_packed *l, moegen_rt_error *err)
+{
+    return rt_packed_of(p, moegen_rt_problem_text(p, "dtype", "f32"), g->K, g->N, 1, false, l, err);
+}
+
+static moegen_rt_status fill_w(moegen_rt_problem *p, const struct grouped *g, moegen_rt_dtype dtype,
+                               uint64_t seed, double scale, moegen_rt_error *err)
+{
+    const int64_t shape[] = {g->E, g->N, g->K};
+    struct rt_packed l;
+    moegen_rt_status status = lay_w(p, g, &l, err);
+    if (status != MOEGEN_RT_OK)
+        return status;
+    return l.run ? rt_add_packed(p, "W", dtype, &l, g->E, seed, scale, err)
+                 : rt_add_normal(p, "W", dtype, 3, shape, seed, scale, err);
+}
+
 static moegen_rt_status fill_matrices(moegen_rt_problem *p, const struct grouped *g, int64_t T,
                                       uint64_t seed, moegen_rt_error *err)
 {
@@ -104,7 +123,7 @@ static moegen_rt_status fill_matrices(moegen_rt_problem *p, const struct grouped
     if (status == MOEGEN_RT_OK && g->op != FORWARD)
         status = rt_add_normal(p, "dY", io, 2, dy, seed, 1, err);
     if (status == MOEGEN_RT_OK && g->op != DW)
-        status = rt_add_normal(p, "W", io, 3, w, seed, shrink, err);
+        status = fill_w(p, g, io, seed, shrink, err);
     if (status == MOEGEN_RT_OK && g->multiply)
         status = rt_add_normal(p, "topk_weights", affinity, 1, &R, seed, 1, err);
     if (status == MOEGEN_RT_OK && g->op == DW)
@@ -144,6 +163,7 @@ moegen_rt_status rt_fill_grouped_gemm(moegen_rt_problem *p, const moegen_rt_fill
 struct pass {
     struct grouped g;
     const moegen_rt_tensor *X, *W, *dY, *sizes, *gather, *weights;
+    moegen_rt_tensor unpacked;
     int64_t R, T;
     double *to; /* Y [R, N], dX [R or T, K] or dW [E, N, K] */
     uint8_t *wanted;
@@ -250,6 +270,25 @@ static moegen_rt_status check_indices(const struct pass *s, moegen_rt_error *err
     return MOEGEN_RT_OK;
 }
 
+static moegen_rt_status read_w(struct pass *s, const moegen_rt_problem *p, moegen_rt_error *err)
+{
+    const struct grouped *g = &s->g;
+    struct rt_packed l;
+    moegen_rt_status status = lay_w(p, g, &l, err);
+    const int64_t shape[] = {g->E, g->N, g->K}, packed[] = {g->E, l.each};
+    if (status == MOEGEN_RT_OK)
+        status = rt_input(p, "W", true, l.run ? 2 : 3, l.run ? packed : shape, &s->W, err);
+    if (status != MOEGEN_RT_OK || !l.run)
+        return status;
+    s->unpacked = (moegen_rt_tensor){.name = s->W->name,
+                                     .dtype = s->W->dtype,
+                                     .rank = 3,
+                                     .shape = {g->E, g->N, g->K},
+                                     .data = rt_unpacked(&l, s->W, g->E)};
+    s->W = &s->unpacked;
+    return s->W->data ? MOEGEN_RT_OK : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+}
+
 static moegen_rt_status read_inputs(struct pass *s, const moegen_rt_problem *p,
                                     moegen_rt_error *err)
 {
@@ -270,14 +309,13 @@ static moegen_rt_status read_inputs(struct pass *s, const moegen_rt_problem *p,
         return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT,
                        "tensor 'gather_indices' has %lld elements, no multiple of top_k, %lld",
                        (long long)s->R, (long long)g->k);
-    int64_t x[] = {g->permute == 'x' ? s->T : s->R, g->K}, dy[] = {s->R, g->N},
-            w[] = {g->E, g->N, g->K};
+    int64_t x[] = {g->permute == 'x' ? s->T : s->R, g->K}, dy[] = {s->R, g->N};
     if (g->op != DX)
         status = rt_input(p, "X", true, 2, x, &s->X, err);
     if (status == MOEGEN_RT_OK && g->op != FORWARD)
         status = rt_input(p, "dY", true, 2, dy, &s->dY, err);
     if (status == MOEGEN_RT_OK && g->op != DW)
-        status = rt_input(p, "W", true, 3, w, &s->W, err);
+        status = read_w(s, p, err);
     if (status == MOEGEN_RT_OK && g->multiply)
         status = rt_input(p, "topk_weights", true, 1, &s->R, &s->weights, err);
     return status == MOEGEN_RT_OK ? check_indices(s, err) : status;
@@ -331,6 +369,7 @@ moegen_rt_status rt_compute_grouped_gemm(const moegen_rt_problem *p, const moege
         else
             status = rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
     }
+    free(s.unpacked.data);
     free(s.in);
     free(s.out);
     free(s.work);

@@ -89,11 +89,6 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
                                 enum rt_kind kind, struct rt_weights *w, moegen_rt_error *err);
 /* Is one tensor of numbers [E][K][C] as it lies in memory? */
 bool rt_weights_canonical(const struct rt_weights *w);
-/* How a matrix that forward sees as [K][C] lies in weights.layout = packed; run 0: another layout.
- */
-moegen_rt_status rt_packed_of(const moegen_rt_problem *p, const char *dtype, int64_t K, int64_t C,
-                              int64_t parts, bool interleaved, struct rt_packed *to,
-                              moegen_rt_error *err);
 /* Finds the tensors, which must be inputs, and checks their shapes. After rt_weights_lay. */
 moegen_rt_status rt_weights_find(const moegen_rt_problem *p, struct rt_weights *w,
                                  moegen_rt_error *err);
@@ -391,6 +386,20 @@ moegen_rt_status rt_layer_choose(const struct rt_layer *l, const moegen_rt_probl
 /* Adds token_position_to_id, block_to_expert and conditions. */
 moegen_rt_status rt_layer_index(const struct rt_layer *l, const int32_t *chosen, int64_t T,
                                 moegen_rt_problem *to, moegen_rt_error *err);
+
+/* ---- weights.layout = packed ---- */
+
+/* How a matrix that forward sees as [K][C] lies in weights.layout = packed; run 0: another layout.
+ */
+moegen_rt_status rt_packed_of(const moegen_rt_problem *p, const char *dtype, int64_t K, int64_t C,
+                              int64_t parts, bool interleaved, struct rt_packed *to,
+                              moegen_rt_error *err);
+/* packed_rows.c: the numbers [E][C][K] of a tensor of rows of K, to be freed; NULL: no memory. */
+void *rt_unpacked(const struct rt_packed *l, const moegen_rt_tensor *t, int64_t E);
+/* Adds such a tensor, of the normal numbers that one that is not packed has; E 0: one matrix. */
+moegen_rt_status rt_add_packed(moegen_rt_problem *p, const char *name, moegen_rt_dtype dtype,
+                               const struct rt_packed *l, int64_t E, uint64_t seed, double scale,
+                               moegen_rt_error *err);
 
 /* ---- the families, one line each (see reference.c) ---- */
 

@@ -8,11 +8,14 @@ local dot = require "product.dot"
 local gemm = require "tiles.gemm"
 local in_place = require "product.in_place"
 local limits = require "shared.limits"
+local packed = require "shared.packed"
+local packed_plan = require "packed.plan"
 local panel_rows = require "tiles.panel_rows"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
+local stored = require "shared.stored"
 local strips = require "product.strips"
 local work = require "grouped_gemm.work"
 
@@ -35,7 +38,19 @@ function grouped.uses(isa, spec, props)
     return dot.uses(isa, spec, props, panel_plan.odd_steps(spec), true, true)
 end
 
-grouped.params = dot.params
+grouped.weights = {"weights", stored.key[2], doc = "how W is stored; plain: [E, N, K]"}
+
+grouped.weight_rules = plans.append({{"weights.layout", function(s) return not packed.are(s) or s.op == "forward" end,
+    "{weights.layout} is of the product of op = forward, here {op}"}}, stored.rules{layout = {"packed"}})
+
+-- What may be packed, see packed.lua.
+local function matrices(s)
+    return {{name = "W", K = s.K, C = s.N, parts = 1, rows = true}}
+end
+
+function grouped.params(spec, plan)
+    return plans.append(dot.params(spec, plan), packed.params(spec, plan, matrices(spec)))
+end
 
 local PASS <const> = "rows of an expert per pass: bounds the workspace"
 
@@ -45,6 +60,7 @@ function choose.forward(plan, spec, info)
     panel_plan.choose_block(plan, spec, info, plan.tiled and amx.k_block or dtype[spec.dtype].narrow and 128 or 64, spec.N, spec.K)
     along.choose(plan, spec)
     plan:choose("pass_rows", 1024, PASS)
+    packed_plan.choose(plan, spec)
 end
 
 function choose.dX(plan, spec, info)
@@ -96,7 +112,7 @@ local function reduces(s)
     return s.op == "dX" and s.permute == "x" and s.reduce_topk
 end
 
-function grouped.args(s)
+function grouped.args(s, plan)
     local x_rows = s.permute == "x" and (s.op ~= "dX" or reduces(s)) and "T" or "M"
     local list = {
         {"m_sizes", s.index_dtype, "in", s.E, says = "rows of each expert"},
@@ -114,7 +130,8 @@ function grouped.args(s)
             says = "gradient of Y, " .. (s.permute == "y" and "in the order of the flat index" or "in the order of the experts")}
     end
     if s.op ~= "dW" then
-        add{"W", s.dtype, "in", s.E, s.N, s.K, says = "of each expert"}
+        local extents = packed.are(s) and {packed.form(s, plan, matrices(s)[1]).each} or {s.N, s.K}
+        add(plans.append({"W", s.dtype, "in", s.E, says = "of each expert"}, extents))
     end
     if s.fuse_mul == "post" then
         add{"topk_weights", s.affinity_dtype, "in", "M", says = "factor of each flat index"}
@@ -210,7 +227,7 @@ end
 function tiles.forward(spec, plan, names, cfg)
     local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
     return plans.append(panels.product_tiles(names, cfg, plan), panels.switches(cfg), entering(spec, plan, names, cfg), plans.list(
-        panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}),
+        not cfg.in_place and panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}),
         names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}),
         rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = width, pitch = plan.slab, t_units = "SLAB", along = lanes * width,
             step = lanes}),
@@ -265,6 +282,7 @@ function grouped.names(spec, plan, job)
         panels.gradients(names, cfg, plan, out, {add = adds, rows = {spec.N}, columns = {spec.K}})
         names.staged = plan.staged
     elseif forward then
+        packed_plan.names(names, cfg, spec, plan, matrices(spec))
         along.names(names, cfg, plan, spec.K)
     else
         in_place.names(names, cfg, plan, spec, {spec.N})

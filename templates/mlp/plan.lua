@@ -47,8 +47,8 @@ end
 
 -- What may be packed, see packed.lua.
 local function matrices(s)
-    return {{name = "gate_up_weights", K = s.H, C = gates(s) * s.I_TP, parts = gates(s)},
-        {name = "down_proj_weight", K = s.I_TP, C = s.H, parts = 1}}
+    return {{name = "gate_up_weights", K = s.H, C = gates(s) * s.I_TP, parts = gates(s), rows = true},
+        {name = "down_proj_weight", K = s.I_TP, C = s.H, parts = 1, rows = true}}
 end
 
 function mlp.params(spec, plan)

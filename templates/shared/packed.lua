@@ -40,12 +40,13 @@ function packed.form(s, plan, m)
         text = ("<c8 c4 I4 i8 i8 i8 i8 i8 i8"):pack("moegenPK", s.dtype, 1, K, C, rows, run, m.parts, order)}
 end
 
--- What the float64 reference has to know of the plan, and moegen_pack of each tensor.
+-- What the float64 reference has to know of the plan, and moegen_pack of each tensor. m.rows: it has one layout, of rows that forward
+-- contracts
 function packed.params(s, plan, matrices)
     local list = packed.are(s) and {"weights.run " .. plan.run, plan.back and "weights.back true" or nil} or {}
     for _, m in ipairs(#list > 0 and matrices or {}) do
         local K, C, order = seen(s, plan, m)
-        list[#list + 1] = ("packed.%s %d %d %d %d %d"):format(packed.tensor(m), K, C, plan.run, m.parts, order)
+        list[#list + 1] = ("packed.%s %d %d %d %d %d %d"):format(packed.tensor(m), K, C, plan.run, m.parts, order, m.rows and 1 or 0)
     end
     return list
 end
