@@ -69,7 +69,7 @@ static moegen_status make_list(struct pack *p, moegen_error **err)
     for (int i = 0; i < f->arg_count; i++) {
         const moegen_arg *a = &f->args[i];
         size_t k = 0;
-        if (!is_packed_arg(p, a))
+        if (!packed_arg(p, a->name))
             continue;
         while (k < p->count && strcmp(p->out[k].name, a->name) != 0)
             k++;
@@ -158,14 +158,6 @@ static int pack(struct pack *p)
         if (rt_file_map(p->o->in.at[i], p->in, NULL, &why))
             return bad("%s", why.text);
     int result = p->layout ? EXIT_OK : find_layout(p);
-<<<<<<< HEAD
-=======
-    for (int i = 0; i < f->arg_count && !result && !status; i++)
-        if (packed_arg(p, f->args[i].name))
-            status = pack_one(p, &f->args[i], &err);
-    if (status)
-        return fail(status, err);
->>>>>>> z-pack
     return result ? result : write_all(p);
 }
 
