@@ -69,17 +69,32 @@ static void pack_rows(const struct rt_packed *p, const char *from, int64_t colum
 PACK_COLUMNS(uint16_t)
 PACK_COLUMNS(uint32_t)
 
-void rt_pack(const struct rt_packed *p, const struct rt_unpacked *from, int64_t experts, int bytes,
-             void *to, int64_t index, int64_t count)
+int64_t rt_packed_panels(const struct rt_packed *p)
 {
-    const int64_t panels = (p->each - p->header) / p->pitch, all = experts * panels;
-    for (int64_t i = all * index / count; i < all * (index + 1) / count; i++) {
-        int64_t e = i / panels, k = i % panels * p->run;
-        char *slice = (char *)to + (size_t)(e * p->each) * (size_t)bytes;
-        char *panel = slice + (size_t)(p->header + i % panels * p->pitch) * (size_t)bytes;
+    return (p->each - p->header) / p->pitch;
+}
+
+int64_t rt_packed_start(const struct rt_packed *p, int64_t i)
+{
+    int64_t panels = rt_packed_panels(p), e = i / panels, panel = i % panels;
+    return e * p->each + (panel > 0 ? p->header + panel * p->pitch : 0);
+}
+
+void rt_pack(const struct rt_packed *p, const struct rt_unpacked *from, int bytes, void *to,
+             int64_t first, int64_t end)
+{
+    const int64_t panels = rt_packed_panels(p), start = rt_packed_start(p, first);
+    for (int64_t i = first; i < end; i++) {
+        int64_t e = i / panels, k = i % panels * p->run, at = rt_packed_start(p, i);
+        char *panel = (char *)to + (size_t)(at - start) * (size_t)bytes;
+        size_t whole = (size_t)(rt_packed_start(p, i + 1) - at) * (size_t)bytes;
+        size_t used = (size_t)(p->is.C * p->run) * (size_t)bytes;
         const char *matrix = (const char *)from->data + (size_t)(e * from->each) * (size_t)bytes;
-        if (k == 0)
-            rt_packed_header(p, slice);
+        if (k == 0) {
+            rt_packed_header(p, panel);
+            panel += sizeof p->is;
+            whole -= sizeof p->is;
+        }
         if (from->row == 1)
             pack_rows(p, matrix, from->column, k, (size_t)bytes, panel);
         else if (bytes == 2)
@@ -88,7 +103,6 @@ void rt_pack(const struct rt_packed *p, const struct rt_unpacked *from, int64_t 
         else
             pack_columns_uint32_t(p, (const uint32_t *)(const void *)matrix, from->row, k,
                                   (uint32_t *)(void *)panel);
-        size_t used = (size_t)(p->is.C * p->run) * (size_t)bytes;
-        memset(panel + used, 0, (size_t)p->pitch * (size_t)bytes - used);
+        memset(panel + used, 0, whole - used);
     }
 }

@@ -39,9 +39,13 @@ struct rt_unpacked {
     const void *data;
     int64_t each, row, column;
 };
-/* Writes the slices of experts, all but part `index` of `count` of their panels left out: parts
- * may be written at the same time. bytes: of an element, 2 or 4. */
-void rt_pack(const struct rt_packed *p, const struct rt_unpacked *from, int64_t experts, int bytes,
-             void *to, int64_t index, int64_t count);
+/* Panels follow each other through all experts' slices. How many of them an expert has, and the
+ * elements before panel i: the header of a slice goes with its first panel. */
+int64_t rt_packed_panels(const struct rt_packed *p);
+int64_t rt_packed_start(const struct rt_packed *p, int64_t i);
+/* Writes panels first .. end - 1, and headers, to memory for these alone. bytes: of an element, 2
+ * or 4. Different panels may be written at the same time. */
+void rt_pack(const struct rt_packed *p, const struct rt_unpacked *from, int bytes, void *to,
+             int64_t first, int64_t end);
 
 #endif

@@ -21,13 +21,19 @@ struct param {
     char *key, *value;
 };
 
+/* A file that tensors lie in. */
+struct map {
+    struct map *next;
+    void *at;
+    size_t bytes;
+};
+
 struct moegen_rt_problem {
     struct tensor **tensor; /* one allocation each: public tensors stay in place */
     size_t tensors;
     struct param *param;
     size_t params;
-    void *map; /* a file that tensors lie in, or NULL */
-    size_t map_bytes;
+    struct map *maps;
 };
 
 /* ---- failures and shapes ---- */
@@ -101,8 +107,11 @@ void moegen_rt_problem_destroy(moegen_rt_problem *p)
         free(p->param[i].key);
         free(p->param[i].value);
     }
-    if (p->map)
-        munmap(p->map, p->map_bytes);
+    for (struct map *m = p->maps, *next; m; m = next) {
+        next = m->next;
+        munmap(m->at, m->bytes);
+        free(m);
+    }
     free(p->tensor);
     free(p->param);
     free(p);
@@ -218,22 +227,25 @@ moegen_rt_status rt_problem_move(moegen_rt_problem *to, moegen_rt_problem *from,
     for (size_t i = 0; i < from->tensors; i++)
         put(to, from->tensor[i]);
     from->tensors = 0;
-    if (from->map) {
-        to->map = from->map;
-        to->map_bytes = from->map_bytes;
-        from->map = NULL;
+    for (struct map *m; (m = from->maps);) {
+        from->maps = m->next;
+        m->next = to->maps;
+        to->maps = m;
     }
     return MOEGEN_RT_OK;
 }
 
 char *rt_problem_map(moegen_rt_problem *p, int fd, size_t bytes)
 {
-    void *map = p->map ? MAP_FAILED : mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (map == MAP_FAILED)
+    struct map *m = malloc(sizeof *m);
+    void *at = m ? mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    if (at == MAP_FAILED) {
+        free(m);
         return NULL;
-    p->map = map;
-    p->map_bytes = bytes;
-    return map;
+    }
+    *m = (struct map){p->maps, at, bytes};
+    p->maps = m;
+    return at;
 }
 
 /* ---- parameters ---- */

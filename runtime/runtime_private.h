@@ -21,9 +21,9 @@ struct rt_shape_text {
     char text[192];
 };
 const char *rt_shape(struct rt_shape_text *to, int rank, const int64_t *shape);
-/* Maps a file, for as long as the problem lives; a problem has one. NULL: it cannot be. */
+/* Maps a file, for as long as the problem lives. NULL: it cannot be. */
 char *rt_problem_map(moegen_rt_problem *p, int fd, size_t bytes);
-/* Moves every tensor of `from`, and its map, into `to`, replacing those of the same name. All or
+/* Moves every tensor of `from`, and its maps, into `to`, replacing those of the same name. All or
  * nothing. */
 moegen_rt_status rt_problem_move(moegen_rt_problem *to, moegen_rt_problem *from,
                                  moegen_rt_error *err);

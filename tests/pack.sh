@@ -117,4 +117,22 @@ expect 2 'cut.st' pack moe_forward.yaml --in cut.st --out no.st
 check [ ! -e no.st ]
 expect 2 '' pack moe_forward.yaml --in "$in" --out nowhere/no.st
 check [ -z "$(find . -name '*no.st*')" ]
+
+# of two files; the disk is full: no file, or the one that was there
+tensors first.st gate_up_proj_weight 4,64,2,48
+tensors second.st down_proj_weight 4,48,64
+expect 0 packed pack moe_forward.yaml --in first.st --in second.st --out p.st
+expect 0 'packed 2 of 2' pack moe_forward.yaml --in second.st --in first.st --out q.st
+check [ "$(wc -c <p.st)" = "$(wc -c <q.st)" ]
+(ulimit -f 60; "$moegen" pack moe_forward.yaml --in first.st --in second.st --out full.st) >out 2>&1
+check [ $? = 2 ]
+check grep -q 'full.st: cannot write: File too large' out
+check [ -z "$(ls | grep full)" ]
+expect 2 "second.st: tensor 'gate_up_proj_weight' is missing" pack moe_forward.yaml --in second.st --out p.st --from plain
+(ulimit -f 60; "$moegen" pack moe_forward.yaml --in first.st --in second.st --out p.st) >out 2>&1
+check [ $? = 2 ]
+cp q.st before.st
+(ulimit -f 60; "$moegen" pack moe_forward.yaml --in second.st --in first.st --out q.st) >out 2>&1
+check cmp q.st before.st
+check [ -z "$(ls | grep tmp)" ]
 exit $failed

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pack_test.c - moegen_pack: the same bits as from the same rows unpacked for every family, dtype,
- * target, order of gate and up and odd sizes, however many threads pack; and what is refused. */
+ * target, order of gate and up and odd sizes, however many threads pack; what is refused. */
 #include "api.h"
 #include "moegen_runtime.h"
 #include "packed.h"

@@ -101,7 +101,8 @@ static void test_kept_is_used(void)
 
 static const char rate[] = "avx512_bf16.dot_bf16";
 static const char features[] =
-    "avx512f avx512bw avx512dq avx512vl fma f16c avx2 avx512_bf16 avx512_vnni";
+    "avx512f avx512bw avx512dq avx512vl fma f16c avx2 avx512_bf16 avx512_vnni "
+    "avx512_vbmi";
 
 /* The plan of a kernel with these keys, of moe_forward unless they name another one, on a CPU with
  * these features: one line per choice. */

@@ -90,9 +90,9 @@ static void compare(const char *jit, const char *file)
 static void build(const char *path, const struct text *spec, const char *name, const char *target,
                   const char *dtype)
 {
-    static const char *const features[] = {"avx",         "avx2",       "fma",      "f16c",
-                                           "avx512f",     "avx512bw",   "avx512dq", "avx512vl",
-                                           "avx512_bf16", "avx512_vnni"};
+    static const char *const features[] = {"avx",         "avx2",        "fma",        "f16c",
+                                           "avx512f",     "avx512bw",    "avx512dq",   "avx512vl",
+                                           "avx512_bf16", "avx512_vnni", "avx512_vbmi"};
     const struct host_set set[] = {{.key = "target", .value = target},
                                    {.key = "spelling", .value = "bytes"},
                                    {.key = "dtype", .value = dtype}};

@@ -58,4 +58,18 @@ moegen_status ask_build(struct ask *a, moegen_engine *engine, struct generated *
 moegen_status ask_explain(struct ask *a, moegen_engine *engine, struct text *out,
                           moegen_error **err);
 
+/* ---- pack.c ---- */
+
+/* Where packed bytes go: into memory for all of them, or each part through `put`, from any thread
+ * and in any order. */
+struct pack_sink {
+    char *memory;
+    void (*put)(void *ctx, size_t at, const void *bytes, size_t len);
+    void *ctx;
+};
+/* moegen_pack into a sink. */
+moegen_status pack_in_parts(const moegen_kernel *kernel, const char *layout,
+                            const moegen_tensor *from, const struct pack_sink *to, size_t bytes,
+                            int threads, moegen_error **err);
+
 #endif

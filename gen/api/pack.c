@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack.c - moegen_pack: matrices of weights into the order in which a kernel reads them. */
+/* pack.c - moegen_pack: matrices of weights into the order in which a kernel reads them, at once or
+ * in parts. */
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +28,9 @@ struct source {
     bool plain;  /* [E, in, out] */
     bool rows;   /* what is contracted is contiguous */
     int bytes;
-    void *packed;
+    const struct pack_sink *sink;
+    _Atomic int64_t next; /* panel that nobody has begun with */
+    _Atomic bool no_memory;
 };
 
 /* The matrix that argument `arg` holds of each expert, and how it lies where it comes from: what
@@ -78,11 +82,29 @@ static void expected_text(const struct source *s, moegen_dtype dtype, const char
              layout);
 }
 
+/* Some panels at a time, whoever comes next: in a buffer, or where they shall be. */
 static void pack_part(void *ctx, const moegen_worker *worker)
 {
-    const struct source *s = ctx;
-    rt_pack(&s->to, &s->from, s->E, s->bytes, s->packed, worker ? worker->rank : 0,
-            worker ? worker->size : 1);
+    enum { AT_ONCE = 256 << 10 };
+    (void)worker;
+    struct source *s = ctx;
+    const struct rt_packed *p = &s->to;
+    int64_t panels = rt_packed_panels(p), all = s->E * panels;
+    int64_t some = AT_ONCE / (p->pitch * s->bytes) + 1;
+    int64_t most = some * p->pitch + (some / panels + 2) * (p->each - panels * p->pitch);
+    size_t element = (size_t)s->bytes;
+    char *room = s->sink->memory ? NULL : malloc((size_t)most * element);
+    if (!s->sink->memory && !room)
+        atomic_store(&s->no_memory, true);
+    for (int64_t i, end;
+         !atomic_load(&s->no_memory) && (i = atomic_fetch_add(&s->next, some)) < all;) {
+        end = i + some < all ? i + some : all;
+        size_t at = (size_t)rt_packed_start(p, i) * element;
+        rt_pack(p, &s->from, s->bytes, room ? room : s->sink->memory + at, i, end);
+        if (room)
+            s->sink->put(s->sink->ctx, at, room, (size_t)rt_packed_start(p, end) * element - at);
+    }
+    free(room);
 }
 
 static moegen_status run(struct source *s, int threads, moegen_error **err)
@@ -93,6 +115,8 @@ static moegen_status run(struct source *s, int threads, moegen_error **err)
         return error_set(err, MOEGEN_NO_MEMORY, "%s", why.text);
     moegen_rt_status status = moegen_rt_team_run(team, pack_part, s);
     moegen_rt_team_destroy(team);
+    if (!status && atomic_load(&s->no_memory))
+        return error_set(err, MOEGEN_NO_MEMORY, "out of memory to pack in");
     return status ? error_set(err, MOEGEN_NO_MEMORY, "no threads to pack with") : MOEGEN_OK;
 }
 
@@ -100,10 +124,18 @@ moegen_status moegen_pack(const moegen_kernel *kernel, const char *layout,
                           const moegen_tensor *from, void *packed, size_t bytes, int threads,
                           moegen_error **err)
 {
-    struct source s = {.packed = packed};
     if (!kernel || !layout || !from || !from->name || !packed)
         return error_set(err, MOEGEN_BAD_ARGUMENT,
                          "moegen_pack: kernel, layout, tensor or memory is NULL");
+    return pack_in_parts(kernel, layout, from, &(struct pack_sink){.memory = packed}, bytes,
+                         threads, err);
+}
+
+moegen_status pack_in_parts(const moegen_kernel *kernel, const char *layout,
+                            const moegen_tensor *from, const struct pack_sink *to, size_t bytes,
+                            int threads, moegen_error **err)
+{
+    struct source s = {.sink = to};
     const struct unit *u = kernel->unit;
     int arg = arg_find(u, from->name);
     if (arg < 0)

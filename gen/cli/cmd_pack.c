@@ -6,13 +6,18 @@
 #include <string.h>
 
 #include "cli.h"
+#include "rt_file.h"
 
 struct pack {
     const struct options *o;
     const moegen_kernel *kernel;
-    moegen_rt_problem *in, *made, *rounded;
-    const char *layout; /* of the tensors in the file; NULL: as their shapes say */
+    moegen_rt_problem *in;
+    const char *layout;    /* of the tensors in the file; NULL: as their shapes say */
+    moegen_rt_tensor *out; /* in the file's order; those that are packed have no data */
+    size_t count;
     int packed;
+    struct rt_file *file;
+    size_t at; /* of the tensor at work in `out` */
 };
 
 /* How a kernel has it packed; NULL: it has not. */
@@ -50,77 +55,109 @@ static int find_layout(struct pack *p)
                            p->o->in.at[0]);
 }
 
-static moegen_status pack_one(struct pack *p, const moegen_arg *a, moegen_error **err)
+/* What the file will have in the place of each tensor that is packed. */
+static moegen_status make_list(struct pack *p, moegen_error **err)
 {
-    const moegen_rt_tensor *t = moegen_rt_problem_tensor(p->in, a->name);
-    moegen_rt_tensor *to;
+    const moegen_kernel_facts *f = kernel_facts(p->kernel);
+    while (moegen_rt_problem_at(p->in, p->count))
+        p->count++;
+    p->out = calloc(p->count + 1, sizeof *p->out);
+    if (!p->out)
+        return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+    for (size_t i = 0; i < p->count; i++)
+        p->out[i] = *moegen_rt_problem_at(p->in, i);
+    for (int i = 0; i < f->arg_count; i++) {
+        const moegen_arg *a = &f->args[i];
+        size_t k = 0;
+        if (!packed_arg(p, a->name))
+            continue;
+        while (k < p->count && strcmp(p->out[k].name, a->name) != 0)
+            k++;
+        if (k == p->count)
+            return error_set(err, MOEGEN_BAD_ARGUMENT, "%s: tensor '%s' is missing", p->o->in.at[0],
+                             a->name);
+        moegen_rt_tensor *t = &p->out[k];
+        t->data = NULL;
+        t->dtype = (moegen_rt_dtype)a->dtype;
+        t->rank = a->rank;
+        t->bytes = moegen_dtype_size(a->dtype);
+        for (int d = 0; d < a->rank; d++)
+            t->bytes *= (size_t)(t->shape[d] = strtoll(a->extent[d], NULL, 10));
+    }
+    return MOEGEN_OK;
+}
+
+static void put(void *ctx, size_t at, const void *bytes, size_t len)
+{
+    const struct pack *p = ctx;
+    rt_file_put(p->file, p->at, at, bytes, len);
+}
+
+/* Packs what tensor p->at is in the files that are read. */
+static moegen_status pack_one(struct pack *p, moegen_error **err)
+{
+    const moegen_rt_tensor *to = &p->out[p->at], *t = moegen_rt_problem_tensor(p->in, to->name);
+    moegen_rt_problem *held = NULL;
     moegen_rt_error why;
-    int64_t shape[2], count = 1;
-    if (!t)
-        return error_set(err, MOEGEN_BAD_ARGUMENT, "%s: tensor '%s' is missing", p->o->in.at[0],
-                         a->name);
-    for (int d = 0; d < a->rank; d++)
-        count *= shape[d] = strtoll(a->extent[d], NULL, 10);
-    size_t bytes = (size_t)count * moegen_dtype_size(a->dtype);
-    if (moegen_rt_problem_add(p->made, a->name, (moegen_rt_dtype)a->dtype, a->rank, shape, &to,
-                              &why))
-        return error_set(err, MOEGEN_NO_MEMORY, "%s", why.text);
-    if (t->dtype == MOEGEN_RT_F32 && a->dtype != MOEGEN_F32) {
-        int64_t n = moegen_rt_tensor_count(t);
+    if (t->dtype == MOEGEN_RT_F32 && to->dtype != t->dtype) {
         moegen_rt_tensor *rounded;
-        if (moegen_rt_problem_add(p->rounded, a->name, (moegen_rt_dtype)a->dtype, t->rank, t->shape,
-                                  &rounded, &why))
+        held = moegen_rt_problem_create();
+        if (!held)
+            return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+        if (moegen_rt_problem_add(held, t->name, to->dtype, t->rank, t->shape, &rounded, &why)) {
+            moegen_rt_problem_destroy(held);
             return error_set(err, MOEGEN_NO_MEMORY, "%s", why.text);
-        moegen_rt_convert(t->dtype, t->data, rounded->dtype, rounded->data, (size_t)n);
+        }
+        moegen_rt_convert(t->dtype, t->data, rounded->dtype, rounded->data,
+                          (size_t)moegen_rt_tensor_count(t));
         t = rounded;
     }
     moegen_tensor from = {
-        .name = a->name, .data = t->data, .dtype = (moegen_dtype)t->dtype, .rank = t->rank};
+        .name = t->name, .data = t->data, .dtype = (moegen_dtype)t->dtype, .rank = t->rank};
     memcpy(from.shape, t->shape, sizeof from.shape);
+    int threads = p->o->threads ? (int)p->o->threads : kernel_facts(p->kernel)->threads;
     p->packed++;
-    return moegen_pack(p->kernel, p->layout, &from, to->data, bytes,
-                       p->o->threads ? (int)p->o->threads : kernel_facts(p->kernel)->threads, err);
+    moegen_status status =
+        pack_in_parts(p->kernel, p->layout, &from, &(struct pack_sink){.put = put, .ctx = p},
+                      to->bytes, threads, err);
+    moegen_rt_problem_destroy(held);
+    return status;
 }
 
 /* Tensors in the file's order, those that are packed in their place. */
-static int write_all(const struct pack *p)
+static int write_all(struct pack *p)
 {
+    moegen_error *err = NULL;
     moegen_rt_error why;
-    size_t count = 0;
-    while (moegen_rt_problem_at(p->in, count))
-        count++;
-    moegen_rt_tensor *list = calloc(count + 1, sizeof *list);
-    if (!list)
-        return fail(MOEGEN_NO_MEMORY, NULL);
-    for (size_t i = 0; i < count; i++) {
-        const moegen_rt_tensor *t = moegen_rt_problem_at(p->in, i),
-                               *made = moegen_rt_problem_tensor(p->made, t->name);
-        list[i] = made ? *made : *t;
+    moegen_status status = make_list(p, &err);
+    if (status)
+        return fail(status, err);
+    if (rt_file_open(p->o->out, p->out, p->count, NULL, &p->file, &why))
+        return bad("%s", why.text);
+    for (p->at = 0; p->at < p->count && !status; p->at++)
+        if (p->out[p->at].data || p->out[p->at].bytes == 0)
+            put(p, 0, p->out[p->at].data, p->out[p->at].bytes);
+        else
+            status = pack_one(p, &err);
+    if (status) {
+        rt_file_drop(p->file);
+        return fail(status, err);
     }
-    int result =
-        moegen_rt_safetensors_write(p->o->out, list, count, &why) ? bad("%s", why.text) : EXIT_OK;
-    free(list);
-    if (!result && !quiet)
-        printf("packed %d of %zu tensors for target %s: wrote %s\n", p->packed, count,
+    if (rt_file_close(p->file, &why))
+        return bad("%s", why.text);
+    if (!quiet)
+        printf("packed %d of %zu tensors for target %s: wrote %s\n", p->packed, p->count,
                kernel_facts(p->kernel)->target, p->o->out);
-    return result;
+    return EXIT_OK;
 }
 
 static int pack(struct pack *p)
 {
-    const moegen_kernel_facts *f = kernel_facts(p->kernel);
-    moegen_error *err = NULL;
     moegen_rt_error why;
-    moegen_status status = MOEGEN_OK;
     for (int i = 0; i < p->o->in.count; i++)
-        if (moegen_rt_safetensors_read(p->o->in.at[i], p->in, &why))
+        if (rt_file_map(p->o->in.at[i], p->in, NULL, &why))
             return bad("%s", why.text);
     int result = p->layout ? EXIT_OK : find_layout(p);
-    for (int i = 0; i < f->arg_count && !result && !status; i++)
-        if (packed_arg(p, f->args[i].name))
-            status = pack_one(p, &f->args[i], &err);
-    if (status)
-        return fail(status, err);
     return result ? result : write_all(p);
 }
 
@@ -161,15 +198,12 @@ int cmd_pack(struct options *o)
         result = fail(status, err);
     p.kernel = kernel;
     p.in = moegen_rt_problem_create();
-    p.made = moegen_rt_problem_create();
-    p.rounded = moegen_rt_problem_create();
-    if (!result && (!p.in || !p.made || !p.rounded))
+    if (!result && !p.in)
         result = fail(MOEGEN_NO_MEMORY, NULL);
     if (!result)
         result = pack(&p);
     moegen_rt_problem_destroy(p.in);
-    moegen_rt_problem_destroy(p.made);
-    moegen_rt_problem_destroy(p.rounded);
+    free(p.out);
     moegen_kernel_release(kernel);
     job_close(&j);
     return result;

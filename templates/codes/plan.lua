@@ -107,7 +107,7 @@ function codes.names(names, spec, plan)
     end
     names.coded.space = space(names)
     if words.are(spec) then
-        words.names(names, spec, format.bits, plan.isa.lanes)
+        words.names(names, spec, plan, format.bits, coded.unit(run, depth))
         plans.append(names.coded.space, words.space(names))
         set.group = "%s * ((words_of(M.ld) + 7) / 8)"
     end

@@ -6,11 +6,14 @@
 -- In the order (t, p, q), which is that of memory along K, a column is a row of codes as layout `contiguous` has it: words that are
 -- neighbours share a scale, 8 by 8. So products contract in this order. Columns of words become rows of codes when a product begins;
 -- hidden states are gathered in this order; gate's and up's columns are multiplied in it, so that their sums are.
+-- On the way back columns are contracted, and K is the sums' rows, in this order: a block of so many columns and words becomes rows of
+-- codes, which are decoded and turned as other columns are (image.c.in).
 local dtype = require "dtype"
 local ir = require "ir"
 local micro = require "tiles.micro"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
+local stored = require "shared.stored"
 
 local words = {}
 
@@ -21,10 +24,10 @@ function words.are(spec)
     return spec.weights.layout == "nki"
 end
 
--- Words between rows of codes.
-local function pitch(spec, bits)
+-- Words between rows of so many codes.
+local function pitch(elements, bits)
     local per_float = 32 // (WORD * bits)
-    return per_float * plans.odd_lines((math.max(spec.H, spec.I_TP) // WORD + per_float - 1) // per_float)
+    return per_float * plans.odd_lines((elements // WORD + per_float - 1) // per_float)
 end
 
 words.WORD = WORD
@@ -37,23 +40,56 @@ end
 -- By the bits of a code: C type of a word, and dtype of elements of its size; joined: two of them are turned as one float.
 local kinds = {[8] = {c = "uint32_t", dtype = dtype.f32, joined = false}, [4] = {c = "uint16_t", dtype = dtype.bf16, joined = true}}
 
--- Adds the names of words. bits: of a code
-function words.names(names, spec, bits, lanes)
-    local kind = kinds[bits]
-    names.coded.words = {c = kind.c, kind = kind, square = kind.joined and 2 * lanes or lanes,
-        pitch = pitch(spec, bits) * WORD * bits // 32}
-    plans.append(names.constants, {
+-- Do products of a layout ("k", "n") have columns in the order of words, and others as they come?
+local function orders(phases, layout)
+    local ordered, plain = false, false
+    for _, phase in ipairs(phases) do
+        ordered = ordered or phase.layout == layout and phase.ordered
+        plain = plain or phase.layout == layout and not phase.ordered
+    end
+    return {ordered = ordered, plain = plain}
+end
+
+-- Elements of a column whose words are turned together.
+function words.square(spec, lanes)
+    return WORD * lanes * (kinds[stored.format(spec).bits].joined and 2 or 1)
+end
+
+-- Adds the names of words. bits: of a code; unit: elements that are decoded together, of blocks of columns
+function words.names(names, spec, plan, bits, unit)
+    local kind, lanes, list, turns = kinds[bits], plan.isa.lanes, names.constants, {}
+    -- name of a function, pitch and its C, names of tiles, and what of these is wanted
+    local function turn(name, layout, elements, constant, says)
+        local words_apart = pitch(elements, bits)
+        list[#list + 1] = {constant, words_apart, says}
+        turns[#turns + 1] = {name = "turn_" .. name, pitch = words_apart * WORD * bits // 32, constant = constant,
+            tile = "turn_" .. name .. "_squares", apart = "turn_" .. name .. "_apart", has = orders(names.phases, layout)}
+    end
+    plans.append(list, {
         {"WORD", WORD, "codes of a word,"}, {"WORD_RUN", RUN, "elements along a contraction whose words lie side by side,"},
-        {"WORD_SCALE", SCALE, "words that share a scale"}, {"WORDS", pitch(spec, bits), "words between columns that have become rows"},
+        {"WORD_SCALE", SCALE, "words that share a scale"},
     })
+    if names.phases.contiguous then
+        turn("columns", "k", math.max(spec.H, spec.I_TP), "WORDS", "words between columns that have become rows")
+    end
+    if names.transposes then
+        turn("block", "n", plans.round_up(plan.slab, unit) + unit, "BLOCK_WORDS", "the same of a block of columns, which are contracted")
+        list[#list + 1] = {"BLOCK_UNIT", unit, "elements that such a block starts at a multiple of"}
+    end
+    names.coded.words = {c = kind.c, kind = kind, square = kind.joined and 2 * lanes or lanes, turns = turns}
     local matrix = names.matrix
     names.matrix = function(...) return ("(const uint8_t *)(%s)"):format(matrix(...)) end
 end
 
 -- What a rank keeps: rows of workspace.lua.
 function words.space(names)
-    return {{"words", names.coded.words.c, {"SLAB", "WORDS"}, "columns of weights at work, as rows,", own = true},
-        {"word_scales", "uint8_t", {"SLAB", "WORDS / WORD_SCALE"}, "and their scales", own = true}}
+    local c, contiguous, transposes = names.coded.words.c, names.phases.contiguous, names.transposes
+    return plans.list(
+        contiguous and {"words", c, {"SLAB", "WORDS"}, "columns of weights at work, as rows,", own = true},
+        contiguous and {"word_scales", "uint8_t", {"SLAB", "WORDS / WORD_SCALE"}, "and their scales", own = true},
+        transposes and {"block_words", c, {"K_PANELS", names.depth, "BLOCK_WORDS"}, "a block of columns, as rows,", own = true},
+        transposes and {"block_word_scales", "uint8_t", {"K_PANELS", names.depth, "BLOCK_WORDS / WORD_SCALE"}, "and their scales",
+            own = true})
 end
 
 -- n vectors of pairs: of each quarter of a row of H elements and the next one.
@@ -72,12 +108,21 @@ end
 
 -- The tiles.
 function words.tiles(names, cfg, spec)
-    local how = names.coded.words
+    local kind, list = names.coded.words.kind, {}
     local function turn(name, apart)
-        return rows.squares(cfg, name, {dtype = how.kind.dtype, joined = how.kind.joined, fetch = true, pitch = apart * how.pitch,
-            step = apart * how.pitch * cfg.isa.lanes})
+        list[#list + 1] = rows.squares(cfg, name, {dtype = kind.dtype, joined = kind.joined, fetch = true, pitch = apart,
+            step = apart * cfg.isa.lanes})
     end
-    return plans.list(turn("turn", 1), turn("turn_apart", WORD), names.dots and join_quarters(cfg, spec.H))
+    for _, how in ipairs(names.coded.words.turns) do
+        if how.has.plain then
+            turn(how.tile, how.pitch)
+        end
+        if how.has.ordered then
+            turn(how.apart, WORD * how.pitch)
+        end
+    end
+    list[#list + 1] = names.dots and names.gathers_words and join_quarters(cfg, spec.H) or nil
+    return list
 end
 
 return words

@@ -20,6 +20,7 @@ local quantised = require "codes.quantised"
 local rows = require "tiles.rows"
 local stored = require "shared.stored"
 local tensors = require "shared.tensors"
+local words = require "codes.words"
 local work = require "moe_backward.work"
 
 local backward = {}
@@ -30,7 +31,7 @@ backward.plan_keys = {dot.key, table.unpack(panel_plan.keys)}
 
 -- What moe_backward takes of the key `weights` beside those of tokens' dtype, see stored.lua: codes, which have no gradients.
 backward.weights = {dtype = formats.names,
-    scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous", "packed"},
+    scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous", "nki", "packed"},
     gate_up_order = {"interleaved"}, gate_up = {"separate"}, experts = {"separate"}}
 
 backward.rule = {"weights.dtype", function(s) return s.weight_grads == "none" or not codes.are(s) end,
@@ -81,7 +82,8 @@ function backward.plan(plan, spec, shape, info)
         panel_plan.both(plan, spec, shape, info, {turns = true, step = quantised.rows(spec)})
     else
         local are = codes.are(spec)
-        panel_plan.forward(plan, spec, shape, info, {unit = are and spec.checkpoint == "recompute" and codes.unit, turns = not are})
+        panel_plan.forward(plan, spec, shape, info, {unit = are and spec.checkpoint == "recompute" and codes.unit, turns = not are,
+            square = words.are(spec) and words.square(spec, plan.isa.lanes) or nil})
     end
     packed_plan.choose(plan, spec, true)
 end
@@ -106,6 +108,7 @@ local function steps(spec)
         add = spec.accumulate_grads,
         gate_up = {stored.gate_up(spec)}, transposed = spec.weights.layout ~= "plain" and not packed.are(spec),
         interleaved = stored.of(spec).interleaved, separate = stored.of(spec).separate,
+        in_words = words.are(spec), words_gathered = words.are(spec) and (again or scale == "pre"),
     }
 end
 
@@ -161,18 +164,21 @@ local function tiles(spec, plan, names, cfg)
     local width = plan.vectors * lanes
     local through = {scaled = has.post, affinity_sums = has.affinity_sums, apart = names.dots and has.again,
         step = has.interleaved and 2 or 1, stores = names.quantised}
+    local step = has.in_words and words.WORD or nil   -- rows of sums from an element of a token to the next one
     local held = has.again and not names.quantised and f32 or io   -- what limits are of
-    local list = plans.append(panels.tiles(names, cfg, plan), codes.tiles(names, cfg),
+    local list = plans.append(panels.tiles(names, cfg, plan), codes.tiles(names, cfg, spec),
         names.quantised and quantised.tiles(names, cfg, spec) or {})
     return plans.append(list, plans.list(
         has.again and epilogue.bounded(cfg, through.step),
-        not has.again and spec.block_size >= lanes and rows.column(cfg, io, "column", through.step * width, names.dots),
+        not has.again and spec.block_size >= lanes and rows.column(cfg, io, "column", names.load_step * width, names.dots),
         names.dots and rows.words(cfg, io, "words"),
         names.dots and panel_rows.split(cfg, "split"),
         rows.squares(cfg, "transpose", {dtype = f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE", pitch = width,
             along = lanes, step = lanes * width}),
-        whole and rows.scatter(cfg, "scatter", {scaled = has.pre}),
-        whole and rows.scatter(cfg, "scatter_add", {scaled = has.pre, add = true}),
+        has.words_gathered and rows.squares(cfg, names.transpose_words, {dtype = dtype.f32, stride = panels.stage(widest(spec, plan)),
+            s_units = "STAGE", pitch = words.apart(plan) * width, along = lanes, step = lanes * words.apart(plan) * width}),
+        whole and rows.scatter(cfg, "scatter", {scaled = has.pre, step = step}),
+        whole and rows.scatter(cfg, "scatter_add", {scaled = has.pre, add = true, step = step}),
         has.norm and norm.through(cfg, activation[spec.activation].both, through)
             or back.through(cfg, spec, clamp.limits(spec, held), through),
         has.norm and norm.sum(cfg, "norm_sum"),
@@ -205,7 +211,7 @@ function backward.names(spec, plan, job)
         -- gate and up as rows of a panel: that of up of column i, and its gate
         up_of = function(i) return has.interleaved and ("2 * (%s) + 1"):format(i) or "UP + " .. i end,
         gate_of = function(up) return up .. (has.interleaved and " - WIDTH" or " - UP * WIDTH") end,
-        eps = plans.number(spec.norm_eps), scattered = {scaled = has.pre, adds = "!apart(w)"},
+        eps = plans.number(spec.norm_eps), scattered = {scaled = has.pre, adds = "!apart(w)", step = has.in_words and "WORD"},
         affinity_of = function(row)
             return convert(affinity, "widen")(("w->args->expert_affinities_masked[w->id[%s] * (int64_t)E + w->expert]"):format(row))
         end,
@@ -220,6 +226,9 @@ function backward.names(spec, plan, job)
             plan.group > 1 and (has.bias_up or has.bias_down) and {io, "narrow"} or false},
     }
     panels.products(names, cfg, plan, totals)
+    names.gathered = has.in_words and "(WORD * LANES)" or names.dots and "DEPTH" or "LANES"
+    names.gathers_words, names.transpose_words = has.words_gathered, "transpose_words"
+    names.load_step = has.in_words and words.WORD or has.interleaved and 2 or 1
     if has.gradients then
         local both, one = has.separate and spec.I_TP or gates * spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil
         panels.gradients(names, cfg, plan, out, {add = has.add,

@@ -88,10 +88,13 @@ local function again(has, by, spec, layout, tokens)
     if not has.again then
         return {}
     elseif not second then
-        return {{"GATE_UP", rows = "GATES * I", k = "H", weights = first, layout = layout, by = by, run = "gate_up_again"}}
+        return {{"GATE_UP", rows = "GATES * I", k = "H", weights = first, layout = layout, by = by, ordered = has.in_words,
+            run = "gate_up_again"}}
     end
-    return {{"GATE_AGAIN", rows = "I", k = "H", weights = first, layout = layout, by = by, run = "gate_again"},
-        {"UP_AGAIN", rows = "I", k = "H", weights = second, layout = layout, by = by, run = "up_again", reads = {tokens}}}
+    return {{"GATE_AGAIN", rows = "I", k = "H", weights = first, layout = layout, by = by, ordered = has.in_words,
+            run = "gate_again"},
+        {"UP_AGAIN", rows = "I", k = "H", weights = second, layout = layout, by = by, ordered = has.in_words,
+            run = "up_again", reads = {tokens}}}
 end
 
 -- Adds the names of rounded.c.in, and of copies that products over rows read because their panels are quantised along tokens. Returns
@@ -125,7 +128,7 @@ function work.phases(names, has, spec)
     for i, row in ipairs(biases) do
         before[i] = row[1]
     end
-    phases.add(names, plans.append({{"GATHER", parts = ("HK / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"},
+    phases.add(names, plans.append({{"GATHER", parts = "HK / " .. names.gathered, run = "gather_part"},
         q and {"TOKEN_ROWS", panels = true, run = "token_rows"} or nil},
         again(has, by, spec, forth, tokens), plans.list(
         has.norm and {"NORM", panels = true, run = "normalise"},
@@ -136,7 +139,7 @@ function work.phases(names, has, spec)
         q and {"PRODUCT_ROWS", panels = true, run = "product_rows", reads = {"DOWN"}},
         columns and {"TOKEN_COLUMNS", parts = "H", run = "token_columns", reads = before},
         columns and {"PRODUCT_COLUMNS", parts = "I", run = "product_columns", reads = plans.append({"PRODUCT_ROWS"}, before)},
-        {"TOKENS", rows = "H", k = second and "I" or "GATES * I", weights = first, layout = back, whole = "I",
+        {"TOKENS", rows = "H", k = second and "I" or "GATES * I", weights = first, layout = back, whole = "I", ordered = has.in_words,
             also = second and {second, ("%s + %s * WIDTH"):format(factor "w->GU", names.words "UP")} or nil,
             by = {factor "w->GU", names.words "GK"}, run = "token_gradients", reads = q and {"PRODUCT_ROWS"} or nil},
         (has.post or has.pre) and {"AFFINITIES", panels = true, run = "affinity_gradients",

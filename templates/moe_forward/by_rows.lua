@@ -84,7 +84,8 @@ local function phases_of(names, spec, has)
             ordered = names.in_words, run = "hidden_rows"},
         names.rounds and {"ROUND", parts = "IK / MX_BLOCK", run = "round_part"},
         names.integers and {"ENCODE_HIDDEN", parts = "w->panels * VECTORS", run = "encode_hidden"},
-        {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = p, run = "output_rows"},
+        {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = p, run = "output_rows",
+            as_rows = not has.checkpoint_down and not names.integers or nil},
     })
 end
 
@@ -109,6 +110,9 @@ local function tiles(spec, plan, names, cfg, of_weights)
     local width, whole = plan.vectors * lanes, spec.H >= lanes
     local wide = names.rounds and setmetatable({product = micro.widened}, {__index = cfg}) or cfg   -- P is quantised from f32
     local apart = names.in_words and in_words.apart(plan) * width or width
+    local row = names.along and names.phases.as_rows and whole and function(name, add)
+        return epilogue.row(cfg, name, {bias = has.bias_down, bias_scaled = has.bias_scaled, scaled = has.affinity_in_finish, add = add})
+    end
     local keeps = has.checkpoint_up and spec.block_size >= lanes
     local products = plans.append(panels.tiles(names, of_weights, plan), codes.tiles(names, cfg, spec), activations.tiles(names, cfg, spec),
         names.integers and integers.tiles(names, of_weights, spec) or {})
@@ -123,6 +127,7 @@ local function tiles(spec, plan, names, cfg, of_weights)
         has.checkpoint_down and whole and rows.transpose(cfg, io, "transpose_down", lanes, "LANES"),
         whole and rows.scatter(cfg, "scatter", {scaled = has.affinity_in_finish}),
         whole and has.add and rows.scatter(cfg, "scatter_add", {scaled = has.affinity_in_finish, add = true}),
+        row and row("give_row", false), row and has.add and row("add_row", true),
         whole and has.add and rows.move(cfg, "combine", {add = true}),
         whole and out.narrow and rows.move(cfg, "narrow_output", {to = out})))
 end
@@ -150,6 +155,7 @@ function by_rows.names(names, spec, plan, job, common)
         integers.names(names, spec, plan, cfg.dtype, of_weights.product)
     end
     names.splits, names.in_words = false, in_words.are(spec)
+    names.gathers_words, names.transpose_words = names.in_words, "transpose"
     names.save_step = names.in_words and in_words.WORD or has.step
     names.rounds = activations.are(spec)
     names.hidden = (plan.integers or names.rounds and names.dots) and "hidden" or "P"

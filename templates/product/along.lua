@@ -41,7 +41,7 @@ function along.names(names, cfg, plan, deep)
         run = names.packed and names.packed.run,
         pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
         c = coded and "uint8_t" or names.io, scales = tiles.scales(cfg, coded),
-        tables = coded and coded.format.number and table.concat(tiles.tables(cfg, coded), ", ")}
+        tables = coded and tiles.tables(cfg, coded)}
     -- arguments for all rows but the first, C
     function names.along.others(form)
         local list = {}

@@ -73,15 +73,17 @@ function panel_plan.check(plan, info)
     end
 end
 
--- Blocks of weights: `rows` the most rows that a matrix has, `deep` the most products of a sum. many: passes are of many tokens
-function panel_plan.choose_block(plan, spec, info, k_block, rows, deep, many)
+-- Blocks of weights: `rows` the most rows that a matrix has, `deep` the most products of a sum. many: passes are of many tokens;
+-- square: rows of weights that are turned together, or nil
+function panel_plan.choose_block(plan, spec, info, k_block, rows, deep, many, square)
     local isa, depth = plan.isa, panels.depth(plan)
     local useful = {round_up(deep, depth), ("sums are of %d products"):format(deep), depth}
     plan:choose("k_block", k_block * plan.group, plan.integers and "products per pass over sums: blocks of weights and tokens stay in L1"
         or "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
         plan.integers and limits.useful(table.unpack(useful)) or limits.sum(spec, table.unpack(useful)))
-    panel_plan.choose_slab(plan, rows, "rows of weights that pass over the tokens together", many and 8 or 2)
-    plan:choose("few_rows", math.min(3 * isa.lanes, plan.slab), "rows of a slab for a single panel of tokens: two of them stay in L1",
+    panel_plan.choose_slab(plan, rows, "rows of weights that pass over the tokens together", many and 8 or 2, square)
+    plan:choose("few_rows", math.min(round_up(3 * isa.lanes, square or 1), plan.slab),
+        "rows of a slab for a single panel of tokens: two of them stay in L1",
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))
     plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted",
         limits.useful(plan.slab, ("a slab has %d rows"):format(plan.slab)))
@@ -89,9 +91,9 @@ function panel_plan.choose_block(plan, spec, info, k_block, rows, deep, many)
 end
 
 -- tiles: that a slab has of matrix tiles: the more, the more rarely tokens come that do not stay in L2
-function panel_plan.choose_slab(plan, rows, why, tiles)
+function panel_plan.choose_slab(plan, rows, why, tiles, square)
     local isa = plan.isa
-    plan:choose("slab", plan.tiled and tiles * plan.tile_rows or round_up(8 * isa.tile.rows, isa.lanes), why,
+    plan:choose("slab", round_up(plan.tiled and tiles * plan.tile_rows or 8 * isa.tile.rows, square or isa.lanes), why,
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows), plan.tiled and plan.tile_rows))
 end
 
@@ -127,7 +129,8 @@ local function choose_pass(plan, spec, has)
 end
 
 -- The plan of products. has: unit: (spec, plan) -> elements of a row of weights that are made at a time; step: passes are multiples of so
--- many tokens; turns: there may be columns of weights; block: words of K that a block has; gradients: these are summed over passes, too
+-- many tokens; turns: there may be columns of weights; block: words of K that a block has; gradients: these are summed over passes, too;
+-- square: see choose_block
 function panel_plan.forward(plan, spec, _, info, has)
     plan.vectors = 2
     plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
@@ -137,7 +140,7 @@ function panel_plan.forward(plan, spec, _, info, has)
     local unit = has.unit and has.unit(spec, plan)
     local block = has.block or plan.tiled and amx.k_block or 64
     panel_plan.choose_block(plan, spec, info, round_up(block, math.max(1, (unit or 1) // plan.group)),
-        longest(spec), longest(spec), has.gradients)
+        longest(spec), longest(spec), has.gradients, has.square)
     if unit and plan.k_block % unit ~= 0 then
         schema.complain(info, "plan.k_block", ("%d products are no multiple of %d, which are decoded together"):format(plan.k_block, unit))
     end

@@ -14,9 +14,10 @@
 --     by = {panels, rows}          what it multiplies, and the words of one of its panels
 --     all, from        the tensor's rows and the first one, if not all are multiplied
 --     whole = n        elements of K that blocks with a scale do not reach over, if not all: see quantised.lua
---     ordered          rows, of weights in words, are multiplied in the order of words: see codes/words.lua
+--     ordered          of weights in words: columns, which are rows or K, come in the order of words: see codes/words.lua
 --     gate = n         the same rows n further on are multiplied too: these are of a gate, and their sums are to be in w->G
 --     beside           as gate, but those rows are of this tensor
+--     as_rows          of few tokens whose K lies in lanes the sums are rows of w->sums: see matrix_along.c.in
 --     also = {tensor, panels}      what this other tensor gives with these panels is added to the sums
 -- Of a product of columns
 --     weights, k       as above; ld: from a row of the tensor to the next one
@@ -44,7 +45,7 @@ local usual = {
 
 -- What some phase of a family has: words of C fragments, and the key that says so.
 local flags = {products = "rows", columns = "columns", blocks = "gradient", gradients = "of", gates = "gate", in_parts = "in_parts",
-    beside = "beside", also = "also"}
+    beside = "beside", also = "also", as_rows = "as_rows"}
 
 -- Floats that a gradient's sums take over the passes of an expert, with a row for a bias: C
 local function held(gradient)

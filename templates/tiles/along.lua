@@ -3,10 +3,12 @@
 -- sums are added up across lanes in the end.
 --
 -- Tokens are rows, [LINE] words of each, zeros past K. A unit is what tiles take of a row of weights at a time: as many vectors of
--- words as become of a vector of memory, or two of codes. Where a lane of memory has `run` neighbours, vector i of its unit holds
--- element i of each lane, and so do the tokens' rows. The unit that K ends in is multiplied from a copy, with zeros.
+-- words as become of a vector of memory, or two of codes. The unit that K ends in is multiplied from a copy, with zeros.
+-- Words of a unit are in the order in which decoding leaves them, and so are the tokens' rows: the word of lane l of vector v begins
+-- with element of_vector(v) + of_lane(l), and where element i is, `place` says in C.
 --
 -- Tiles around it, which make rows of tokens and of scales, and sums of lanes: along_rows.lua.
+local dtype = require "dtype"
 local formats = require "tiles.formats"
 local ir = require "ir"
 local micro = require "tiles.micro"
@@ -14,13 +16,44 @@ local quantise = require "tiles.quantise"
 
 local along = {}
 
--- What tiles take at a time. elements: of K; run: see above; vectors: of words; wide: elements of the type that W points to
+-- A unit of codes that become pairs, c of them of 128 bits of memory: see formats.pairs_of. apart: every other element makes a pair.
+local function unit_of_pairs(lanes, c)
+    local nibbles = c == 32
+    local unit = {elements = lanes // 4 * c, vectors = c // 8, wide = 4 * lanes, words = lanes // 8 * c, pairs = true, looked_up = true,
+        apart = nibbles, times = nibbles and 2 or 1}
+    unit.of_vector = function(v) return nibbles and v % 2 * 16 or v * 8 end
+    unit.of_lane = function(l) return l // 4 * c + l % 4 * (nibbles and 4 or 2) end
+    unit.place = nibbles and "((i % 2 * 2 + i / 16 % 2) * LANES + i / 32 * 4 + i / 4 % 4) * 2 + i / 2 % 2"
+        or "(i / 8 % 2 * LANES + i / 16 * 4 + i / 2 % 4) * 2 + i % 2"
+    return unit
+end
+
+-- A unit of codes of 8 bits that become pairs, and these two vectors each.
+local function unit_of_parted(lanes)
+    return {elements = 4 * lanes, vectors = 4, wide = 4 * lanes, words = 4 * lanes, looked_up = true, times = 2,
+        of_vector = function(v) return v // 2 * 8 + v % 2 end, of_lane = function(l) return l // 4 * 16 + l % 4 * 2 end,
+        place = "(i / 8 % 2 * 2 + i % 2) * LANES + i / 16 * 4 + i / 2 % 4"}
+end
+
+-- What tiles take at a time. elements: of K; vectors: of words; wide: elements of the type that W points to; looked_up: by bytes of
+-- codes; pairs: these become words; times: so many vectors after each other begin equally far apart, and then as many again
 function along.unit(cfg, coded)
     local lanes = cfg.isa.lanes
+    -- run: neighbours of a lane of memory, of which vector i holds those numbered i
     local function unit(run, vectors, wide)
-        return {elements = lanes * vectors, run = run, vectors = vectors, wide = wide, words = lanes * vectors}
+        return {elements = lanes * vectors, vectors = vectors, wide = wide, words = lanes * vectors, run = run, times = 1,
+            of_vector = function(v) return run > 1 and v or v * lanes end, of_lane = function(l) return l * run end,
+            place = ("i %% %d * LANES + i / %d"):format(run, run)}
     end
-    if coded and coded.bits == 4 then
+    local c = coded and formats.in_pairs(cfg.isa, coded.format)
+    if c and coded.run and coded.run % c > 0 then   -- 4 lanes share a scale
+        c = nil
+    end
+    if c and cfg.product.multiply == cfg.dtype.dot then
+        return unit_of_pairs(lanes, c)
+    elseif c and coded.bits == 8 and cfg.product.group == 1 then
+        return unit_of_parted(lanes)
+    elseif coded and coded.bits == 4 then
         return unit(8, 8, 4 * lanes)
     elseif coded then
         return unit(1, 32 // lanes, 32)
@@ -48,15 +81,19 @@ function along.scales(cfg, coded)
     return coded and coded.run and math.max(1, along.unit(cfg, coded).elements // coded.run)
 end
 
--- Tables of tiles for codes: which scale a lane has, and what codes of 4 bits are.
+-- Tables of tiles for codes, or nil: which scale a lane has, and what codes are.
 function along.tables(cfg, coded)
-    local lanes, list = cfg.isa.lanes, formats.tables(cfg.isa.lanes, coded.format)
+    local lanes, f, looked_up = cfg.isa.lanes, coded.format, along.unit(cfg, coded).looked_up
+    if not (f.number or looked_up) then
+        return nil
+    end
+    local list = looked_up and formats.byte_tables(f) or formats.tables(lanes, f)
     local each = lanes // (along.scales(cfg, coded) or 1)
     local out = {}
     for l = 0, lanes - 1 do
         out[l + 1] = l // each
     end
-    return table.move(list, 3 * lanes + 1, 4 * lanes, lanes + 1, out)
+    return table.move(list, looked_up and 1 or 3 * lanes + 1, #list, lanes + 1, out)
 end
 
 -- f(row, place) -> vectors of a unit of weights, one by one
@@ -93,7 +130,19 @@ end
 -- Vectors of a unit of codes of a row: f(row, i, before) -> vector; before: of i - 1
 local function of_codes(p, cfg, t, f, tables)
     local lanes = cfg.isa.lanes
-    if f.number then
+    if t.unit.looked_up then
+        local read, x = formats.pairs_of(p, f, function(i) return p:at(tables, (i + 1) * lanes) end), nil
+        local part = not t.unit.pairs and quantise.split(p, dtype.bf16)
+        local two
+        return function(r, i)
+            x = i == 0 and read("w_" .. r, t.at(r, 0)) or x
+            if not part then
+                return x[i]
+            end
+            two = i % 2 == 0 and {part(("w_%d_%d"):format(r, i), x[i // 2])} or two
+            return two[i % 2 + 1]
+        end
+    elseif f.number then
         local values = {values = formats.reads_values(f, lanes) and p:op("load", "values", p:at(tables, lanes))}
         local raw
         return function(r, i)
@@ -110,7 +159,7 @@ end
 
 -- The same of codes: sums of a unit are scaled, if scales are of runs.
 local function code_step(p, cfg, t, read, scale)
-    local lanes = cfg.isa.lanes
+    local lanes, multiply = cfg.isa.lanes, t.unit.pairs and cfg.product.multiply or "fma"
     for r = 0, t.rows - 1 do
         local sum = {}
         p:op("prefetch_1", t.near(r))
@@ -118,12 +167,12 @@ local function code_step(p, cfg, t, read, scale)
             local w = read(r, i)
             for token = 0, t.tokens - 1 do
                 local x = p:op("load", ("x_%d_%d_%d"):format(r, token, i), p:at(t.X, token * t.line + i * lanes))
-                if not scale then
-                    p:op("fma", t.acc[r][token], w, x)
-                elseif i == 0 then
-                    sum[token] = p:op("mul", ("sum_%d_%d"):format(r, token), w, x)
+                local first, name = scale and i == 0, ("sum_%d_%d"):format(r, token)
+                if first and not t.unit.pairs then
+                    sum[token] = p:op("mul", name, w, x)
                 else
-                    p:op("fma", sum[token], w, x)
+                    sum[token] = first and p:op("zero", name) or sum[token]
+                    p:op(multiply, scale and sum[token] or t.acc[r][token], w, x)
                 end
             end
         end
@@ -172,7 +221,7 @@ function along.tile(cfg, tokens, has)
         return run and p:at(W, r * run + i) or p:at(r >= 2 and W_2 or W, i, r == 1 and ld or r == 3 and ld_2 or nil)
     end
     local scales, s_over = coded and p:pointer("scales", "const float"), coded and along.scales(cfg, coded) and p:integer("s_over")
-    local tables = coded and coded.format.number and p:pointer("tables", "const float")
+    local tables = coded and along.tables(cfg, coded) and p:pointer("tables", "const float")
     local each, scale = along.scales(cfg, coded), nil
     local read
     if coded then

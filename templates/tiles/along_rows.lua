@@ -40,43 +40,67 @@ function along_rows.fold(cfg)
     return p
 end
 
--- n units of LANES columns of a panel, as words of their rows; of pairs that codes are multiplied by, both elements in f32.
+-- n units of LANES columns of a panel, as words of their rows; pairs that codes are multiplied by one by one become both elements in f32.
 function along_rows.lines(cfg, has)
     local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-    local unit, splits = along.unit(cfg, has.coded), has.coded and cfg.product.group > 1
+    local unit, joined = along.unit(cfg, has.coded), has.coded and cfg.product.group > 1
+    local splits = joined and not unit.pairs
     local p = ir.program(cfg.isa, cfg.prefix .. "lines", {("n * %d rows of columns of a panel, as rows."):format(unit.elements)})
     local T, S, n = p:pointer("T", "float", "LINE LANES"), p:pointer("S", "const float", "WIDTH LANES"), p:integer("n")
     local split = splits and quantise.split(p, cfg.dtype)
+    local low, high = unit.apart and p:const("low_half", 0xffff), unit.apart and p:const("high_half", 0xffff0000)
     local in_turn = splits and unit.run == 1   -- pairs become neighbours again
-    local apart = splits and unit.run > 1 and unit.run // 2 or unit.run
-    local function word(i)
-        return in_turn and i // 4 * 2 + i % 2 + (i % 4 >= 2 and lanes // 2 or 0) or i * apart
+    local words = joined and 2 or 1            -- elements of a row of the panel
+    local each = splits and 2 or 1             -- vectors that become of a square
+    local function row(l)
+        return in_turn and l // 4 * 2 + l % 2 + (l % 4 >= 2 and lanes // 2 or 0) or unit.of_lane(l) // words
     end
-    local function square()
-        rows.transposed(p, function(i)
-            return p:op("load", "row_" .. i, p:at(S, word(i) * width))
+    -- Row l of a square; of pairs apart the first elements, or the second ones, of two rows.
+    local function read(l, half)
+        local name = "row_" .. l
+        local x = p:op("load", name, p:at(S, row(l) * width))
+        if not half then
+            return x
+        end
+        local y = p:op("load", name .. "_next", p:at(S, (row(l) + 1) * width))
+        if half == 0 then
+            return p:op("bit_or", name .. "_pairs", p:op("bit_and", name .. "_low", x, low), p:op("shl", name .. "_up", y, 16))
+        end
+        return p:op("bit_or", name .. "_pairs", p:op("shr", name .. "_down", x, 16), p:op("bit_and", name .. "_high", y, high))
+    end
+    local function square(half)
+        rows.transposed(p, function(l)
+            return read(l, half)
         end, function(c, x)
             if not splits then
                 return p:op("store", p:at(T, c * has.line), x)
             end
-            local low, high = split("x_" .. c, x)
+            local first, second = split("x_" .. c, x)
             if in_turn then
-                low, high = p:op("unpack_low", "x_low_" .. c, low, high), p:op("unpack_high", "x_up_" .. c, low, high)
+                first, second = p:op("unpack_low", "x_low_" .. c, first, second), p:op("unpack_high", "x_up_" .. c, first, second)
             end
-            p:op("store", p:at(T, c * has.line), low)
-            p:op("store", p:at(T, c * has.line + lanes), high)
+            p:op("store", p:at(T, c * has.line), first)
+            p:op("store", p:at(T, c * has.line + lanes), second)
         end)
     end
-    local squares = unit.vectors // (splits and 2 or 1)
-    local next_square = unit.run > 1 and width or lanes * width
+    local squares = unit.vectors // each // unit.times
+    local step = unit.of_vector(each) // words
+    local over = unit.of_vector(squares * each) // words - squares * step   -- from one time to the next
+    local passed = (unit.times - 1) * over + unit.times * squares * step
+    local rest = unit.elements // (has.coded and words or unit.elements // unit.words) - passed
     p:loop(n, function()
-        p:loop(p:count_from("left", squares), function()
-            square()
-            p:advance(S, next_square)
-            p:advance(T, splits and 2 * lanes or lanes)
-        end, "squares")
-        if unit.run > 1 then
-            p:advance(S, squares * (lanes - 1) * width)
+        for time = 1, unit.times do   -- twice at most
+            p:loop(p:count_from("left" .. (time > 1 and "_again" or ""), squares), function()
+                square(unit.apart and time - 1)
+                p:advance(S, step * width)
+                p:advance(T, each * lanes)
+            end, "squares")
+            if time < unit.times then
+                p:advance(S, over * width)
+            end
+        end
+        if rest > 0 then
+            p:advance(S, rest * width)
         end
     end, "units of K")
     return p

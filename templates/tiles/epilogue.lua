@@ -232,4 +232,30 @@ function epilogue.biased(cfg, scaled)
     return p
 end
 
+-- The same and what follows, of sums that are a row of n vectors: dst = [dst +] [a *] (src + bias). has: bias, bias_scaled (times a),
+-- scaled, add
+function epilogue.row(cfg, name, has)
+    local lanes = cfg.isa.lanes
+    local does = has.add and "added to" or "put into"
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {("A row of sums is %s one of the output."):format(does)})
+    local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const float"), p:integer("n")
+    local bias = has.bias and p:pointer("bias", "const float")
+    local a = (has.scaled or has.bias_scaled) and p:op("bcast", "scale", p:at(p:pointer("a", "const float"), 0))
+    p:loop(n, function()
+        local x, b = p:op("load", "x", p:at(src, 0)), bias and p:op("load", "b", p:at(bias, 0))
+        if b and has.bias_scaled then
+            p:op("fma", x, b, a)
+        elseif b then
+            x = p:op("add", "biased", x, b)
+        end
+        x = has.scaled and p:op("mul", "scaled", x, a) or x
+        x = has.add and p:op("add", "sum", x, p:op("load", "before", p:at(dst, 0))) or x
+        p:op("store", p:at(dst, 0), x)
+        for _, at in ipairs{dst, src, bias or nil} do
+            p:advance(at, lanes)
+        end
+    end, "vectors")
+    return p
+end
+
 return epilogue

@@ -8,6 +8,7 @@
 -- digits      bits of the significand; least: exponent of the smallest normal number
 -- unit        what a decoded value is to be multiplied by: the one that multiplies sums by scales does (nil: 1)
 -- registers   vector registers that decoding takes at once, the result among them
+-- specials    of codes of 8 bits that are sign and number, with gradual underflow: what is no number, by code without its sign
 -- decode      (program, name, memory) -> f32 vector: every code's value / unit, exact, infinities and NaNs too
 -- number      of codes of 4 bits: (program, name, integer lanes whose low bits are a code, tables) -> f32 vector likewise
 -- offset      of integers: codes are 2^offset too large
@@ -27,7 +28,7 @@ local E2M1 <const> = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0}
 local rows = {
     -- OCP e4m3fn: no infinities; codes of all ones are NaN
     fp8_e4m3 = {
-        size = 1, c = "uint8_t", digits = 4, least = -6, unit = 0x1p8, registers = 3,
+        size = 1, c = "uint8_t", digits = 4, least = -6, unit = 0x1p8, registers = 3, specials = {[0x7f] = 0 / 0},
         -- As halves, of exponent bias 15 for 7, all ones are 1.875, and the next smaller number 1.75: times 1.125 * 2^127 only the
         -- former is infinite, of which 0 * it makes NaN.
         decode = function(p, name, mem)
@@ -40,6 +41,7 @@ local rows = {
     -- a half without its low byte
     fp8_e5m2 = {
         size = 1, c = "uint8_t", digits = 3, least = -14,
+        specials = {[0x7c] = math.huge, [0x7d] = 0 / 0, [0x7e] = 0 / 0, [0x7f] = 0 / 0},
         decode = function(p, name, mem)
             return p:op("widen_f16", name, halves(p, name, mem, 8))
         end,
@@ -135,6 +137,86 @@ function formats.pairs(p, f, tables)
             local both = p:op("lookup", tag .. "_both", t[v], bytes)
             x[v] = f.number(p, tag, p:op("shr_by", tag .. "_one", both, t.shift), t)
         end
+        return x
+    end
+end
+
+-- ---- codes as pairs of bf16: bytes of these are looked up by codes ----
+
+-- The op that looks bytes up by codes of the row f, if these have no more digits than bf16, or nil.
+local function lookup_of(f)
+    return f.bits == 4 and "shuffle_bytes" or f.specials and "lookup_bytes" or nil
+end
+
+-- Codes of 128 bits of memory, if f can be decoded this way on target isa, or nil.
+function formats.in_pairs(isa, f)
+    local op = lookup_of(f)
+    return op and isa.rows[op] and isa.rows.unpack_low_bytes and 128 // (f.bits or 8) or nil
+end
+
+-- The number of a code of the row f, without its sign if they have 8 bits.
+local function number_of(f, code)
+    if f.bits == 4 then
+        return f.numbers and f.numbers[code + 1] or E2M1[code % 8 + 1] * (code < 8 and 1 or -1)
+    end
+    local fraction = f.digits - 1
+    local low, exponent = code & (1 << fraction) - 1, code >> fraction
+    if exponent == 0 then
+        return low * 2.0 ^ (f.least - fraction)
+    end
+    return f.specials[code] or (1 + low / (1 << fraction)) * 2.0 ^ (f.least + exponent - 1)
+end
+
+-- Their tables, as words of vectors of 16 lanes: the high bytes of all codes, and the low ones; of 4 bits in each 128 bits of a vector.
+function formats.byte_tables(f)
+    local words = {}
+    for shift = 24, 16, -8 do
+        for i = 0, f.bits == 4 and 15 or 31 do
+            local word = 0
+            for j = 0, 3 do
+                local code = f.bits == 4 and i % 4 * 4 + j or i * 4 + j
+                local bits = string.unpack("<I4", string.pack("<f", number_of(f, code)))
+                word = word | (bits >> shift & (f.bits ~= 4 and shift == 24 and 0x7f or 0xff)) << 8 * j
+            end
+            words[#words + 1] = word
+        end
+    end
+    return words
+end
+
+-- Decodes a vector of codes that lie at a place to vectors of pairs: (name, place) -> list from 0 on. tables: i -> place of a vector of
+-- byte_tables. Codes of 8 bits: of each 16 codes the first 8 become 4 lanes of the first vector, the others of the second one. Of 4 bits:
+-- of each 32 codes the even ones of the first 16 become 4 lanes of the first vector, those of the others of the second one, and then
+-- the odd ones.
+function formats.pairs_of(p, f, tables)
+    local t = {}
+    for i = 0, f.bits == 4 and 1 or 3 do
+        t[i] = p:op("load", "bytes_" .. i, tables(i))
+    end
+    local function words(x, first, name, low, high)
+        for i, half in ipairs{"unpack_low_bytes", "unpack_high_bytes"} do
+            x[first + i - 1] = p:op(half, ("%s_pairs_%d"):format(name, i), low, high)
+        end
+    end
+    if f.bits == 4 then
+        local nibble = p:const("nibbles", 0x0f0f0f0f)
+        return function(name, place)
+            local raw, x = p:op("load_bits", name .. "_raw", place), {}
+            for n = 0, 1 do
+                local tag = ("%s_%d"):format(name, n)
+                local code = p:op("bit_and", tag .. "_codes", n == 0 and raw or p:op("shr", tag .. "_down", raw, 4), nibble)
+                words(x, 2 * n, tag, p:op("shuffle_bytes", tag .. "_low", t[1], code), p:op("shuffle_bytes", tag .. "_high", t[0], code))
+            end
+            return x
+        end
+    end
+    local signs = p:const("signs", 0x80808080)
+    return function(name, place)
+        local high, low = p:op("load_bits", name .. "_high", place), p:op("load_bits", name .. "_low", place)
+        local minus, x = p:op("bit_and", name .. "_minus", high, signs), {}
+        p:op("lookup_bytes", high, t[0], t[1])
+        p:op("lookup_bytes", low, t[2], t[3])
+        words(x, 0, name, low, p:op("bit_or", name .. "_signed", high, minus))
         return x
     end
 end

@@ -33,7 +33,8 @@ local function rows(names, plan, phase)
     local vectors, tiles = ops(plan)
     local lanes, across, list = plan.isa.lanes, phase.layout == "n", {}
     if names.along and not across then
-        list[1] = {to(plan.along), "along", names.coded and "fma" or vectors, "weights are read once where they lie, K in lanes"}
+        local op = names.coded and not names.along.unit.pairs and "fma" or vectors
+        list[1] = {to(plan.along), "along", op, "weights are read once where they lie, K in lanes"}
     elseif names.few and across then
         list[1] = {("%d..%d"):format(lanes + 1, names.few_panels * plan.vectors * lanes), "by_token", vectors,
             ("tokens that leave %d lanes of a vector idle are broadcast"):format(plan.idle)}

@@ -188,7 +188,7 @@ function rows.squares(cfg, name, how)
 end
 
 -- A square of lanes x lanes sums (rows `width` apart) to the rows out[c][column ..].
--- has: scaled (column c times a[c]), add (to what the rows hold)
+-- has: scaled (column c times a[c]), add (to what the rows hold), step (of S, from a row to the next one)
 function rows.scatter(cfg, name, has)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. name,
@@ -196,7 +196,7 @@ function rows.scatter(cfg, name, has)
     local out, column, S = p:pointer("out", "float *const"), p:integer("column"), p:pointer("S", "const float", "WIDTH")
     local a = has.scaled and p:op("load", "scale", p:at(p:pointer("a", "const float"), 0))
     transposed(p, function(i)
-        local x = p:op("load", "row_" .. i, p:at(S, i * cfg.vectors * lanes))
+        local x = p:op("load", "row_" .. i, p:at(S, i * (has.step or 1) * cfg.vectors * lanes))
         return a and p:op("mul", ("row_%d_scaled"):format(i), x, a) or x
     end, function(c, x)
         local row = p:op("load_pointer", "out_" .. c, p:at(out, c))

@@ -24,6 +24,20 @@ return {
     pack_u8      = {operands = "d a b",     whole = "for (int l = 0; l < 2 * LANES; l += 8) for (int j = 0; j < 8; j++) "
                                                  .. "{ d->b[2 * l + j] = saturated_byte(a->h[l + j]); d->b[2 * l + 8 + j] = saturated_byte(b->h[l + j]); }",
                                             says = "$d = pack bytes($a, $b)"},
+
+    -- bytes: looked up in 8 * LANES of them by their low bits, or in groups of 128 bits, there two vectors' as words, too
+    shuffle_bytes = {operands = "d a b",    whole = "for (int j = 0; j < 4 * LANES; j++) "
+                                                 .. "d->b[j] = b->b[j] & 128 ? 0 : a->b[(j & ~15) + (b->b[j] & 15)];",
+                                            says = "$d = bytes of $a at $b"},
+    lookup_bytes = {operands = "D a b",     whole = "for (int j = 0; j < 4 * LANES; j++) "
+                                                 .. "d->b[j] = (d->b[j] & 4 * LANES ? b : a)->b[d->b[j] & (4 * LANES - 1)];",
+                                            says = "$d = bytes of $a, $b at $d"},
+    unpack_low_bytes = {operands = "d a b", whole = "for (int j = 0; j < 2 * LANES; j++) "
+                                                 .. "d->h[j] = (uint16_t)(a->b[j + j / 8 * 8] | b->b[j + j / 8 * 8] << 8);",
+                                            says = "$d = low bytes of $a, $b"},
+    unpack_high_bytes = {operands = "d a b", whole = "for (int j = 0; j < 2 * LANES; j++) "
+                                                 .. "d->h[j] = (uint16_t)(a->b[j + j / 8 * 8 + 8] | b->b[j + j / 8 * 8 + 8] << 8);",
+                                            says = "$d = high bytes of $a, $b"},
     swap_middle  = {operands = "d a",       whole = "for (int l = 0; l < 2; l++) { d->u[l] = a->u[l]; d->u[2 + l] = a->u[4 + l]; "
                                                  .. "d->u[4 + l] = a->u[2 + l]; d->u[6 + l] = a->u[6 + l]; }",
                                             says = "$d = $a, middle quarters swapped"},
