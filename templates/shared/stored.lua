@@ -121,7 +121,7 @@ function stored.rules(takes)
     layout(function(w) return w.layout == "nki" and w.gate_up_order ~= "split" end,
         "{weights.layout} holds gate and up apart, here {weights.gate_up_order}")
     local function of_nki(key, by)
-        list[#list + 1] = {key, function(s) return s.weights.layout ~= "nki" or s[key] % by == 0 end,
+        list[#list + 1] = {key, function(s) return s.weights.layout ~= "nki" or not s[key] or s[key] % by == 0 end,
             ("{%s} is no multiple of %d, as weights.layout = nki needs"):format(key, by)}
     end
     of_nki("H", TILE)
