@@ -134,7 +134,7 @@ function integers.constants(spec, plan, h, i)
 end
 
 -- Adds the names, once panels.products has been there. tokens: their dtype; how: of cfg
-function integers.names(names, spec, plan, tokens, how)
+function integers.names(names, spec, tokens, how)
     names.integers, names.entered_at, names.runs = how, "tokens", how.run and how
     names.tensor, names.tensor_c, names.keep_tensor = tokens, tokens.c, plans.convert(tokens, "widen")
     -- The scales of an expert's matrix of so many rows: C

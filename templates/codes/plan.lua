@@ -107,9 +107,9 @@ end
 
 -- Tables of the tile that decodes, as C text, or false.
 local function tables_of(names, f, isa)
-    local words = not names.integers and (names.coded.unscaled and names.coded.unscaled.tables or not names.coded.unscaled and f.number
-        and formats.tables(isa.lanes, f))
-    return words and table.concat(words, ", ")
+    local by = names.coded.unscaled
+    local list = not names.integers and (by and by.tables or not by and f.number and formats.tables(isa.lanes, f))
+    return list and table.concat(list, ", ")
 end
 
 -- Adds the names of decoding, once those of phases are there. how: cfg.product, of products of weights

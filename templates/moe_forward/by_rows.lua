@@ -147,7 +147,7 @@ function by_rows.names(names, spec, plan, job, common)
     panels.products(names, of_weights, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
     names.entered_at, names.integers = "X", false
     if plan.integers then
-        integers.names(names, spec, plan, cfg.dtype, of_weights.product)
+        integers.names(names, spec, cfg.dtype, of_weights.product)
     end
     names.splits, names.in_words = false, in_words.are(spec)
     names.gathers_words, names.transpose_words = names.in_words, "transpose"
