@@ -2,6 +2,7 @@
 /* cli_options.c - the options of all commands: one table that the parser, --help and completions
  * read. */
 #include <errno.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,6 +145,7 @@ static bool store(struct options *o, const struct option *x, const char *value)
         break;
     case REAL:
         *(double *)at = strtod(value, &end);
+        errno = isfinite(*(double *)at) ? errno : ERANGE;
         break;
     }
     if (end != value && !*end && !errno && *value != '-')

@@ -111,7 +111,7 @@ int main(int argc, char **argv)
         help_all(argc > 1 ? stdout : stderr);
         return argc > 1 ? EXIT_OK : EXIT_BAD_INPUT;
     }
-    struct options o = {.command = command_find(name), .seed = 1, .axis = -1};
+    struct options o = {.command = command_find(name), .seed = 1, .axis = -1, .margin = 0.02};
     if (!o.command)
         return bad("'%s' is no command; `moegen --help` lists them", name);
     int result = EXIT_BAD_INPUT;

@@ -46,7 +46,7 @@ static int compare_files(const struct options *o, double margin)
     const struct words *w = &o->operands;
     int half = w->count / 2, result = EXIT_OK;
     int parts = half >= PAIRED_LEAST ? 1 : (PARTS + half - 1) / half;
-    struct shown s = {.a = w->at[0], .b = w->at[half]};
+    struct shown s = {.a = w->at[0], .b = w->at[half], .of_files = true};
     for (int i = 0; i < half && !result; i++) {
         struct results a = {0}, b = {0};
         const char *a_path = w->at[i], *b_path = w->at[half + i];
@@ -66,11 +66,13 @@ static int compare_files(const struct options *o, double margin)
         result = bad("%s and %s have no kernel in common", s.a, s.b);
     if (!result) {
         duels_judge(&s.duels, margin);
-        if (parts > 1)
-            note("note: of %d process%s each: the interval cannot know how processes differ; "
-                 "`compare "
-                 "SPEC --vary` runs many",
-                 half, half > 1 ? "es" : "");
+        if (parts > 1) {
+            duels_doubt(&s.duels, half, parts);
+            note(
+                "note: less than %d processes each (a file is one): only a difference of twice the "
+                "speed would be told from a busy machine",
+                PAIRED_LEAST);
+        }
         result = show_compared(o, &s, 1, margin);
     }
     duels_free(&s.duels);
@@ -133,7 +135,7 @@ static int compare_sides(const struct options *o, const struct side *side, const
     struct duels duels[MAX_SIDES] = {0};
     int result = fresh_duels(side, sides, &limits, duels);
     for (int i = 1; i < sides; i++)
-        shown[i - 1] = (struct shown){name[0].at, name[i].at, duels[i - 1]};
+        shown[i - 1] = (struct shown){name[0].at, name[i].at, false, duels[i - 1]};
     if (!result)
         result = show_compared(o, shown, sides - 1, margin);
     for (int i = 0; i < sides; i++)
@@ -166,9 +168,9 @@ static int compare_variants(const struct options *o, double margin)
 
 int cmd_compare(struct options *o)
 {
-    double margin = o->margin > 0 ? o->margin : 0.02;
+    double margin = o->margin;
     int count = o->operands.count;
-    if (margin > 0.5)
+    if (!(margin > 0 && margin <= 0.5))
         return bad("--margin: %g is not in 0..0.5: 0.02 is 2 %%", margin);
     if (o->vary.count)
         return count == 1 ? compare_variants(o, margin)

@@ -96,7 +96,10 @@ struct duels {
  */
 int duels_add(struct duels *d, const struct results *a, const struct results *b, int parts);
 void duels_judge(struct duels *d, double margin); /* fills medians, paired and overall */
-bool duels_settled(const struct duels *d);        /* is nothing noisy? */
+/* Of `processes` each, less than PAIRED_LEAST, whose parts were the pairs: a busy machine alone
+ * makes one process take up to twice as long as another, so smaller differences become noisy. */
+void duels_doubt(struct duels *d, int processes, int parts);
+bool duels_settled(const struct duels *d); /* is nothing noisy? */
 void duels_free(struct duels *d);
 
 /* ---- fresh.c: benches in fresh processes ---- */
@@ -127,6 +130,7 @@ int fresh_duels(const struct side *side, int sides, const struct limits *limits,
 /* B against A. */
 struct shown {
     const char *a, *b; /* a file, a variant */
+    bool of_files;     /* then variants are of each kernel */
     struct duels duels;
 };
 /* All against one A. An exit code: EXIT_FAILED where something is slower than --fail-below. */

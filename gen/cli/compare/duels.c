@@ -178,6 +178,23 @@ void duels_judge(struct duels *d, double margin)
     d->overall = paired_judge(mean, least, margin);
 }
 
+static void doubt(struct paired *p, int processes, int parts)
+{
+    int least = PAIRED_LEAST - processes;
+    if (p->verdict != VERDICT_SAME && fabs(log(p->ratio)) < log(2))
+        p->verdict = VERDICT_NOISY;
+    p->more = p->verdict == VERDICT_NOISY ? (p->more + parts - 1) / parts : 0;
+    if (p->verdict == VERDICT_NOISY && p->more < least)
+        p->more = least;
+}
+
+void duels_doubt(struct duels *d, int processes, int parts)
+{
+    for (int i = 0; i < d->rows; i++)
+        doubt(&d->row[i].paired, processes, parts);
+    doubt(&d->overall, processes, parts);
+}
+
 bool duels_settled(const struct duels *d)
 {
     for (int i = 0; i < d->rows; i++)

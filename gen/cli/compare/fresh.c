@@ -100,7 +100,7 @@ int fresh_bench(const struct side *s, bool without_notes, struct results *out)
 {
     struct text json = {0};
     pid_t child;
-    int from, status = 0;
+    int from = -1, status = 0;
     *out = (struct results){0};
     if (s->lost)
         return fail(MOEGEN_NO_MEMORY, NULL);

@@ -24,7 +24,13 @@ static void add_rows(struct table *t, const struct shown *s)
     char seconds[32];
     for (int i = 0; i < s->duels.rows; i++) {
         const struct duel *d = &s->duels.row[i];
-        table_add(t, "%s", d->kernel);
+        bool differ = strcmp(d->a_variant, d->b_variant) != 0;
+        if (!s->of_files || (!differ && !*d->a_variant))
+            table_add(t, "%s", d->kernel);
+        else if (differ)
+            table_add(t, "%s (%s), (%s)", d->kernel, d->a_variant, d->b_variant);
+        else
+            table_add(t, "%s %s", d->kernel, d->a_variant);
         table_add(t, "%s", s->b);
         table_add(t, "%lld", (long long)d->T);
         table_add(t, "%lld", (long long)d->threads);
@@ -121,6 +127,8 @@ static void add_duels(struct text *t, const struct shown *s)
         const struct duel *d = &s->duels.row[i];
         text_fmt(t, "%s\n      {", i ? "," : "");
         pair_text(t, "kernel", d->kernel, true);
+        pair_text(t, "a_variant", d->a_variant, false);
+        pair_text(t, "b_variant", d->b_variant, false);
         pair(t, "T", (double)d->T);
         pair(t, "threads", (double)d->threads);
         pair(t, "a_s", d->a_seconds);
