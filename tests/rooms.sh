@@ -25,6 +25,7 @@ gen/host           host.h            moegen.h base/base.h spec/spec.h arch/arch.
 gen/api            api.h             moegen.h base/base.h spec/spec.h host/host.h jit/jit.h cache/cache.h moegen_runtime.h packed.h
 gen/cli            cli.h             moegen.h base/base.h spec/spec.h host/host.h cache/cache.h api/api.h moegen_runtime.h rt_write.h rt_file.h format.h
 gen/cli/bench      bench.h           cli/cli.h
+gen/cli/compare    compare.h         cli/bench/bench.h
 gen/cli/quantize   quantize.h        cli/cli.h format.h rt_file.h'
 
 {

@@ -27,8 +27,8 @@ struct options {
         *cflags, *to, *from, *scale, *scale_rule, *gate_up;
     struct words only;                                /* PATTERN */
     int64_t threads, tokens, runs, seed, axis, group; /* axis -1: not given */
-    double seconds;
-    bool quiet, help, latency, cold, version;
+    double seconds, margin, fail_below, budget;
+    bool quiet, help, latency, cold, version, md;
     int verbose;
 };
 struct command {
@@ -49,8 +49,9 @@ enum {                                  /* bits of commands, for the option tabl
        COMPLETION = 256,
        QUANTIZE = 512,
        PACK = 1024,
+       COMPARE = 2048,
        SPEC = GEN | RUN | CHECK | BENCH | EXPLAIN | PACK,
-       ANY = 2047
+       ANY = 4095
 };
 /* Fills *o from the words after the command; complains on stderr and returns false. */
 bool options_parse(struct options *o, int count, char **words);
@@ -226,5 +227,6 @@ int cmd_schema(struct options *o);
 int cmd_completion(struct options *o);
 int cmd_quantize(struct options *o); /* quantize/ */
 int cmd_pack(struct options *o);
+int cmd_compare(struct options *o); /* compare/ */
 
 #endif

@@ -2,6 +2,7 @@
 /* cli_options.c - the options of all commands: one table that the parser, --help and completions
  * read. */
 #include <errno.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +22,9 @@ static const struct option {
     /* name, short, value, commands, kind, field, help */
     {"--set", NULL, "KEY=VALUE", ANY, LIST_OF, AT(set),
      "override a key of the spec (repeatable): --set plan.tile_rows=6"},
-    {"--target", NULL, "T", SPEC, TEXT, AT(target),
+    {"--target", NULL, "T", SPEC | COMPARE, TEXT, AT(target),
      "instruction set (see `moegen list targets`); check: a list, or all"},
-    {"--spelling", NULL, "S", SPEC, TEXT, AT(spelling),
+    {"--spelling", NULL, "S", SPEC | COMPARE, TEXT, AT(spelling),
      "bytes, intrinsics or scalar; check: a list, or all"},
     {"--out", "-o", "PATH", GEN | RUN | QUANTIZE | PACK, TEXT, AT(out),
      "gen: directory for name.c and name.h (.), or - to print the C; run, quantize, pack: "
@@ -53,16 +54,28 @@ static const struct option {
      "tensor file with the inputs (safetensors), or a directory of such files (repeatable)"},
     {"--cc", NULL, "A,B", CHECK, TEXT, AT(cc),
      "also compile the C with these compilers: --cc gcc,clang"},
-    {"--T", NULL, "N", CHECK | BENCH, INTEGER, AT(tokens), "number of tokens"},
-    {"--routing", NULL, "KIND", CHECK | BENCH, TEXT, AT(routing),
+    {"--T", NULL, "N", CHECK | BENCH | COMPARE, INTEGER, AT(tokens), "number of tokens"},
+    {"--routing", NULL, "KIND", CHECK | BENCH | COMPARE, TEXT, AT(routing),
      "how tokens choose experts: uniform, skewed, one, ..."},
-    {"--seed", NULL, "N", CHECK | BENCH, INTEGER, AT(seed), "seed of the random inputs (1)"},
-    {"--vary", NULL, "KEY=A,B", BENCH, LIST_OF, AT(vary),
+    {"--seed", NULL, "N", CHECK | BENCH | COMPARE, INTEGER, AT(seed),
+     "seed of the random inputs (1)"},
+    {"--vary", NULL, "KEY=A,B", BENCH | COMPARE, LIST_OF, AT(vary),
      "compare variants side by side (repeatable: all combinations)"},
     {"--runs", NULL, "N", BENCH, INTEGER, AT(runs), "timed runs of each variant"},
+    {"--runs", NULL, "N", COMPARE, INTEGER, AT(runs),
+     "processes of each variant (default: until it is clear, or the budget is spent)"},
     {"--seconds", NULL, "S", BENCH, REAL, AT(seconds), "time to spend on each variant (1)"},
+    {"--seconds", NULL, "S", COMPARE, REAL, AT(seconds),
+     "timing of each kernel in each process (0.3)"},
+    {"--budget", NULL, "S", COMPARE, REAL, AT(budget),
+     "seconds after which no further processes are started (60)"},
+    {"--margin", NULL, "SHARE", COMPARE, REAL, AT(margin),
+     "smaller differences count as the same (0.02)"},
+    {"--fail-below", NULL, "RATIO", COMPARE, REAL, AT(fail_below),
+     "exit with 1 when a kernel, or all together, is slower than that: 0.97"},
+    {"--md", NULL, NULL, COMPARE, FLAG, AT(md), "print Markdown"},
     {"--plot", NULL, "F.svg", BENCH, TEXT, AT(plot), "draw the results as bars"},
-    {"--cold", NULL, NULL, BENCH, FLAG, AT(cold),
+    {"--cold", NULL, NULL, BENCH | COMPARE, FLAG, AT(cold),
      "empty the caches before each run: weights come from memory, as between the layers of a "
      "model"},
     {"--latency", NULL, NULL, BENCH, FLAG, AT(latency),
@@ -71,7 +84,7 @@ static const struct option {
     {"--threads", NULL, "N", ANY, INTEGER, AT(threads),
      "threads that run a kernel (default: the spec's shard.cores, else all CPUs)"},
     {"--json", NULL, "[F]", ANY, JSON, AT(json),
-     "results as JSON on stdout; bench: or into file F"},
+     "results as JSON on stdout; bench: or into file F; compare: --json=F"},
     {"--quiet", "-q", NULL, ANY, FLAG, AT(quiet), "print no notes, only results and errors"},
     {"--verbose", "-v", NULL, ANY, COUNT, AT(verbose), "say more; twice: everything"},
     {"--help", "-h", NULL, ANY, FLAG, AT(help), "this text"},
@@ -132,6 +145,7 @@ static bool store(struct options *o, const struct option *x, const char *value)
         break;
     case REAL:
         *(double *)at = strtod(value, &end);
+        errno = isfinite(*(double *)at) ? errno : ERANGE;
         break;
     }
     if (end != value && !*end && !errno && *value != '-')

@@ -26,6 +26,18 @@ const struct command commands[] = {
      "  moegen bench specs/olmoe-1b-7b.yaml --json result.json\n"
      "  moegen bench specs/olmoe-1b-7b.yaml:forward --latency",
      BENCH, cmd_bench},
+    {"compare", "A.json B.json | SPEC",
+     "is one variant faster than another? median ratio, 95 % interval, verdict",
+     "  moegen compare specs/layer-a.yaml:forward --vary target=avx2,avx512 --T 64\n"
+     "  moegen compare before.json after.json --fail-below 0.97\n"
+     "  moegen compare before-*.json after-*.json --md\n"
+     "\n"
+     "Of a spec, the first variant is A; each is benched in fresh processes, in turns (A B, B A),\n"
+     "until the verdicts are clear or --budget is spent. Of files, the first half is A's, the "
+     "second\n"
+     "B's. B is faster or slower when its ratio is beyond --margin and 1 is well outside of the\n"
+     "interval, the same when the ratio is within and so is half the interval, else noisy.",
+     COMPARE, cmd_compare},
     {"explain", "SPEC",
      "the plan, why each choice, why other targets were rejected, what multiplies",
      "  moegen explain specs/olmoe-1b-7b.yaml:forward\n"
@@ -99,7 +111,7 @@ int main(int argc, char **argv)
         help_all(argc > 1 ? stdout : stderr);
         return argc > 1 ? EXIT_OK : EXIT_BAD_INPUT;
     }
-    struct options o = {.command = command_find(name), .seed = 1, .axis = -1};
+    struct options o = {.command = command_find(name), .seed = 1, .axis = -1, .margin = 0.02};
     if (!o.command)
         return bad("'%s' is no command; `moegen --help` lists them", name);
     int result = EXIT_BAD_INPUT;

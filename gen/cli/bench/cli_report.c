@@ -96,6 +96,12 @@ static void add_result(struct bench *b, const struct contender *c)
     json_pair(t, "T", (double)c->tokens);
     json_pair(t, "rows", c->rows);
     json_pair(t, "samples", c->seconds.count);
+    text_fmt(t, ", \"samples_s\": [");
+    for (int i = 0; i < c->seconds.count; i++) {
+        text_fmt(t, "%s", i ? ", " : "");
+        json_number(t, c->seconds.at[i]);
+    }
+    text_fmt(t, "]");
     json_pair(t, "median_s", samples_at(&c->seconds, 0.5));
     json_pair(t, "p20_s", samples_at(&c->seconds, 0.2));
     json_pair(t, "p80_s", samples_at(&c->seconds, 0.8));

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd_compare.c - `moegen compare`: is one variant faster than another? From files that `bench
+ * --json` wrote, or from benches in fresh processes, in turns.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare.h"
+
+enum { MAX_SIDES = 16, MAX_VARY = EXTRA_SETS, MOST_FILE = 1 << 26, PARTS = 12 };
+
+/* ---- of files ---- */
+
+static int read_results(const char *path, struct results *out)
+{
+    struct text t = {0};
+    moegen_error *err = NULL;
+    *out = (struct results){0};
+    int result = read_file(path, MOST_FILE, &t);
+    if (!result && t.lost)
+        result = fail(MOEGEN_NO_MEMORY, NULL);
+    if (!result) {
+        moegen_status status = results_read(out, path, t.at ? t.at : "", t.len, &err);
+        result = status ? fail(status, err) : EXIT_OK;
+    }
+    text_free(&t);
+    return result;
+}
+
+/* What makes two files hard to compare. */
+static void note_differences(const char *a_path, const struct results *a, const char *b_path,
+                             const struct results *b)
+{
+    if (strcmp(a->cpu, b->cpu) != 0)
+        note("note: %s is of another CPU (%s) than %s (%s)", b_path, b->cpu, a_path, a->cpu);
+    if (a->cold != b->cold)
+        note("note: %s was measured with --cold, %s was not", a->cold ? a_path : b_path,
+             a->cold ? b_path : a_path);
+}
+
+/* The first half of the files is of A, the second of B. */
+static int compare_files(const struct options *o, double margin)
+{
+    const struct words *w = &o->operands;
+    int half = w->count / 2, result = EXIT_OK;
+    int parts = half >= PAIRED_LEAST ? 1 : (PARTS + half - 1) / half;
+    struct shown s = {.a = w->at[0], .b = w->at[half], .of_files = true};
+    for (int i = 0; i < half && !result; i++) {
+        struct results a = {0}, b = {0};
+        const char *a_path = w->at[i], *b_path = w->at[half + i];
+        if (!(result = read_results(a_path, &a)) && !(result = read_results(b_path, &b))) {
+            note_differences(a_path, &a, b_path, &b);
+            int alone = duels_add(&s.duels, &a, &b, parts);
+            if (s.duels.lost)
+                result = fail(MOEGEN_NO_MEMORY, NULL);
+            else if (alone && s.duels.rows)
+                note("note: %d results of %s and %s are in one of them only", alone, a_path,
+                     b_path);
+        }
+        results_free(&a);
+        results_free(&b);
+    }
+    if (!result && !s.duels.rows)
+        result = bad("%s and %s have no kernel in common", s.a, s.b);
+    if (!result) {
+        duels_judge(&s.duels, margin);
+        if (parts > 1) {
+            duels_doubt(&s.duels, half, parts);
+            note(
+                "note: less than %d processes each (a file is one): only a difference of twice the "
+                "speed would be told from a busy machine",
+                PAIRED_LEAST);
+        }
+        result = show_compared(o, &s, 1, margin);
+    }
+    duels_free(&s.duels);
+    return result;
+}
+
+/* ---- of a spec ---- */
+
+/* The words that both sides share. */
+static void add_common(const struct options *o, struct side *s)
+{
+    for (int i = 0; i < o->set.count; i++)
+        side_add(s, "--set=%s", o->set.at[i]);
+    if (o->target)
+        side_add(s, "--target=%s", o->target);
+    if (o->spelling)
+        side_add(s, "--spelling=%s", o->spelling);
+    if (o->routing)
+        side_add(s, "--routing=%s", o->routing);
+    if (o->tokens)
+        side_add(s, "--T=%lld", (long long)o->tokens);
+    if (o->threads)
+        side_add(s, "--threads=%lld", (long long)o->threads);
+    if (o->cold)
+        side_add(s, "--cold");
+    side_add(s, "--seed=%lld", (long long)o->seed);
+    side_add(s, "--seconds=%g", o->seconds > 0 ? o->seconds : 0.3);
+}
+
+/* A side for each combination of the axes, and its name. */
+static int make_sides(const struct options *o, struct axis *axes, struct side *side,
+                      struct text *name, int *sides)
+{
+    do {
+        if (*sides == MAX_SIDES)
+            return bad("--vary: more than %d combinations", MAX_SIDES);
+        struct side *s = &side[*sides];
+        struct text *t = &name[(*sides)++];
+        add_common(o, s);
+        for (int i = 0; i < o->vary.count; i++) {
+            const char *key = axes[i].key, *value = axes[i].value[axes[i].now];
+            side_add(s, "--vary=%s=%s", key, value);
+            text_fmt(t, "%s%s=%s", i ? " " : "", key, value);
+        }
+        side_add(s, "--"); /* whatever its name begins with */
+        side_add(s, "%s", o->operands.at[0]);
+        if (s->lost || t->lost)
+            return fail(MOEGEN_NO_MEMORY, NULL);
+    } while (next_combination(axes, o->vary.count));
+    return *sides < 2 ? bad("--vary: two values at least, to compare") : EXIT_OK;
+}
+
+static int compare_sides(const struct options *o, const struct side *side, const struct text *name,
+                         int sides, double margin)
+{
+    struct limits limits = {.margin = margin,
+                            .pairs = o->runs < PAIRED_MOST ? (int)o->runs : PAIRED_MOST,
+                            .budget = o->budget > 0 ? o->budget : 60};
+    struct shown shown[MAX_SIDES] = {0};
+    struct duels duels[MAX_SIDES] = {0};
+    int result = fresh_duels(side, sides, &limits, duels);
+    for (int i = 1; i < sides; i++)
+        shown[i - 1] = (struct shown){name[0].at, name[i].at, false, duels[i - 1]};
+    if (!result)
+        result = show_compared(o, shown, sides - 1, margin);
+    for (int i = 0; i < sides; i++)
+        duels_free(&duels[i]);
+    return result;
+}
+
+static int compare_variants(const struct options *o, double margin)
+{
+    struct axis axes[MAX_VARY] = {0};
+    struct side side[MAX_SIDES] = {0};
+    struct text name[MAX_SIDES] = {0};
+    int sides = 0, result = EXIT_OK;
+    if (o->vary.count > MAX_VARY)
+        return bad("more than %d options --vary", MAX_VARY);
+    for (int i = 0; i < o->vary.count && !result; i++)
+        result = parse_axis(&axes[i], o->vary.at[i]);
+    if (!result && strcmp(o->operands.at[0], "-") == 0)
+        result = bad("compare reads its spec again and again: a file, please, not -");
+    if (!result)
+        result = make_sides(o, axes, side, name, &sides);
+    if (!result)
+        result = compare_sides(o, side, name, sides, margin);
+    for (int i = 0; i < MAX_SIDES; i++) {
+        side_free(&side[i]);
+        text_free(&name[i]);
+    }
+    return result;
+}
+
+int cmd_compare(struct options *o)
+{
+    double margin = o->margin;
+    int count = o->operands.count;
+    if (!(margin > 0 && margin <= 0.5))
+        return bad("--margin: %g is not in 0..0.5: 0.02 is 2 %%", margin);
+    if (o->vary.count)
+        return count == 1 ? compare_variants(o, margin)
+                          : bad("compare --vary takes one spec, not %d operands", count);
+    if (count < 2 || count % 2)
+        return bad(
+            "compare takes two files of `moegen bench --json`, or as many of A and then of B, "
+            "or a spec with --vary KEY=A,B");
+    return compare_files(o, margin);
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* compare.h - what the files of `moegen compare` share: results of benches, benches in fresh
+ * processes, and duels, which paired.h judges. */
+#ifndef MOEGEN_COMPARE_H
+#define MOEGEN_COMPARE_H
+
+#include "cli/bench/bench.h"
+#include "paired.h"
+
+/* ---- json.c: text to nodes that remember where they stood ---- */
+
+enum json_kind {
+    JSON_MAP,
+    JSON_LIST,
+    JSON_TEXT,
+    JSON_PLAIN
+}; /* plain: number, true, false, null */
+/* In `json.node`, in the order of the text: a node's children follow it, of a map a key before each
+ * value. */
+struct json_node {
+    enum json_kind kind;
+    int line, col, len; /* 1-based, code points */
+    int after;          /* the first node that is not inside of it */
+    char *text;         /* of text and plain */
+};
+struct json {
+    const char *label; /* lent, with the text, for complaints */
+    const char *text;
+    size_t len;
+    struct json_node *node; /* the first is the document */
+    int nodes, room;
+};
+/* Refuses what is too large, too deep or not JSON, with its place. Free it in any case. */
+moegen_status json_read(struct json *j, const char *label, const char *text, size_t len,
+                        moegen_error **err);
+void json_free(struct json *j);
+/* A complaint at a node, in printf form. */
+moegen_status json_refuse(const struct json *j, int node, moegen_error **err, const char *format,
+                          ...) __attribute__((format(printf, 4, 5)));
+/* The value of a key in *value; 0, which is no value, where the map has none. Refuses a node that
+ * is no map, and a key that is there twice. */
+moegen_status json_find(const struct json *j, int map, const char *key, int *value,
+                        moegen_error **err);
+/* The same where one must be there: text; a number from low to high. */
+moegen_status json_get_text(const struct json *j, int map, const char *key, const char **out,
+                            moegen_error **err);
+moegen_status json_get_number(const struct json *j, int map, const char *key, double low,
+                              double high, double *out, moegen_error **err);
+/* A node that must be a number. */
+moegen_status json_as_number(const struct json *j, int node, double low, double high, double *out,
+                             moegen_error **err);
+
+/* ---- results.c: what `bench --json` wrote ---- */
+
+/* One variant of one kernel. */
+struct measured {
+    char *kernel, *variant; /* owned */
+    int64_t T, threads;
+    double *seconds; /* of each sample, in their order */
+    int samples;
+};
+struct results {
+    char *cpu; /* owned */
+    bool cold;
+    struct measured *row;
+    int rows;
+};
+/* Rows without a sample (their outputs were wrong) are left out. Free it in any case. */
+moegen_status results_read(struct results *r, const char *label, const char *text, size_t len,
+                           moegen_error **err);
+void results_free(struct results *r);
+double median_of(const double *at, int count); /* NAN: none, or no memory, see lost() */
+
+/* ---- duels.c: B against A ---- */
+
+/* One kernel: medians of pairs of runs. */
+struct duel {
+    char *kernel, *a_variant, *b_variant; /* owned */
+    int64_t T, threads;
+    double *a, *b; /* seconds of each pair */
+    int pairs, room;
+    double a_seconds, b_seconds; /* medians of those */
+    struct paired paired;
+};
+struct duels {
+    struct duel *row;
+    int rows;
+    struct paired overall; /* of the geometric mean of all kernels' ratios */
+    bool lost;             /* out of memory */
+};
+/*
+ * Adds a pair for each kernel that both have: of the medians of all its samples, or with parts > 1
+ * as many pairs, of the medians of the first, second, ... part of them. Kernels are the same by
+ * name, variant, T and threads, or by name alone where each has one that is left. Returns how many
+ * of A and B found no partner.
+ */
+int duels_add(struct duels *d, const struct results *a, const struct results *b, int parts);
+void duels_judge(struct duels *d, double margin); /* fills medians, paired and overall */
+/* Of `processes` each, less than PAIRED_LEAST, whose parts were the pairs: a busy machine alone
+ * makes one process take up to twice as long as another, so smaller differences become noisy. */
+void duels_doubt(struct duels *d, int processes, int parts);
+bool duels_settled(const struct duels *d); /* is nothing noisy? */
+void duels_free(struct duels *d);
+
+/* ---- fresh.c: benches in fresh processes ---- */
+
+/* What a process is to bench: words after `moegen bench`, without --json. Starts as {0}. */
+struct side {
+    char **word; /* owned */
+    int words;
+    bool lost; /* out of memory */
+};
+void side_add(struct side *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void side_free(struct side *s);
+/* One process of this very program: posix_spawn, so that nothing of this one's memory matters. Its
+ * complaints go to stderr; an exit code, its own where it fails. Free the results in any case. */
+int fresh_bench(const struct side *s, bool without_notes, struct results *out);
+
+struct limits {
+    double margin; /* see paired.h */
+    int pairs;     /* exactly so many; 0: until nothing is noisy, or */
+    double budget; /* ... so many seconds are over, after at least two pairs */
+};
+/* sides >= 2, the first is A: runs A B C, C B A, ... and fills out[0 .. sides - 2], which start as
+ * {0} and are judged: each other side against A. An exit code. */
+int fresh_duels(const struct side *side, int sides, const struct limits *limits, struct duels *out);
+
+/* ---- show.c: tables, Markdown, JSON ---- */
+
+/* B against A. */
+struct shown {
+    const char *a, *b; /* a file, a variant */
+    bool of_files;     /* then variants are of each kernel */
+    struct duels duels;
+};
+/* All against one A. An exit code: EXIT_FAILED where something is slower than --fail-below. */
+int show_compared(const struct options *o, const struct shown *s, int count, double margin);
+
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fresh.c - benches of this program in processes of their own, in turns. */
+#include <errno.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "compare.h"
+
+extern char **environ;
+
+enum { LEAST = 2, MOST_OUTPUT = 1 << 26 };
+
+/* ---- words ---- */
+
+void side_add(struct side *s, const char *format, ...)
+{
+    struct text t = {0};
+    va_list args;
+    va_start(args, format);
+    text_vfmt(&t, format, args);
+    va_end(args);
+    char **more = t.lost ? NULL : realloc(s->word, (size_t)(s->words + 1) * sizeof *more);
+    if (!more) {
+        text_free(&t);
+        s->lost = true;
+        return;
+    }
+    s->word = more;
+    s->word[s->words++] = t.at;
+}
+
+void side_free(struct side *s)
+{
+    for (int i = 0; i < s->words; i++)
+        free(s->word[i]);
+    free(s->word);
+    *s = (struct side){0};
+}
+
+/* ---- one process ---- */
+
+/* Starts it with a pipe from its stdout; an errno. */
+static int start(const struct side *s, bool without_notes, pid_t *child, int *from)
+{
+    static char program[] = "/proc/self/exe", name[] = "moegen", command[] = "bench",
+                json[] = "--json=-", silent[] = "--quiet";
+    char **argv = calloc((size_t)s->words + 5, sizeof *argv);
+    posix_spawn_file_actions_t files;
+    int ends[2], n = 0, failed;
+    if (!argv)
+        return ENOMEM;
+    argv[n++] = name;
+    argv[n++] = command;
+    argv[n++] = json;
+    if (without_notes)
+        argv[n++] = silent;
+    for (int i = 0; i < s->words; i++)
+        argv[n++] = s->word[i];
+    if (pipe(ends)) {
+        free(argv);
+        return errno;
+    }
+    if (!(failed = posix_spawn_file_actions_init(&files))) {
+        failed = posix_spawn_file_actions_adddup2(&files, ends[1], STDOUT_FILENO);
+        for (int i = 0; i < 2 && !failed; i++)
+            if (ends[i] != STDOUT_FILENO)
+                failed = posix_spawn_file_actions_addclose(&files, ends[i]);
+        if (!failed)
+            failed = posix_spawn(child, program, &files, NULL, argv, environ);
+        posix_spawn_file_actions_destroy(&files);
+    }
+    free(argv);
+    close(ends[1]);
+    if (failed)
+        close(ends[0]);
+    else
+        *from = ends[0];
+    return failed;
+}
+
+static void read_all(int from, struct text *out)
+{
+    char part[4096];
+    for (;;) {
+        ssize_t n = read(from, part, sizeof part);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            break;
+        if (out->len < MOST_OUTPUT)
+            text_add(out, part, (size_t)n);
+    }
+    close(from);
+}
+
+int fresh_bench(const struct side *s, bool without_notes, struct results *out)
+{
+    struct text json = {0};
+    pid_t child;
+    int from = -1, status = 0;
+    *out = (struct results){0};
+    if (s->lost)
+        return fail(MOEGEN_NO_MEMORY, NULL);
+    int failed = start(s, without_notes, &child, &from);
+    if (failed) {
+        bad("cannot start a process: %s", strerror(failed));
+        return EXIT_NOT_HERE;
+    }
+    read_all(from, &json);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (WIFSIGNALED(status)) {
+        bad("`moegen bench` in a process of its own: %s", strsignal(WTERMSIG(status)));
+        failed = EXIT_FAILED;
+    } else if (WEXITSTATUS(status)) {
+        failed = WEXITSTATUS(status); /* it has said why */
+    } else {
+        moegen_error *err = NULL;
+        moegen_status why = json.lost ? MOEGEN_NO_MEMORY
+                                      : results_read(out, "output of `moegen bench`",
+                                                     json.at ? json.at : "", json.len, &err);
+        failed = why ? fail(why, err) : EXIT_OK;
+    }
+    text_free(&json);
+    return failed;
+}
+
+/* ---- many ---- */
+
+/* One of each, in this order or the other; what they measured is added as pairs. */
+static int round_of(const struct side *side, int sides, int round, struct duels *out)
+{
+    struct results *r = calloc((size_t)sides, sizeof *r);
+    int result = r ? EXIT_OK : fail(MOEGEN_NO_MEMORY, NULL);
+    for (int i = 0; i < sides && !result; i++) {
+        int at = round % 2 ? sides - 1 - i : i;
+        result = fresh_bench(&side[at], round > 0, &r[at]);
+    }
+    for (int i = 1; i < sides && !result; i++) {
+        duels_add(&out[i - 1], &r[0], &r[i], 1);
+        if (out[i - 1].lost)
+            result = fail(MOEGEN_NO_MEMORY, NULL);
+        else if (!out[i - 1].rows)
+            result = bad("no kernel is in both of two variants");
+    }
+    for (int i = 0; r && i < sides; i++)
+        results_free(&r[i]);
+    free(r);
+    return result;
+}
+
+static bool settled(const struct duels *d, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!duels_settled(&d[i]))
+            return false;
+    return true;
+}
+
+int fresh_duels(const struct side *side, int sides, const struct limits *limits, struct duels *out)
+{
+    double begin = seconds_now();
+    int result = EXIT_OK;
+    for (int round = 0; !result && round < PAIRED_MOST; round++) {
+        double spent = seconds_now() - begin;
+        bool even = round >= LEAST && round % 2 == 0;
+        if (limits->pairs ? round >= limits->pairs
+                          : even && (spent > limits->budget || settled(out, sides - 1)))
+            break;
+        progress("comparing", limits->pairs ? round : (int)spent,
+                 limits->pairs ? limits->pairs : (int)limits->budget + 1);
+        result = round_of(side, sides, round, out);
+        for (int i = 1; i < sides && !result; i++)
+            duels_judge(&out[i - 1], limits->margin);
+    }
+    progress("", 100, 100);
+    return result;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* paired.c - medians of ratios, their bootstrap intervals, and what they mean. */
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "paired.h"
+
+enum { RESAMPLES = 2000, MANY = 1000000 };
+static const double tail = 0.025; /* outside of the interval, on each side */
+static const double clear = 2;    /* see paired.h */
+/* An interval from few pairs is too short, as if the spread that they show were known: it becomes
+ * 1 + few / pairs times as wide. Measured: of normal, heavy-tailed and skewed noise it then holds
+ * the true ratio 95 to 98 times of 100, from 6 pairs on. */
+static const double few = 2.0;
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static uint64_t next(uint64_t *state) /* splitmix64 */
+{
+    uint64_t x = *state += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+/* The median of as many as there are, drawn with repetition. */
+static double redraw(const double *sorted, int n, uint64_t *state)
+{
+    int times[PAIRED_MOST] = {0};
+    double low = 0;
+    for (int i = 0; i < n; i++)
+        times[(uint32_t)((next(state) >> 32) * (uint64_t)n >> 32)]++;
+    for (int i = 0, seen = 0; i < n; i++) {
+        int before = seen;
+        seen += times[i];
+        if (before <= (n - 1) / 2 && (n - 1) / 2 < seen)
+            low = sorted[i];
+        if (n / 2 < seen)
+            return (low + sorted[i]) / 2;
+    }
+    return low; /* never */
+}
+
+/* Ends of the interval about the median, all logarithms. */
+static void interval(const double *sorted, int n, double median, double *low, double *high)
+{
+    double drawn[RESAMPLES], wider = 1 + few / n;
+    uint64_t state = 1;
+    for (int i = 0; i < RESAMPLES; i++)
+        drawn[i] = redraw(sorted, n, &state);
+    qsort(drawn, RESAMPLES, sizeof *drawn, compare);
+    *low = median - wider * (median - drawn[(int)(tail * RESAMPLES)]);
+    *high = median + wider * (drawn[(int)((1 - tail) * RESAMPLES)] - median);
+}
+
+/* Pairs that it would take until `wide` is `narrow`, less the n at hand. */
+static int pairs_more(int n, double wide, double narrow)
+{
+    double all = ceil(n * (wide / narrow) * (wide / narrow));
+    int more = all - n < MANY ? (int)(all - n) : MANY;
+    more = more > PAIRED_LEAST - n ? more : PAIRED_LEAST - n;
+    more = more > 1 ? more : 1;
+    return more + (n + more) % 2;
+}
+
+struct paired paired_judge(const double *log_ratio, int pairs, double margin)
+{
+    double sorted[PAIRED_MOST], edge = log1p(margin);
+    int n = pairs < PAIRED_MOST ? pairs : PAIRED_MOST;
+    struct paired p = {n, NAN, NAN, NAN, VERDICT_NOISY, PAIRED_LEAST};
+    if (n < 1)
+        return p;
+    memcpy(sorted, log_ratio, (size_t)n * sizeof *sorted);
+    qsort(sorted, (size_t)n, sizeof *sorted, compare);
+    double median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2, low = median, high = median;
+    p.ratio = exp(median);
+    p.more = pairs_more(n, 0, 1);
+    if (n < 2)
+        return p;
+    interval(sorted, n, median, &low, &high);
+    p.low = exp(low);
+    p.high = exp(high);
+    double half = (high - low) / 2, towards = median > 0 ? median - low : high - median;
+    bool apart = fabs(median) > edge;
+    if (n >= PAIRED_LEAST && apart && fabs(median) > clear * towards)
+        p.verdict = median > 0 ? VERDICT_FASTER : VERDICT_SLOWER;
+    else if (n >= PAIRED_LEAST && !apart && half <= edge)
+        p.verdict = VERDICT_SAME;
+    if (p.verdict != VERDICT_NOISY)
+        p.more = 0;
+    else
+        p.more = apart ? pairs_more(n, clear * towards, fabs(median)) : pairs_more(n, half, edge);
+    return p;
+}
+
+const char *verdict_name(enum verdict v)
+{
+    static const char *const names[] = {
+        [VERDICT_NOISY] = "noisy",
+        [VERDICT_SAME] = "same",
+        [VERDICT_FASTER] = "faster",
+        [VERDICT_SLOWER] = "slower",
+    };
+    return names[v];
+}

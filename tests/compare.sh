@@ -1,0 +1,133 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `moegen compare`: of files whose numbers are made up here, of benches that it runs itself, and files that are refused with their
+# place.
+#   compare.sh MOEGEN SOURCE
+set -u
+moegen=$(realpath -- "$1") root=$(realpath -- "$2") failed=0
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+cd "$tmp" || exit 1
+spec=$root/tests/host/toy.yaml:forward
+
+# expect STATUS PATTERN ARG...: exit status, and a line of stdout or stderr that matches
+expect() {
+  want=$1 pattern=$2
+  shift 2
+  timeout 60 "$moegen" compare "$@" >out 2>err
+  got=$?
+  if [ $got != "$want" ] || ! cat out err | grep -q -e "$pattern"; then
+    echo "FAIL moegen compare $*: exit status $got, expected $want and /$pattern/; it said:"
+    head -c 2000 out
+    head -c 2000 err
+    failed=1
+  fi
+}
+
+# file SECONDS... : a bench of one kernel, of 1 thread
+row() { printf '{"kernel": "%s", "variant": "%s", "T": %s, "threads": 1, "samples_s": [%s]}' "$@"; }
+file() { printf '{"context": {"cpu": "%s", "cold": %s}, "results": [%s]}\n' "$@"; }
+near=1.000,1.004,0.998,1.002,1.001,0.997,1.003,1.000,0.999,1.002,1.004,0.998
+slow=1.050,1.054,1.048,1.052,1.051,1.047,1.053,1.050,1.049,1.052,1.054,1.048
+wild=1.9,0.4,1.1,0.7,1.3,0.6,2.1,0.5,1.0,0.9,1.6,0.8
+file x false "$(row f '' 8 $near)" >a.json
+file x false "$(row f '' 8 $slow)" >b.json
+file x false "$(row f '' 8 $wild)" >wild.json
+file x false "$(row f '' 8 2.5,2.51,2.49,2.5,2.51,2.49,2.5,2.5)" >far.json
+file y true "$(row f '' 8 $near), $(row g '' 8 $near)" >y.json
+file x false "$(row f 'k=1' 8 $near), $(row f 'k=2' 8 $near), $(row g '' 9 $slow)" >two.json
+file x false "$(row g '' 9 $near), $(row f 'k=2' 8 $slow), $(row f 'k=1' 8 $near)" >owt.json
+
+a6='a.json a.json a.json a.json a.json a.json' b6='b.json b.json b.json b.json b.json b.json'
+check() { "$@" || { echo "FAIL: $*"; failed=1; }; }
+# shellcheck disable=SC2086 # lists of words
+{
+  expect 0 'f .* 1\.000 .*same$' $a6 $a6
+  expect 0 'f .* 0\.952 .* 6  slower$' $a6 $b6
+  expect 0 'f .* 1\.050 .*faster$' $b6 $a6
+  expect 0 'same$' $a6 $b6 --margin 0.06
+  expect 0 'slower$' $a6 $b6 --fail-below 0.9
+  expect 1 'f, b.json: ratio 0.952 is below 0.97' $a6 $b6 --fail-below 0.97
+  expect 0 faster $b6 $a6 --fail-below 0.97
+  expect 0 '^| f | b.json | 8 | 1 |.*| slower |$' $a6 $b6 --md
+  expect 0 '"verdict": "slower"' $a6 $b6 --json
+  expect 0 slower $a6 $b6 --json=r.json -q
+}
+check [ ! -s err ]
+check grep -q '"verdict": "slower"' r.json
+# Of fewer, parts are the pairs, and only a difference that no busy machine makes counts.
+expect 0 'f .* 1\.000 .* 12  same$' a.json a.json
+expect 0 'f .* 0\.952 .* 12  noisy: 5 pairs more$' a.json b.json --fail-below 0.97
+expect 0 'f .* 0\.952 .* 12  noisy: 4 pairs more$' a.json a.json b.json b.json
+expect 0 'less than 6 processes each' a.json b.json
+expect 0 'noisy: [0-9]* pairs more$' a.json wild.json
+expect 0 'f .* 0\.400 .* slower$' a.json far.json
+expect 0 'y.json is of another CPU (y) than a.json (x)' a.json y.json
+expect 0 'y.json was measured with --cold, a.json was not' a.json y.json
+expect 0 '1 results of a.json and y.json are in one of them only' a.json y.json
+# Several kernels, in another order: partners by variant.
+expect 0 'all, geometric mean .* 1\.000 ' two.json owt.json
+[ "$(grep -c '^f k=1 .* 1\.000 ' out) $(grep -c '^f k=2 .* 0\.952 ' out) $(grep -c '^g .* 1\.050 ' out)" = '1 1 1' ] || { cat out; failed=1; }
+expect 0 '"overall": {"kernels": 3, "ratio": 1,' two.json owt.json --json
+
+expect 2 'takes two files' a.json
+expect 2 'takes two files' a.json b.json a.json
+expect 2 'takes two files'
+expect 2 'cannot read no.json' a.json no.json
+expect 2 'is not in 0..0.5' a.json b.json --margin 2
+expect 2 'is not in 0..0.5' a.json b.json --margin 0
+expect 2 'not a number' a.json b.json --margin nan
+expect 2 'not a number' a.json b.json --fail-below x
+
+# refused PLACE_AND_PATTERN: the file bad.json
+refused() { expect 2 "bad.json:$1" a.json bad.json -q; }
+sample() { file x false "$(row f '' 8 "$1")" >bad.json; }
+: >bad.json; refused '1:1.* empty'
+head -c 90 a.json >bad.json; refused '[12]:'
+printf '[1, 2]' >bad.json; refused '1:1.*object'
+printf '3' >bad.json; refused '1:1.*object'
+printf 'results: []\n' >bad.json; refused '1:1.*not JSON'
+printf '{}' >bad.json; refused '1:1.*no "context"'
+printf '{"context": {"cpu": 3}, "results": []}' >bad.json; refused '1:21.*a text is wanted'
+printf '{"context": {"cpu": "x"}, "results": {}}' >bad.json; refused '1:38.*a list of'
+printf '{"context": {"cpu": "x"}, "results": []}' >bad.json; refused '1:1.*nothing was timed'
+printf '{"context": {"cpu": "x"}, "results": [7]}' >bad.json; refused '1:39.*an object'
+printf '{"context": {"cpu": "x"},\n "results": [],\n "results": []}' >bad.json; refused '3:2.*given twice'
+printf '{"context": {"cpu": "x"}}\n{"context": {"cpu": "x"}}' >bad.json; refused '2:1'
+printf '{"context": &a {"cpu": "x"}, "results": *a}' >bad.json; refused '1:13.*not JSON'
+printf '{"context": !!map {"cpu": "x"}}' >bad.json; refused '1:13.*not JSON'
+printf '{"context": {"cpu": \x27x\x27}}' >bad.json; refused '1:21.*not JSON'
+printf '{"context": {"cpu": "\\u0000"}}' >bad.json; refused '1:21.*NUL'
+printf '{["x"]: 3}' >bad.json; refused '1:.*not JSON'
+printf '\377\376\000' >bad.json; refused '1:'
+for value in nan inf .nan 0 -1 1e999 1e-99 null '"1"' '[1]' '{}' 1,x 0x1p3 01 1. '' '1 2'; do
+  sample "$value"
+  if [ -z "$value" ]; then refused '1:1.*nothing was timed'; else refused "1:1[0-9][0-9]: error"; fi
+done
+printf '{"context": {"cpu": "x"}, "results": [{"kernel": "f", "variant": "", "T": 8, "threads": 1, "samples": 3}]}' >bad.json
+refused '1:39.*older'
+printf '{"context": {"cpu": "x"}, "results": [{"kernel": "f", "variant": "", "T": 8, "threads": 0, "samples_s": [1]}]}' >bad.json
+refused '1:.*a number from 1'
+head -c 100000 /dev/zero | tr '\0' '[' >bad.json; refused '1:17.*deeper than 16'
+head -c 5000000 /dev/zero | tr '\0' ' ' >bad.json; refused '1:1.*empty'
+head -c 3000000 /dev/urandom >bad.json; refused ''
+head -c 67108865 /dev/zero >bad.json; expect 2 'bad.json' a.json bad.json
+
+# Benches of its own.
+expect 0 'A: target=scalar' "$spec" --vary target=scalar,avx2 --T 4 --threads 1 --runs 2 --seconds 0.001 --set dtype=f32
+grep -q 'toy_forward  target=avx2  *4  *1 .* 2  noisy: [0-9]* pairs more$' out || { cat out; failed=1; }
+expect 0 '"pairs": 3,' "$spec" --vary threads=1,2 --T 4 --runs 3 --seconds 0.001 --target scalar --json
+expect 1 'spelling=scalar: ratio 0.* is below 0.97' "$spec" --vary spelling=bytes,scalar --target avx2 --T 64 --runs 6 --seconds 0.01 \
+  --threads 1 --fail-below 0.97
+expect 0 'slower$' "$spec" --vary spelling=bytes,scalar --target avx2 --T 64 --budget 30 --seconds 0.01 --threads 1
+expect 0 'target=scalar I_TP=16' "$spec" --vary target=avx2,scalar --vary I_TP=8,16 --T 4 --threads 1 --runs 2 --seconds 0.001
+expect 2 'two values at least' "$spec" --vary threads=1
+expect 2 'takes KEY=VALUE' "$spec" --vary threads
+expect 2 'takes one spec' a.json b.json --vary threads=1,2
+expect 2 'a file, please, not -' - --vary threads=1,2
+expect 2 'more than 16 combinations' "$spec" --vary H=8,16,24,32,40,48 --vary I_TP=8,16,24
+expect 2 'no key .frogs.\|frogs' "$spec" --vary frogs=1,2 --runs 2
+expect 2 'cannot read no.yaml' no.yaml --vary threads=1,2
+cp "$root/tests/host/toy.yaml" ./--seed=x.yaml
+expect 0 noisy --vary target=scalar,scalar --T 1 --threads 1 --runs 2 --seconds 0.001 -- --seed=x.yaml:forward
+exit $failed
