@@ -64,13 +64,17 @@ local function compare(name, kinds, ops, c)
     end
 end
 
-local explained = assert(io.open(arg[1])):read("a")
-for name, section in ("\n" .. explained):gmatch("\n([%w_]+)  %([%w_]+%)\n.-\nproducts\n(.-)\n%f[^ \n]") do
+local explained, at = "\n" .. assert(io.open(arg[1])):read("a"), 1
+while true do
+    local _, last, name, section = explained:find("\n([%w_]+)  %([%w_]+%)\n.-\nproducts\n(.-)\n%f[^ \n]", at)
+    if not last then
+        break
+    end
     local file = assert(io.open(("%s/%s.c"):format(arg[2], name)))
     local kinds, ops = parse(section)
     compare(name, kinds, ops, file:read("a"))
     file:close()
-    kernels = kernels + 1
+    kernels, at = kernels + 1, last   -- the line feed before the next one
 end
 if kernels < 4 then
     fail("%d kernels are too few", kernels)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What `moegen explain` says multiplies in each product, against the tiles and instructions of the C that is generated.
+# What `moegen explain` says multiplies in each product, against the tiles and instructions of the C that is generated, of every third
+# case of tests/kernels.
 #   explain.sh MOEGEN SOURCE
 set -u
 moegen=$(realpath -- "$1") source=$(realpath -- "$2") failed=0
@@ -12,8 +13,9 @@ cd "$tmp" || exit 1
 # compare FAMILY TARGET DTYPE
 compare() {
   echo "$*"
-  "$moegen" gen "$source/tests/kernels/$1.yaml" --target "$2" --spelling intrinsics --set "dtype=$3" -o "$*" >/dev/null &&
-    "$moegen" explain "$source/tests/kernels/$1.yaml" --target "$2" --spelling scalar --set "dtype=$3" >explained &&
+  awk '/^  [A-Za-z_0-9]*: *\{/ && n++ % 3 {next} {print}' "$source/tests/kernels/$1.yaml" >"$1.yaml"
+  "$moegen" gen "$1.yaml" --target "$2" --spelling intrinsics --set "dtype=$3" -o "$*" >/dev/null &&
+    "$moegen" explain "$1.yaml" --target "$2" --spelling scalar --set "dtype=$3" >explained &&
     lua5.4 "$source/tests/explain.lua" explained "$*" || failed=1
 }
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # A family, or every one, with the cases of tests/kernels/FAMILY.yaml, against float64 (`moegen check`: all routings, 1, 2 and 3
-# threads, NaN in everything that is not an input): each case with every dtype on this CPU's best target and with one dtype, by one
-# thread, on the scalar one; `plain` with every dtype (of families that may multiply pairs also `odd_...`) and `odd` and those
+# threads, NaN in everything that is not an input): each case with every dtype on this CPU's best target and with one dtype and
+# routing, by one thread, on the scalar one; `plain` with every dtype (of families that may multiply pairs also `odd_...`) and `odd` and those
 # called `direct...` with one on every target (those that the CPU lacks are emulated, slowly); `plain` and `ungated` with every
 # activation, some with every spelling and compiler, and kernels drawn at random from FAMILY.mix, a few of them on every target.
 #   kernels.sh MOEGEN SOURCE [BUILD [FAMILY [SEED [COUNT]]]]        SEED, COUNT: of the random ones
@@ -49,7 +49,7 @@ for family in $(names kernels); do
     case $sizes in *" $size "*) set="$set --threads 1" ;; esac
     sizes="$sizes$size "
     job "$spec --target auto $set"
-    [ $targets = auto ] || job "$spec --target scalar --threads 1 $set"
+    [ $targets = auto ] || job "$spec --target scalar --threads 1 --routing skewed $set"
     for case in plain odd $(sed -n 's/^  \(direct[a-z_]*\):.*/\1/p' "$spec"); do
       [ "$case" != plain ] && [ $targets = auto ] || job "$spec:$case --target all $set"
     done
