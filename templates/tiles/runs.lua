@@ -140,14 +140,15 @@ function runs.product(cfg, rows, vectors)
     return p
 end
 
--- Of a product, rows of a flush: S += sums at Z, of `parts` runs, times scales. Pointers come back, but scales move on.
-local function flush(p, cfg, c)
-    local width, lanes = cfg.vectors * cfg.isa.lanes, cfg.isa.lanes
-    p:loop(p:count_from("rows", c.rows // ROWS), function()
-        for r = 0, ROWS - 1 do
+-- Of a product, the rows of a half: S += sums at Z, of `parts` runs, times scales. Pointers come back, but after the last half scales move
+-- on.
+local function flush(p, cfg, c, half, tag)
+    local width, lanes, unit, ld = cfg.vectors * cfg.isa.lanes, cfg.isa.lanes, amx.unit, cfg.product.scale_ld
+    p:loop(p:count_from("rows" .. tag, unit // ROWS), function()
+        for r = half * unit, half * unit + ROWS - 1 do
             local by = {}
             for i = 0, c.parts - 1 do
-                by[i] = p:op("bcast", ("scale_%d_%d"):format(r, i), p:at(c.scale, r * cfg.product.scale_ld + i))
+                by[i] = p:op("bcast", ("scale_%d_%d"):format(r, i), p:at(c.scale, r * ld + i))
             end
             for v = 0, c.vectors - 1 do
                 local name, at = ("%d_%d"):format(r, v), r * width + v * lanes
@@ -161,66 +162,73 @@ local function flush(p, cfg, c)
         end
         p:advance(c.S, ROWS * width)
         p:advance(c.Z, ROWS * width)
-        p:advance(c.scale, ROWS * cfg.product.scale_ld)
+        p:advance(c.scale, ROWS * ld)
     end, "rows of sums")
-    p:advance(c.S, -c.rows * width)
-    p:advance(c.Z, -c.rows * width)
-    p:advance(c.scale, c.parts - c.rows * cfg.product.scale_ld)
+    p:advance(c.S, -unit * width)
+    p:advance(c.Z, -unit * width)
+    p:advance(c.scale, (half == c.halves - 1 and c.parts or 0) - unit * ld)
 end
 
--- The same on matrix tiles: their sums pass through Z [parts][tallest][WIDTH], where vectors find those of the runs before while tiles
--- multiply.
+-- The same on matrix tiles: their sums pass through Z [parts][tallest][WIDTH]. Halves are rows of a tile. While tiles multiply a part of
+-- a half, sums of the part before are stored, and those of the half before are scaled: tiles are never waited for.
 function runs.blocks(cfg, rows, vectors)
     local how, lanes, unit = cfg.product, cfg.isa.lanes, amx.unit
-    local width = cfg.vectors * lanes
+    local width, gap = cfg.vectors * lanes, how.gap
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
         {("S[%d rows] += A * B, a run at a time, each times its row's scale, on tiles."):format(rows)})
-    local c = {rows = rows, vectors = vectors, parts = how.gap and 2 or 1, S = p:pointer("S", "float", "WIDTH LANES")}
+    local c = {halves = rows // unit, vectors = vectors, parts = gap and 2 or math.max(1, width // how.run),
+        S = p:pointer("S", "float", "WIDTH LANES")}
     local A, B = p:pointer("A", "const float", "SLAB*WIDTH WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
     local n = p:integer("n")
     c.scale, c.Z = p:pointer("scale", "const float", ""), p:pointer("Z", "float", "WIDTH LANES")
     local pitch = p:count_from("pitch", 4 * width)
     local late = p:count_from("late", 0)   -- 1: sums at Z are to be added
-    -- The sums of runs from word `at` on, whose first row of B is b_row.
-    local function multiply(at, b_row)
-        local x = {}
-        for i = 0, c.parts - 1 do
-            local from = ("_%d"):format(at + i)   -- of names
-            local acc = amx.sums(rows // unit, vectors, function(_, _, name) return p:op("tile_zero", name .. from) end)
-            for k = 0, how.gap and 0 or how.run - 1, unit do
-                local a_at, b_at = (at + k) // width * cfg.slab * width + (at + k) % width, b_row + k + i * (how.gap or 0)
-                for v = 0, vectors - 1 do
-                    local y = p:op("tile_stream", ("b_%d_%d%s"):format(v, k, from), p:at(B, b_at * width + v * lanes), pitch)
-                    for r = 0, #acc do
-                        local name = ("%d_%d"):format(r, at + k)
-                        x[name] = x[name] or p:op("tile_load", "a_" .. name, p:at(A, r * unit * width + a_at), pitch)
-                        p:op(how.tile, acc[r][v], x[name], y)
-                    end
-                end
+    -- The sums of a part of a half, which has words of A from `at` on; gap: both parts have the same, and rows of B apart.
+    local function multiply(at, half, part, tag, x)
+        local acc = amx.sums(1, vectors, function(_, _, name) return p:op("tile_zero", name .. tag) end)[0]
+        for k = at, at + (gap and 0 or how.run - 1), unit do
+            local a_at, b_at = k // width * cfg.slab * width + k % width, gap and k // unit * (unit + gap) + part * gap or k
+            x[k] = x[k] or p:op("tile_load", ("a_%d%s"):format(k, tag), p:at(A, half * unit * width + a_at), pitch)
+            for v = 0, vectors - 1 do
+                local y = p:op("tile_stream", ("b_%d_%d%s"):format(v, k, tag), p:at(B, b_at * width + v * lanes), pitch)
+                p:op(how.tile, acc[v], x[k], y)
             end
-            if i == 0 and at == 0 then
-                p:loop(p:count_from("again", late), function() flush(p, cfg, c) end, "sums of the runs before", true)
-            elseif i == 0 then
-                flush(p, cfg, c)
-            end
-            for r = 0, #acc do
-                for v = 0, vectors - 1 do
-                    p:op("tile_store", p:at(c.Z, (i * amx.tallest + r * unit) * width + v * lanes), pitch, acc[r][v])
-                end
-            end
+        end
+        return {acc = acc, at = (part * amx.tallest + half * unit) * width}
+    end
+    local function store(sums)
+        for v = 0, vectors - 1 do
+            p:op("tile_store", p:at(c.Z, sums.at + v * lanes), pitch, sums.acc[v])
         end
     end
     local span = math.max(1, how.run // width)   -- panels of a loop
+    local words, last = gap and unit or span * width, c.halves - 1
     p:loop(n, function()
-        local words = how.gap and unit or how.run
+        local before
         for at = 0, span * width - 1, words do
-            multiply(at, at // words * (words + (how.gap or 0)))
+            for half = 0, last do
+                local x = {}
+                for part = 0, c.parts - 1 do
+                    local tag = ("_%d_%d_%d"):format(at, half, part)
+                    local sums = multiply(gap and at or at + part * how.run, half, part, tag, x)
+                    if before then
+                        store(before)
+                    end
+                    if part == 0 and not before then
+                        p:loop(p:count_from("again", late), function() flush(p, cfg, c, last, tag) end, "sums of the runs before", true)
+                    elseif part == 0 then
+                        flush(p, cfg, c, half > 0 and half - 1 or last, tag)
+                    end
+                    before = sums
+                end
+            end
         end
+        store(before)
         p:set(late, p:count_from("one", 1))
         p:advance(A, span * cfg.slab * width)
         p:advance(B, span * how.panel_rows * width)
     end, span > 1 and "runs" or "panels")
-    flush(p, cfg, c)
+    flush(p, cfg, c, last, "")
     return p
 end
 
