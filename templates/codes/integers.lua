@@ -13,6 +13,7 @@ local integer_tiles = require "tiles.integers"
 local micro = require "tiles.micro"
 local plans = require "shared.plans"
 local run_tiles = require "tiles.runs"
+local runs = require "codes.runs"
 local schema = require "schema"
 local stored = require "shared.stored"
 
@@ -103,19 +104,15 @@ function integers.block(spec, plan)
     return integers.are(spec) and gap_of(spec, plan) and amx.k_block // 2 or nil
 end
 
--- How they are multiplied: micro.integers, and of runs what tiles/runs.lua says. scale_ld: floats between rows of scales;
--- panel_rows: words of a panel of K in panels of tokens
+-- How they are multiplied: micro.integers, and of runs what tiles/runs.lua says.
 local function how_of(spec, plan)
     local how, run = micro.integers[plan.integers], integers.run(spec)
     if not run then
         return how
     end
-    local words, width = run // plan.group, plan.vectors * plan.isa.lanes
-    local gap = gap_of(spec, plan)
-    local panels = math.max(1, plan.k_block // (width * plan.group))   -- of a block
-    return setmetatable({run = words, gap = gap, panel_rows = width + (gap and width // (2 * words) * gap or 0),
-        scale_ld = plans.round_up((panels * width + words - 1) // words, plan.isa.lanes),
-        offset = how.offset and formats.rows[spec.weights.dtype].offset or false}, {__index = how})
+    local in_runs = runs.how(how, plan, run, gap_of(spec, plan))
+    in_runs.offset = how.offset and formats.rows[spec.weights.dtype].offset or false
+    return in_runs
 end
 
 -- cfg of products of weights; that of everything else is cfg.
@@ -133,23 +130,12 @@ function integers.constants(spec, plan, h, i)
         {"GROUP", plan.group, "integers of a word"},
         {"H_ROWS", rows(h), "rows of a panel over H: words, scales, and what sums have too much;"},
         {"I_ROWS", rows(i), "the same over I"},
-    }, run and {
-        {"SCALE_RUN", run, "elements along K that share a scale"},
-        {"PANEL_ROWS", how.panel_rows, "rows of a panel of tokens for a panel of K"},
-        {"BLOCK_SCALES", how.scale_ld, "scales of a row of a block, at most"},
-    } or {})
-end
-
--- What a rank keeps: rows of workspace.lua.
-local function space(plan)
-    return plans.list({"block_scales", "float", {"SLAB", "BLOCK_SCALES"}, "of a block of codes, in f32", own = true},
-        plan.tiled and {"exact", "float", {2, amx.tallest, "WIDTH"}, "integer sums of runs", own = true})
+    }, run and runs.constants(how, run) or {})
 end
 
 -- Adds the names, once panels.products has been there. tokens: their dtype; how: of cfg
-function integers.names(names, spec, plan, tokens, how)
-    names.integers, names.entered_at = how, "tokens"
-    how.space = how.run and space(plan)
+function integers.names(names, spec, tokens, how)
+    names.integers, names.entered_at, names.runs = how, "tokens", how.run and how
     names.tensor, names.tensor_c, names.keep_tensor = tokens, tokens.c, plans.convert(tokens, "widen")
     -- The scales of an expert's matrix of so many rows: C
     function how.scales(weights, expert, all)

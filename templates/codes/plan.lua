@@ -1,11 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - the plan of products of rows of weights that are stored as codes, and the names that coded.c.in refers to.
+--
+-- In f32 numbers are codes times scales. So they are in pairs if scales are powers of two. Other scales make numbers that 16 bits do not
+-- hold: codes are multiplied alone, and scales multiply sums, those of all K (`rows`) or of each run that shares one (`runs`).
 local coded = require "tiles.coded"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local integers = require "codes.integers"
 local panels = require "product.panels"
 local plans = require "shared.plans"
+local runs = require "codes.runs"
 local stored = require "shared.stored"
 local words = require "codes.words"
 
@@ -38,17 +42,42 @@ function codes.unit(spec, plan)
     return coded.unit(run_of(spec), panels.depth(plan))
 end
 
--- Why products of a spec's weights may not be of pairs, or nil.
+-- Why products of a spec's weights, as they are and as they are turned, may not be of pairs, or nil.
 function codes.no_pairs(spec)
     local format = stored.format(spec)
     return format and format.scales ~= "u8" and ("scales of %s make numbers that 16 bits do not hold"):format(spec.weights.dtype) or nil
+end
+
+-- Which sums scales multiply, if they do: "rows" or "runs". Codes times the scales of nvfp4's groups are exact in pairs: its second
+-- scale is what multiplies sums.
+local function sums_of(spec, plan)
+    local format, share = stored.format(spec), stored.scale(spec)
+    if not format or integers.are(spec) or plan.group ~= 2 or format.scales == "u8" then
+        return false
+    end
+    return (share == "group" or share == "block") and not format.second and "runs" or "rows"
+end
+
+-- Elements of K that panels have a multiple of: whole runs.
+function codes.rows(spec, plan)
+    return sums_of(spec, plan) == "runs" and codes.unit(spec, plan) or 1
+end
+
+-- cfg of products of weights; that of everything else is cfg.
+function codes.cfg(cfg, spec, plan)
+    if sums_of(spec, plan) ~= "runs" then
+        return cfg
+    end
+    local how = runs.how(cfg.product, plan, run_of(spec), false)
+    how.tile = cfg.dtype.tiles
+    return setmetatable({product = how}, {__index = cfg})
 end
 
 -- The tiles that blocks and columns want: names.coded.whole takes whole runs of a scale; names.coded.part has one for each row, and is for
 -- columns, which may begin anywhere, if runs are much longer than a panel. unit: elements, unit_c: C
 local function choose_tiles(names, depth)
     local c, phases = names.coded, names.phases
-    if c.integers then   -- has its own
+    if c.unscaled or c.integers then
         c.whole, c.part = false, false
         return
     end
@@ -61,9 +90,10 @@ local function choose_tiles(names, depth)
 end
 
 -- What a rank keeps: rows of workspace.lua.
-local function space(names)
+local function space(names, plan)
     local widened = names.coded.widened
-    return names.coded.integers and names.coded.integers.space or plans.list(
+    return names.runs and runs.space(plan) or plans.list(
+        names.coded.sums and {"row_scales", "float", {"SLAB"}, "of rows of sums", own = true},
         widened and {"block_scales", "float", {"SLAB > BLOCK_ROWS ? SLAB : BLOCK_ROWS", "BLOCK_SCALES"}, "of a block of codes, in f32:",
             own = true},
         widened and {"scales_row", "int64_t", nil, "from this row on,"},
@@ -75,8 +105,15 @@ local function space(names)
         names.coded.shared_columns and {"scales_of", "const float *", nil, "and where they come from", starts = "(const float *)0"})
 end
 
--- Adds the names of decoding, once those of phases are there.
-function codes.names(names, spec, plan)
+-- Tables of the tile that decodes, as C text, or false.
+local function tables_of(names, f, isa)
+    local by = names.coded.unscaled
+    local list = not names.integers and (by and by.tables or not by and f.number and formats.tables(isa.lanes, f))
+    return list and table.concat(list, ", ")
+end
+
+-- Adds the names of decoding, once those of phases are there. how: cfg.product, of products of weights
+function codes.names(names, spec, plan, how)
     names.weights_c = names.io
     if not codes.are(spec) then
         return
@@ -84,6 +121,7 @@ function codes.names(names, spec, plan)
     local format, f, depth = stored.format(spec), formats.rows[spec.weights.dtype], panels.depth(plan)
     local share, run, scaled = stored.scale(spec), run_of(spec), along(spec)
     local widened = share == "group" and (format.second or not formats.scales[format.scales]) or false
+    local sums = sums_of(spec, plan)
     local set = {group = "%s * ((M.ld + %d) / %d)", block = "(%s + %d) / %d * ((M.ld + 127) / 128)", row = scaled and "M.ld" or "%s",
         static = "M.parts"}
     names.weights_c, names.few, names.token_rows = "uint8_t", false, {}
@@ -91,8 +129,10 @@ function codes.names(names, spec, plan)
         second = format.second or false, widened = widened, scale_of = widened and "wide_scale_of" or "scale_of",
         read = widened and {scale = "f32", c = "float"} or {scale = format.scales, c = c_type(format.scales)},
         blocked = format.blocked, zero = f.zero or 0, interleaved = stored.of(spec).interleaved, along = scaled,
-        shared_columns = scaled and share == "static", words = false, integers = names.integers or false,
-        tables = not names.integers and f.number and table.concat(formats.tables(plan.isa.lanes, f), ", ")}
+        shared_columns = scaled and share == "static", words = false, integers = names.integers or false, sums = sums,
+        unscaled = sums and not format.second and coded.unscaled_by(plan.isa, f)}
+    names.coded.tables = tables_of(names, f, plan.isa)
+    names.coded.unit = (names.runs or names.coded.unscaled) and coded.unit(run, depth)
     choose_tiles(names, depth)
     if names.transposes then
         local unit, list = (names.coded.part or names.coded.whole).unit, names.constants
@@ -105,7 +145,11 @@ function codes.names(names, spec, plan)
             {"BLOCK_ROWS", panels.block(plan) * depth, "rows of codes that are decoded to be turned, at most;"},
             {"BLOCK_SCALES", plans.round_up((long + run - 1) // run, plan.isa.lanes), "scales of a row of a block, at most"}})
     end
-    names.coded.space = space(names)
+    if sums == "runs" then
+        names.runs = how
+        plans.append(names.constants, runs.constants(how, run))
+    end
+    names.coded.space = space(names, plan)
     if words.are(spec) then
         words.names(names, spec, plan, format.bits, coded.unit(run, depth))
         plans.append(names.coded.space, words.space(names))
@@ -138,7 +182,13 @@ function codes.tiles(names, cfg, spec)
     for _, tile in ipairs(c and plans.list(c.whole, c.part) or {}) do
         list[#list + 1] = coded.rows(cfg, tile.name, c, tile.run)
     end
-    if c and c.share == "group" and (c.widened or c.integers or names.along) then
+    if c and c.unscaled then
+        list[#list + 1] = coded.unscaled(cfg, "decode", c.format, c.unit)
+    end
+    if c and c.sums == "rows" then
+        list[#list + 1] = coded.scale_sums(cfg)
+    end
+    if c and c.share == "group" and (c.widened or names.runs or names.along) then
         list[#list + 1] = coded.scale_rows(cfg, c)
     end
     return plans.append(list, c and c.words and words.tiles(names, cfg, spec) or {})

@@ -28,11 +28,6 @@ function by_rows.takes(spec)
     return spec.weights.layout ~= "plain"
 end
 
--- Why products may not be of pairs, or nil.
-function by_rows.no_pairs(spec)
-    return by_rows.takes(spec) and codes.no_pairs(spec) or nil
-end
-
 -- What moe_forward takes of the key `weights`, see stored.lua.
 by_rows.weights = {dtype = {"f32", "bf16", "f16", table.unpack(formats.names)},
     scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous", "nki"},
@@ -48,7 +43,7 @@ function by_rows.plan(plan, spec, shape, info)
     if integers.are(spec) then
         integers.choose(plan, spec, info)
     else
-        dot.choose(plan, spec, info, by_rows.no_pairs(spec), activations.are(spec), true)
+        dot.choose(plan, spec, info, nil, activations.are(spec), true)
     end
     panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and codes.unit, block = integers.block(spec, plan)})
     packed.choose(plan, spec)
@@ -60,8 +55,8 @@ function by_rows.stage(spec, plan)
 end
 
 function by_rows.constants(spec, plan)
-    local depth = panels.depth(plan)
-    local h, i = plans.round_up(spec.H, activations.rows(spec, depth)), plans.round_up(spec.I_TP, activations.rows(spec, depth))
+    local rows_of = math.max(activations.rows(spec, panels.depth(plan)), codes.rows(spec, plan))
+    local h, i = plans.round_up(spec.H, rows_of), plans.round_up(spec.I_TP, rows_of)
     return plans.append({
         {"HK", h, "rows of a panel over H, full panels of k"}, {"IK", i, "rows of a panel over I"},
     }, plan.integers and integers.constants(spec, plan, h, i) or {}, panels.constants(plan, by_rows.stage(spec, plan)),
@@ -148,11 +143,11 @@ function by_rows.names(names, spec, plan, job, common)
     names.affinity_of = function(row) return ("w->affinity[%s]"):format(row) end
     names.scattered = {scaled = has.affinity_in_finish, adds = has.add and "!apart(w)" or "0"}
     names.enters, names.saves_runs = true, has.checkpoint_up and spec.block_size >= plan.isa.lanes
-    local of_weights = plan.integers and integers.cfg(cfg, spec, plan) or cfg
+    local of_weights = plan.integers and integers.cfg(cfg, spec, plan) or codes.cfg(cfg, spec, plan)
     panels.products(names, of_weights, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
     names.entered_at, names.integers = "X", false
     if plan.integers then
-        integers.names(names, spec, plan, cfg.dtype, of_weights.product)
+        integers.names(names, spec, cfg.dtype, of_weights.product)
     end
     names.splits, names.in_words = false, in_words.are(spec)
     names.gathers_words, names.transpose_words = names.in_words, "transpose"
@@ -163,7 +158,7 @@ function by_rows.names(names, spec, plan, job, common)
     names.transposes_whole = false
     packed.names(names, cfg, spec, plan, stored.matrices(spec))
     phases_of(names, spec, has)
-    codes.names(names, spec, plan)
+    codes.names(names, spec, plan, of_weights.product)
     along.names(names, cfg, plan, math.max(spec.H, spec.I_TP))
     space_of(names, has, common)
     names.tiles = function()

@@ -53,7 +53,7 @@ function forward.uses(isa, spec, props)
     if integers.are(spec) then
         return integers.uses(isa, spec)
     end
-    return dot.uses(isa, spec, props, by_rows.no_pairs(spec), activations.are(spec), may_tile(spec))
+    return dot.uses(isa, spec, props, nil, activations.are(spec), may_tile(spec))
 end
 
 -- Rows of weights: how many are packed, and how many make a sum. step: rows that a tile takes at least

@@ -18,7 +18,8 @@ along.key = {"along", schema.types.int(0, 64), optional = true,
 function along.choose(plan, spec)
     local lanes, format = plan.isa.lanes, spec.weights and stored.format(spec)
     local numbers = plan.tiled and 4 or lanes + lanes // 2   -- matrix tiles multiply more of them as fast as memory gives weights
-    plan:choose("along", format and 2 * lanes // format.bits or numbers,
+    local pairs_of = plan.group == 2 and not plan.tiled   -- then decoding costs less, and so do products
+    plan:choose("along", format and (pairs_of and lanes or 2 * lanes // format.bits) or numbers,
         "tokens up to which weights of contiguous K are multiplied where they lie, K in lanes: more of them fill lanes",
         limits.useful(64, "more tokens fill lanes"))
 end

@@ -1,7 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- coded.lua - the tile that makes numbers of rows of codes, see formats.lua, which share scales along the row or have one for each column.
+-- coded.lua - the tiles that make numbers of rows of codes, see formats.lua: times their scales, which they share along the row or of which
+-- each column has one, or without, if scales multiply sums.
 local formats = require "tiles.formats"
 local ir = require "ir"
+local over_rows = require "tiles.over_rows"
 local quantise = require "tiles.quantise"
 
 local coded = {}
@@ -67,6 +69,107 @@ function coded.rows(cfg, name, has, run)
     end, "rows")
     return p
 end
+
+-- ---- without scales: exact in pairs ----
+
+-- Words of both codes of a byte: of its low one the number in the low half, of its high one in the high half.
+local function nibble_tables(f)
+    local words = {}
+    for shift = 16, 0, -16 do
+        for code = 0, 15 do
+            words[#words + 1] = formats.word(f, code) >> shift
+        end
+    end
+    return words
+end
+
+-- Where the words of a vector of codes come from, so that those of 128 bits, which are unpacked together, follow each other in the end.
+local UNPACKED <const> = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15}
+
+-- How codes of f become pairs on a target: tables, as words, and codes that are read at a time.
+function coded.unscaled_by(isa, f)
+    if f.bits == 4 and isa.lanes == 16 then
+        return {tables = nibble_tables(f), codes = 32, nibbles = true}
+    elseif f.bits ~= 4 and formats.in_pairs(isa, f) then
+        local tables = {table.unpack(UNPACKED)}
+        return {tables = table.move(formats.byte_tables(f), 1, 64, 17, tables), codes = 64, bytes = true}
+    end
+    return {tables = f.number and formats.tables(isa.lanes, f), codes = 2 * isa.lanes}
+end
+
+-- f(name, place) -> list of vectors of pairs, in the order of codes; place(i): i bytes on. Or it stores them itself, at `to`.
+local function pairs_of(p, cfg, f, by, tables)
+    local lanes = cfg.isa.lanes
+    local function table_at(i) return p:at(tables, i * lanes) end
+    if by.nibbles then
+        local low, high = p:op("load", "low_codes", table_at(0)), p:op("load", "high_codes", table_at(1))
+        return function(name, place)
+            local codes = p:op("load_u8", name .. "_codes", place(0))
+            local first = p:op("lookup", name .. "_low", codes, low)
+            return {p:op("bit_or", name, first, p:op("lookup", name .. "_high", p:op("shr", name .. "_up", codes, 4), high))}
+        end
+    elseif by.bytes then
+        local order = p:op("load", "unpacked", table_at(0))
+        local read = formats.pairs_of(p, f, function(i) return table_at(i + 1) end, function(name, place)
+            return p:op("lookup", name, order, p:op("load_bits", name .. "_raw", place))
+        end)
+        return function(name, place)
+            local x = read(name, place(0))
+            return {x[0], x[1]}
+        end
+    end
+    local read = formats.pairs(p, f, tables)
+    return function(name, place, to)
+        local x = read(name, place)
+        quantise.store_pair(p, cfg.dtype, to, x[0], x[1], "store_bits")
+        return {}
+    end
+end
+
+-- Some rows of n units of codes as pairs in panels of A, `pitch` elements apart; `over` and `back` lead to the next row, of codes and of A;
+-- codes `ahead` are fetched.
+function coded.unscaled(cfg, name, f, unit)
+    local lanes, bits = cfg.isa.lanes, f.bits or 8
+    local depth, by = cfg.vectors * lanes * 2, coded.unscaled_by(cfg.isa, f)
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {("Rows of codes as n * %d pairs of each, without scales."):format(unit // 2)})
+    local A, W = p:pointer("A", cfg.dtype.c, ""), p:pointer("W", "const uint8_t")
+    local n, rows, pitch = p:integer("n"), p:integer("rows"), p:integer("pitch")
+    local over, back, ahead = p:integer("over"), p:integer("back"), p:integer("ahead")
+    local read = pairs_of(p, cfg, f, by, by.tables and p:pointer("tables", "const float"))
+    p:loop(rows, function()
+        p:loop(p:count_from("left", n), function()
+            for i = 0, unit * bits // 8 - 1, 64 do
+                p:op("prefetch_1", p:at(W, i, ahead))
+            end
+            for from = 0, unit - 1, by.codes do
+                local x = read("w_" .. from, function(i) return p:at(W, from * bits // 8 + i) end, p:at(A, from % depth))
+                for v, words in ipairs(x) do
+                    p:op("store_bits", p:at(A, from % depth + (v - 1) * 2 * lanes), words)
+                end
+                if (from + by.codes) % depth == 0 then
+                    p:advance(A, pitch)
+                end
+            end
+            p:advance(W, unit * bits // 8)
+        end, "units")
+        p:advance(W, over)
+        p:advance(A, back)
+    end, "rows")
+    return p
+end
+
+-- Rows of sums times a scale each.
+function coded.scale_sums(cfg)
+    local p = ir.program(cfg.isa, cfg.prefix .. "scale_sums", {"Rows of sums times each row's scale."})
+    local S, scale, n = p:pointer("S", "float", "WIDTH LANES"), p:pointer("scale", "const float"), p:integer("n")
+    over_rows.each(p, cfg, n, {S, {scale, 1}}, function(tag, at)
+        local by = p:op("bcast", "scale" .. tag, p:at(scale, 0))
+        p:op("store", p:at(S, at), p:op("mul", "scaled" .. tag, p:op("load", "sum" .. tag, p:at(S, at)), by))
+    end)
+    return p
+end
+
+-- ---- scales ----
 
 -- The scales of some rows, in f32: n vectors, and if there is more the last one, from `last` on after them; `over` leads to the next
 -- row, and `back` to its place. Those that come `ahead` are fetched. has: scale, scale_c: key of formats.scale_rows and C type;

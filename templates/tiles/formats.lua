@@ -167,6 +167,11 @@ local function number_of(f, code)
     return f.specials[code] or (1 + low / (1 << fraction)) * 2.0 ^ (f.least + exponent - 1)
 end
 
+-- The number of a code as f32, bit for bit; none of its bits are lost in bf16.
+function formats.word(f, code)
+    return (string.unpack("<I4", string.pack("<f", number_of(f, code))))
+end
+
 -- Their tables, as words of vectors of 16 lanes: the high bytes of all codes, and the low ones; of 4 bits in each 128 bits of a vector.
 function formats.byte_tables(f)
     local words = {}
@@ -175,7 +180,7 @@ function formats.byte_tables(f)
             local word = 0
             for j = 0, 3 do
                 local code = f.bits == 4 and i % 4 * 4 + j or i * 4 + j
-                local bits = string.unpack("<I4", string.pack("<f", number_of(f, code)))
+                local bits = formats.word(f, code)
                 word = word | (bits >> shift & (f.bits ~= 4 and shift == 24 and 0x7f or 0xff)) << 8 * j
             end
             words[#words + 1] = word
@@ -187,8 +192,8 @@ end
 -- Decodes a vector of codes that lie at a place to vectors of pairs: (name, place) -> list from 0 on. tables: i -> place of a vector of
 -- byte_tables. Codes of 8 bits: of each 16 codes the first 8 become 4 lanes of the first vector, the others of the second one. Of 4 bits:
 -- of each 32 codes the even ones of the first 16 become 4 lanes of the first vector, those of the others of the second one, and then
--- the odd ones.
-function formats.pairs_of(p, f, tables)
+-- the odd ones. load: (name, place) -> vector of codes of 8 bits, if they do not simply lie there
+function formats.pairs_of(p, f, tables, load)
     local t = {}
     for i = 0, f.bits == 4 and 1 or 3 do
         t[i] = p:op("load", "bytes_" .. i, tables(i))
@@ -211,8 +216,9 @@ function formats.pairs_of(p, f, tables)
         end
     end
     local signs = p:const("signs", 0x80808080)
+    load = load or function(name, place) return p:op("load_bits", name, place) end
     return function(name, place)
-        local high, low = p:op("load_bits", name .. "_high", place), p:op("load_bits", name .. "_low", place)
+        local high, low = load(name .. "_high", place), load(name .. "_low", place)
         local minus, x = p:op("bit_and", name .. "_minus", high, signs), {}
         p:op("lookup_bytes", high, t[0], t[1])
         p:op("lookup_bytes", low, t[2], t[3])

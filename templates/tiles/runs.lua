@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- runs.lua - products of integers whose weights share a scale in runs along K: codes of 4 bits become integers in panels of A, and a
--- tile's sums of a run are exact, then numbers times each row's scale, which are added to S in f32.
+-- runs.lua - products whose weights share a scale in runs along K that multiplies sums: a tile's sums of a run, times each row's scale, are
+-- added to S in f32. Of integers codes of 4 bits become integers in panels of A, and sums of a run are exact.
 --
--- Tiles take n panels of K; rows of scales are `scale_ld` apart. cfg.product: see micro.integers, and `run`, words of one.
+-- Tiles take n panels of K; rows of scales are `scale_ld` apart. cfg.product: see micro.lua, and `run`, words of one.
 --     offset   codes are multiplied as they lie, 2^offset too large: sums start at what they have too much, a row for each run at `less`
 --     gap      a matrix tile has room for two runs of so many words: in panels of B as many rows of zeros lie between the first and the
 --              second one. The tile of A serves both: 16 rows of B are the first run and zeros, or zeros and the second one
@@ -70,6 +70,11 @@ function runs.decode(cfg, f, unit)
     return p
 end
 
+-- A sum as a number.
+local function number(p, how, name, sum)
+    return how.element and p:op("to_float", name, sum) or sum
+end
+
 -- S[rows][WIDTH] += sums of runs times scales, for n panels of K. Fetches lines at `near`.
 function runs.product(cfg, rows, vectors)
     local how, lanes = cfg.product, cfg.isa.lanes
@@ -104,7 +109,7 @@ function runs.product(cfg, rows, vectors)
             for v = 0, vectors - 1 do
                 local name = ("%d_%d"):format(r, v)
                 local sum = p:op("load", "sum_" .. name, p:at(S, r * width + v * lanes))
-                p:op("fma", sum, p:op("to_float", "number_" .. name, acc[r][v]), by)
+                p:op("fma", sum, number(p, how, "number_" .. name, acc[r][v]), by)
                 p:op("store", p:at(S, r * width + v * lanes), sum)
             end
         end
@@ -149,7 +154,7 @@ local function flush(p, cfg, c)
                 local sum = p:op("load", "sum_" .. name, p:at(c.S, at))
                 for i = 0, c.parts - 1 do
                     local exact = p:op("load", ("exact_%s_%d"):format(name, i), p:at(c.Z, i * amx.tallest * width + at))
-                    p:op("fma", sum, p:op("to_float", ("number_%s_%d"):format(name, i), exact), by[i])
+                    p:op("fma", sum, number(p, cfg.product, ("number_%s_%d"):format(name, i), exact), by[i])
                 end
                 p:op("store", p:at(c.S, at), sum)
             end
@@ -176,18 +181,19 @@ function runs.blocks(cfg, rows, vectors)
     c.scale, c.Z = p:pointer("scale", "const float", ""), p:pointer("Z", "float", "WIDTH LANES")
     local pitch = p:count_from("pitch", 4 * width)
     local late = p:count_from("late", 0)   -- 1: sums at Z are to be added
+    -- The sums of runs from word `at` on, whose first row of B is b_row.
     local function multiply(at, b_row)
         local x = {}
         for i = 0, c.parts - 1 do
             local from = ("_%d"):format(at + i)   -- of names
             local acc = amx.sums(rows // unit, vectors, function(_, _, name) return p:op("tile_zero", name .. from) end)
             for k = 0, how.gap and 0 or how.run - 1, unit do
+                local a_at, b_at = (at + k) // width * cfg.slab * width + (at + k) % width, b_row + k + i * (how.gap or 0)
                 for v = 0, vectors - 1 do
-                    local place = p:at(B, (b_row + k + i * (how.gap or 0)) * width + v * lanes)
-                    local y = p:op("tile_stream", ("b_%d_%d%s"):format(v, k, from), place, pitch)
+                    local y = p:op("tile_stream", ("b_%d_%d%s"):format(v, k, from), p:at(B, b_at * width + v * lanes), pitch)
                     for r = 0, #acc do
                         local name = ("%d_%d"):format(r, at + k)
-                        x[name] = x[name] or p:op("tile_load", "a_" .. name, p:at(A, r * unit * width + at + k), pitch)
+                        x[name] = x[name] or p:op("tile_load", "a_" .. name, p:at(A, r * unit * width + a_at), pitch)
                         p:op(how.tile, acc[r][v], x[name], y)
                     end
                 end
@@ -204,15 +210,16 @@ function runs.blocks(cfg, rows, vectors)
             end
         end
     end
+    local span = math.max(1, how.run // width)   -- panels of a loop
     p:loop(n, function()
         local words = how.gap and unit or how.run
-        for at = 0, width - 1, words do
+        for at = 0, span * width - 1, words do
             multiply(at, at // words * (words + (how.gap or 0)))
         end
         p:set(late, p:count_from("one", 1))
-        p:advance(A, cfg.slab * width)
-        p:advance(B, how.panel_rows * width)
-    end, "panels")
+        p:advance(A, span * cfg.slab * width)
+        p:advance(B, span * how.panel_rows * width)
+    end, span > 1 and "runs" or "panels")
     flush(p, cfg, c)
     return p
 end

@@ -20,11 +20,14 @@ struct paired {
 /*
  * log_ratio: of each pair log(seconds of A / seconds of B), finite, positive where B was faster.
  * margin > 0: what counts as a difference, 0.02 for 2 %.
- *   faster, slower  the ratio is beyond the margin, and 1 outside of the interval made twice as
- * wide: who looks after every few pairs looks often, and would be wrong too often same the ratio is
- * within the margin, and so is half the interval's width noisy           neither can be said Pairs
- * are taken to be alike: let the order alternate (A B, B A), and judge an even number, so that a
- * machine that gets slower and slower favours neither.
+ *
+ * Faster or slower: the ratio is beyond the margin, and 1 outside of the interval made twice as
+ * wide: who looks after every few pairs looks often, and would be wrong too often.
+ * Same: the ratio is within the margin, and so is half the interval's width.
+ * Noisy: neither can be said.
+ *
+ * Pairs are taken to be alike: let the order alternate (A B, B A), and judge an even number, so
+ * that a machine that gets slower and slower favours neither.
  */
 struct paired paired_judge(const double *log_ratio, int pairs, double margin);
 const char *verdict_name(enum verdict v);

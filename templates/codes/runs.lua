@@ -1,0 +1,32 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- runs.lua - products of codes that share scales in runs along K, and whose scales multiply the sums of a run: what tiles/runs.lua and
+-- runs.c.in want to know, of integers (integers.lua) and of numbers (plan.lua).
+local amx = require "tiles.amx"
+local plans = require "shared.plans"
+
+local runs = {}
+
+-- How they are multiplied: `how`, see micro.lua, and what tiles/runs.lua says. run: elements that share a scale; gap: words that a matrix
+-- tile has beside them, or false; scale_ld: floats between rows of scales; panel_rows: words of a panel of K in panels of tokens
+function runs.how(how, plan, run, gap)
+    local words, width = run // plan.group, plan.vectors * plan.isa.lanes
+    local panels = math.max(1, plan.k_block // (width * plan.group))   -- of a block
+    return setmetatable({run = words, gap = gap, panel_rows = width + (gap and width // (2 * words) * gap or 0),
+        scale_ld = plans.round_up((panels * width + words - 1) // words, plan.isa.lanes)}, {__index = how})
+end
+
+function runs.constants(how, run)
+    return {
+        {"SCALE_RUN", run, "elements along K that share a scale"},
+        {"PANEL_ROWS", how.panel_rows, "rows of a panel of tokens for a panel of K"},
+        {"BLOCK_SCALES", how.scale_ld, "scales of a row of a block, at most"},
+    }
+end
+
+-- What a rank keeps: rows of workspace.lua.
+function runs.space(plan)
+    return plans.list({"block_scales", "float", {"SLAB", "BLOCK_SCALES"}, "of a block of codes, in f32", own = true},
+        plan.tiled and {"run_sums", "float", {2, amx.tallest, "WIDTH"}, "sums of runs, before their scales multiply them", own = true})
+end
+
+return runs
