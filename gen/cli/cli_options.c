@@ -74,7 +74,8 @@ static const struct option {
     {"--fail-below", NULL, "RATIO", COMPARE, REAL, AT(fail_below),
      "exit with 1 when a kernel, or all together, is slower than that: 0.97"},
     {"--md", NULL, NULL, COMPARE, FLAG, AT(md), "print Markdown"},
-    {"--plot", NULL, "F.svg", BENCH, TEXT, AT(plot), "draw the results as bars"},
+    {"--plot", NULL, "F.svg", BENCH | COMPARE, TEXT, AT(plot),
+     "draw the results: bars; bench: also a roofline, lines over T and threads"},
     {"--cold", NULL, NULL, BENCH | COMPARE, FLAG, AT(cold),
      "empty the caches before each run: weights come from memory, as between the layers of a "
      "model"},

@@ -4,6 +4,7 @@
 #define MOEGEN_BENCH_H
 
 #include "cli/cli.h"
+#include "cli/draw/draw.h"
 
 enum { MAX_CONTENDERS = 64, MAX_SAMPLES = 4096, MAX_PROBES = 16 };
 
@@ -115,18 +116,11 @@ struct latency {
 };
 moegen_status latency_measure(const struct job *j, int k, struct latency *out, moegen_error **err);
 
-/* ---- cli_plot.c: bars under their roofs, as SVG ---- */
+/* ---- cli_plot.c: the pictures of --plot ---- */
 
-/* One contender, in GFLOP/s. */
-struct bar {
-    struct text label, detail;
-    double median, low, high; /* low, high: of the 80th and 20th percentile of time */
-    double peak, roof;        /* of as many threads at once; roof: for its flop per byte; or NAN */
-};
 struct plot {
-    struct bar *bar;
-    int count;
-    bool lost; /* out of memory */
+    struct bars bars;     /* GFLOP/s under their roofs */
+    struct points points; /* for the roofline and the lines */
 };
 
 /* ---- cli_report.c: how a bench is shown ---- */
@@ -147,6 +141,9 @@ struct bench {
 void report_group(
     struct bench *b); /* table of the contenders at hand, and their JSON into b->results */
 int report_end(struct bench *b); /* context, latencies, files; an exit code */
+
+/* "avx2", or "avx512_bf16 dot_bf16" for another op than FMA. */
+const char *probe_name(const struct probe *p, char *out, size_t room);
 
 void plot_add(struct plot *p, const struct contender *c); /* nothing, if it has no operations */
 int plot_write(const struct bench *b, const char *cpu);   /* to the file of --plot; an exit code */

@@ -185,8 +185,7 @@ static double best(const struct bench *b, double (*measure)(const struct probe *
     return most;
 }
 
-/* "avx2", or "avx512_bf16 dot_bf16" for another op than FMA. */
-static const char *probe_name(const struct probe *p, char *out, size_t room)
+const char *probe_name(const struct probe *p, char *out, size_t room)
 {
     bool plain = strcmp(p->op, "fma") == 0;
     snprintf(out, room, "%s%s%s%s", p->target, plain ? "" : " ", plain ? "" : p->op,

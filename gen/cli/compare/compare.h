@@ -133,7 +133,15 @@ struct shown {
     bool of_files;     /* then variants are of each kernel */
     struct duels duels;
 };
+/* Adds the kernel's name, with its variant where files are compared. */
+void duel_name(const struct shown *s, const struct duel *d, struct text *out);
 /* All against one A. An exit code: EXIT_FAILED where something is slower than --fail-below. */
 int show_compared(const struct options *o, const struct shown *s, int count, double margin);
+
+/* ---- plot.c ---- */
+
+/* A picture of the same. False: out of memory. */
+bool compared_svg(const struct shown *s, int count, double margin, const char *title,
+                  struct text *out);
 
 #endif

@@ -19,18 +19,26 @@ static void add_paired(struct table *t, const struct paired *p)
         table_add(t, "%s", verdict_name(p->verdict));
 }
 
+void duel_name(const struct shown *s, const struct duel *d, struct text *out)
+{
+    bool differ = strcmp(d->a_variant, d->b_variant) != 0;
+    text_fmt(out, "%s", d->kernel);
+    if (s->of_files && differ)
+        text_fmt(out, " (%s), (%s)", d->a_variant, d->b_variant);
+    else if (s->of_files && *d->a_variant)
+        text_fmt(out, " %s", d->a_variant);
+}
+
 static void add_rows(struct table *t, const struct shown *s)
 {
     char seconds[32];
     for (int i = 0; i < s->duels.rows; i++) {
         const struct duel *d = &s->duels.row[i];
-        bool differ = strcmp(d->a_variant, d->b_variant) != 0;
-        if (!s->of_files || (!differ && !*d->a_variant))
-            table_add(t, "%s", d->kernel);
-        else if (differ)
-            table_add(t, "%s (%s), (%s)", d->kernel, d->a_variant, d->b_variant);
-        else
-            table_add(t, "%s %s", d->kernel, d->a_variant);
+        struct text name = {0};
+        duel_name(s, d, &name);
+        table_add(t, "%s", name.at ? name.at : "");
+        t->lost = t->lost || name.lost;
+        text_free(&name);
         table_add(t, "%s", s->b);
         table_add(t, "%lld", (long long)d->T);
         table_add(t, "%lld", (long long)d->threads);
@@ -173,14 +181,29 @@ static bool fails(const struct options *o, const struct paired *p, const char *w
     return true;
 }
 
+static const char *plot_title(const struct options *o, char out[200])
+{
+    const char *first = o->operands.at[0], *slash = strrchr(first, '/');
+    snprintf(out, 200, "moegen compare: %.160s", slash ? slash + 1 : first);
+    return out;
+}
+
 int show_compared(const struct options *o, const struct shown *s, int count, double margin)
 {
     bool failed = false;
     int result = EXIT_OK;
+    char title[200];
     if (o->json)
         result = write_json(o, s, count, margin);
     if (!o->json || strcmp(o->json, "-") != 0)
         print_tables(o, s, count, margin);
+    if (o->plot && !result) {
+        struct text svg = {0};
+        result = compared_svg(s, count, margin, plot_title(o, title), &svg)
+                     ? write_text(o->plot, &svg)
+                     : fail(MOEGEN_NO_MEMORY, NULL);
+        text_free(&svg);
+    }
     for (int i = 0; i < count; i++) {
         const struct duels *d = &s[i].duels;
         for (int k = 0; k < d->rows; k++)
