@@ -27,6 +27,7 @@ gen/cli            cli.h             moegen.h base/base.h spec/spec.h host/host.
 gen/cli/draw       draw.h            cli/cli.h
 gen/cli/bench      bench.h           cli/cli.h cli/draw/draw.h
 gen/cli/compare    compare.h         cli/bench/bench.h
+gen/cli/report     report.h          cli/compare/compare.h
 gen/cli/quantize   quantize.h        cli/cli.h format.h rt_file.h'
 
 {

@@ -29,6 +29,8 @@ static const struct option {
     {"--out", "-o", "PATH", GEN | RUN | QUANTIZE | PACK, TEXT, AT(out),
      "gen: directory for name.c and name.h (.), or - to print the C; run, quantize, pack: "
      "the tensor file to write"},
+    {"--out", "-o", "F.html", REPORT, TEXT, AT(out),
+     "the page to write (report.html in the directory), or - to print it"},
     {"--to", NULL, "FORMAT", QUANTIZE, TEXT, AT(to),
      "see `moegen list formats`; f32, bf16 or f16: back"},
     {"--from", NULL, "FORMAT", QUANTIZE, TEXT, AT(from),

@@ -122,6 +122,18 @@ struct plot {
     struct bars bars;     /* GFLOP/s under their roofs */
     struct points points; /* for the roofline and the lines */
 };
+/* What its bar says of a variant, beside where its point is. */
+struct drawn {
+    const char *kernel, *variant, *target, *spelling, *dtype;
+    double peak, roof_share; /* of its threads at once, GFLOP/s; of the roof; or NAN */
+};
+/* Nothing, if x has no GFLOP/s. */
+void plot_add_variant(struct plot *p, const struct drawn *v, const struct point *x);
+/* op: what registers are put through, "fma". */
+void plot_add_ceiling(struct plot *p, const char *target, const char *op, bool emulated,
+                      struct ceiling limit);
+/* All of it, added to *out. False: out of memory. */
+bool plot_svg(const struct plot *plot, const char *title, const char *details, struct text *out);
 
 /* ---- cli_report.c: how a bench is shown ---- */
 
@@ -141,9 +153,6 @@ struct bench {
 void report_group(
     struct bench *b); /* table of the contenders at hand, and their JSON into b->results */
 int report_end(struct bench *b); /* context, latencies, files; an exit code */
-
-/* "avx2", or "avx512_bf16 dot_bf16" for another op than FMA. */
-const char *probe_name(const struct probe *p, char *out, size_t room);
 
 void plot_add(struct plot *p, const struct contender *c); /* nothing, if it has no operations */
 int plot_write(const struct bench *b, const char *cpu);   /* to the file of --plot; an exit code */

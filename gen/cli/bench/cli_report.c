@@ -91,6 +91,8 @@ static void add_result(struct bench *b, const struct contender *c)
     json_pair_text(t, "target", f->target, false);
     json_pair_text(t, "spelling", f->spelling, false);
     json_pair_text(t, "dtype", f->dtype, false);
+    if (c->all)
+        json_pair_text(t, "op", c->all->op, false);
     json_pair(t, "threads", c->threads);
     json_pair_text(t, "variant", c->variant.at ? c->variant.at : "", false);
     json_pair(t, "T", (double)c->tokens);
@@ -185,7 +187,8 @@ static double best(const struct bench *b, double (*measure)(const struct probe *
     return most;
 }
 
-const char *probe_name(const struct probe *p, char *out, size_t room)
+/* "avx2", or "avx512_bf16 dot_bf16" for another op than FMA. */
+static const char *probe_name(const struct probe *p, char *out, size_t room)
 {
     bool plain = strcmp(p->op, "fma") == 0;
     snprintf(out, room, "%s%s%s%s", p->target, plain ? "" : " ", plain ? "" : p->op,

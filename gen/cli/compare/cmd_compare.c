@@ -64,8 +64,9 @@ static int compare_files(const struct options *o, double margin)
     }
     if (!result && !s.duels.rows)
         result = bad("%s and %s have no kernel in common", s.a, s.b);
+    if (!result)
+        result = duels_judge(&s.duels, margin);
     if (!result) {
-        duels_judge(&s.duels, margin);
         if (parts > 1) {
             duels_doubt(&s.duels, half, parts);
             note(

@@ -75,15 +75,21 @@ static void print_markdown(struct table *t)
     table_free(t);
 }
 
-static void print_tables(const struct options *o, const struct shown *s, int count, double margin)
+void compared_table(const struct shown *s, int count, struct table *t)
 {
     static const char *const head[] = {"kernel",  "B",     "T",    "threads", "A takes",
                                        "B takes", "ratio", "95 %", "pairs",   "B is"};
-    struct table t = {.columns = sizeof head / sizeof *head};
-    for (int i = 0; i < t.columns; i++)
-        table_add(&t, "%s", head[i]);
+    *t = (struct table){.columns = sizeof head / sizeof *head};
+    for (int i = 0; i < t->columns; i++)
+        table_add(t, "%s", head[i]);
     for (int i = 0; i < count; i++)
-        add_rows(&t, &s[i]);
+        add_rows(t, &s[i]);
+}
+
+static void print_tables(const struct options *o, const struct shown *s, int count, double margin)
+{
+    struct table t;
+    compared_table(s, count, &t);
     printf("A: %s. Ratios are B's speed over A's, differences within %g %% count as the same.%s",
            s->a, 100 * margin, o->md ? "\n\n" : "\n");
     if (o->md)
@@ -156,6 +162,7 @@ static int write_json(const struct options *o, const struct shown *s, int count,
     struct text t = {0};
     text_fmt(&t, "{\n  ");
     pair_text(&t, "a", s->a, true);
+    text_fmt(&t, ", \"of_files\": %s", s->of_files ? "true" : "false");
     pair(&t, "margin", margin);
     text_fmt(&t, ", \"comparisons\": [\n");
     for (int i = 0; i < count; i++) {
