@@ -48,9 +48,9 @@ check() { "$@" || { echo "FAIL: $*"; failed=1; }; }
   expect 0 'f .* 1\.050 .*faster$' $b6 $a6
   expect 0 'same$' $a6 $b6 --margin 0.06
   expect 0 'slower$' $a6 $b6 --fail-below 0.9
-  expect 1 'f, b.json: ratio 0.952 is below 0.97' $a6 $b6 --fail-below 0.97
+  expect 1 'f, b.json +5: ratio 0.952 is below 0.97' $a6 $b6 --fail-below 0.97
   expect 0 faster $b6 $a6 --fail-below 0.97
-  expect 0 '^| f | b.json | 8 | 1 |.*| slower |$' $a6 $b6 --md
+  expect 0 '^| f | b.json +5 | 8 | 1 |.*| slower |$' $a6 $b6 --md
   expect 0 '"verdict": "slower"' $a6 $b6 --json
   expect 0 slower $a6 $b6 --json=r.json -q --plot slower.svg
   expect 0 faster $b6 $a6 --plot faster.svg
