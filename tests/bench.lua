@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- bench.lua TABLE JSON PLOT EMPTY TILES TILES_JSON - checks what bench.sh made: 4 contenders, of 1 and 3 threads; a plot without bars;
 -- a contender on tiles and one without.
+package.path = arg[0]:gsub("[^/]*$", "?.lua;") .. package.path
+local picture = require("picture")
 local failed = false
 
 local function check(holds, ...)
@@ -60,36 +62,28 @@ for _, r in ipairs(results) do
     end
 end
 
--- Pictures: every text and line inside, letters counted as 0.6 of their size.
-local function inside(svg, name)
-    local width, height = svg:match('<svg[^>]* width="(%d+)" height="(%d+)"')
-    width, height = tonumber(width), tonumber(height)
-    for x, y, anchor, size, text in svg:gmatch('<text x="([%d.]+)" y="([%d.]+)" text%-anchor="(%a+)" font%-size="(%d+)"[^>]*>(.-)</text>') do
-        local long = #text:gsub("&#%d+;", "x") * size * 0.6
-        local from = x - (anchor == "end" and long or anchor == "middle" and long / 2 or 0)
-        check(from >= 0 and from + long <= width and tonumber(y) <= height, "%s: '%s' is cut off", name, text)
-    end
-    for x1, y1, x2, y2 in svg:gmatch('<line x1="([%d.]+)" y1="([%d.]+)" x2="([%d.]+)" y2="([%d.]+)"') do
-        check(math.max(x1 + 0, x2 + 0) <= width and math.max(y1 + 0, y2 + 0) <= height, "%s: a line leaves the picture", name)
-    end
-    check(not svg:find('="[^"]*nan') and not svg:find('="[^"]*inf'), "%s: a place that is no number", name)
-    check(svg:find(">moegen bench: ", 1, true), "%s: no title", name)
-    check(svg:find("GFLOP/s</text>", 1, true), "%s: no unit", name)
-    local _, ticks = svg:gsub('text%-anchor="middle"[^>]*>[%d.e+-]+</text>', "")
-    check(ticks >= 3 and ticks <= 12, "%s: %d ticks", name, ticks)
-end
-
+-- Pictures: see picture.lua.
 local function count(svg, what)
     return select(2, svg:gsub(what, ""))
 end
 
-inside(plot, "plot")
-check(count(plot, 'fill="#4a7fb0"') == 4 + 1, "not 4 bars and the legend's")
-check(count(plot, 'stroke="#c0392b"') == 4 + 1, "not 4 roofs and the legend's")
-check(count(plot, "stroke%-dasharray") == 4 + 1, "not 4 peaks and the legend's")
+for name, svg in pairs{plot = plot, ["empty plot"] = empty} do
+    for _, complaint in ipairs(picture(svg)) do
+        check(false, "%s: %s", name, complaint)
+    end
+    check(svg:find("<title>moegen bench: ", 1, true), "%s: no title", name)
+    check(svg:find("GFLOP/s</text>", 1, true), "%s: no unit", name)
+end
+check(count(plot, 'class="bar"') == 4 + 1, "not 4 bars and the legend's")
+check(count(plot, 'class="roof"') == 4 + 1, "not 4 roofs and the legend's")
+check(count(plot, 'class="peak"') == 4 + 1, "not 4 peaks and the legend's")
 check(plot:find("threads=3 spelling=scalar", 1, true), "a variant is not named")
-inside(empty, "empty plot")
+check(plot:find(">Roofline", 1, true) and plot:find("flop/B</text>", 1, true), "no roofline")
+check(count(plot, 'class="c0 dot"') >= 4 and count(plot, 'class="ceiling"') == 2 * 2, "not 4 points under the ceilings of 1 and 3 threads")
+check(plot:find(">Speed over threads<", 1, true) and count(plot, 'class="line c') == 2, "not 2 lines over threads")
+check(not plot:find(">Speed over the number of tokens<", 1, true), "lines over T, of which there is one")
 check(empty:find("no kernel here has floating-point operations", 1, true), "nothing says why no bar is there")
+check(not empty:find("Roofline", 1, true), "a roofline without points")
 
 -- States: of what runs on tiles, and of nothing else. Nobody knows in which state this machine is; emulated tiles are slow.
 check(not table_text:find("fast", 1, true) and not json:find("fast", 1, true), "a kernel without tiles has states")

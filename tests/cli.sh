@@ -27,7 +27,7 @@ expect 0 '^usage' --help
 expect 0 '^moegen [0-9]' --version
 expect 2 '^usage'
 expect 2 'is no command' frobnicate
-for command in gen run check bench compare explain list quantize pack cache schema completion; do
+for command in gen run check bench compare report explain list quantize pack cache schema completion; do
   expect 0 'examples:' "$command" --help
   expect 2 "no option '--frobnicate'" "$command" --frobnicate
 done

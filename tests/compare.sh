@@ -4,6 +4,7 @@
 # place.
 #   compare.sh MOEGEN SOURCE
 set -u
+command -v lua5.4 >/dev/null || { echo "no lua5.4"; exit 77; }
 moegen=$(realpath -- "$1") root=$(realpath -- "$2") failed=0
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
@@ -47,11 +48,13 @@ check() { "$@" || { echo "FAIL: $*"; failed=1; }; }
   expect 0 'f .* 1\.050 .*faster$' $b6 $a6
   expect 0 'same$' $a6 $b6 --margin 0.06
   expect 0 'slower$' $a6 $b6 --fail-below 0.9
-  expect 1 'f, b.json: ratio 0.952 is below 0.97' $a6 $b6 --fail-below 0.97
+  expect 1 'f, b.json +5: ratio 0.952 is below 0.97' $a6 $b6 --fail-below 0.97
   expect 0 faster $b6 $a6 --fail-below 0.97
-  expect 0 '^| f | b.json | 8 | 1 |.*| slower |$' $a6 $b6 --md
+  expect 0 '^| f | b.json +5 | 8 | 1 |.*| slower |$' $a6 $b6 --md
   expect 0 '"verdict": "slower"' $a6 $b6 --json
-  expect 0 slower $a6 $b6 --json=r.json -q
+  expect 0 slower $a6 $b6 --json=r.json -q --plot slower.svg
+  expect 0 faster $b6 $a6 --plot faster.svg
+  expect 0 same $a6 $a6 --plot same.svg
 }
 check [ ! -s err ]
 check grep -q '"verdict": "slower"' r.json
@@ -65,6 +68,7 @@ expect 0 'f .* 0\.400 .* slower$' a.json far.json
 expect 0 'y.json is of another CPU (y) than a.json (x)' a.json y.json
 expect 0 'y.json was measured with --cold, a.json was not' a.json y.json
 expect 0 '1 results of a.json and y.json are in one of them only' a.json y.json
+expect 0 noisy a.json wild.json --plot noisy.svg
 # Several kernels, in another order: partners by variant.
 expect 0 'all, geometric mean .* 1\.000 ' two.json owt.json
 [ "$(grep -c '^f k=1 .* 1\.000 ' out) $(grep -c '^f k=2 .* 0\.952 ' out) $(grep -c '^g .* 1\.050 ' out)" = '1 1 1' ] || { cat out; failed=1; }
@@ -89,7 +93,7 @@ printf '3' >bad.json; refused '1:1.*object'
 printf 'results: []\n' >bad.json; refused '1:1.*not JSON'
 printf '{}' >bad.json; refused '1:1.*no "context"'
 printf '{"context": {"cpu": 3}, "results": []}' >bad.json; refused '1:21.*a text is wanted'
-printf '{"context": {"cpu": "x"}, "results": {}}' >bad.json; refused '1:38.*a list of'
+printf '{"context": {"cpu": "x"}, "results": {}}' >bad.json; refused '1:38.*a list is wanted'
 printf '{"context": {"cpu": "x"}, "results": []}' >bad.json; refused '1:1.*nothing was timed'
 printf '{"context": {"cpu": "x"}, "results": [7]}' >bad.json; refused '1:39.*an object'
 printf '{"context": {"cpu": "x"},\n "results": [],\n "results": []}' >bad.json; refused '3:2.*given twice'
@@ -130,4 +134,18 @@ expect 2 'no key .frogs.\|frogs' "$spec" --vary frogs=1,2 --runs 2
 expect 2 'cannot read no.yaml' no.yaml --vary threads=1,2
 cp "$root/tests/host/toy.yaml" ./--seed=x.yaml
 expect 0 noisy --vary target=scalar,scalar --T 1 --threads 1 --runs 2 --seconds 0.001 -- --seed=x.yaml:forward
+
+# Pictures: a bar for each, in the verdict's colour; whole, whatever the names are.
+name='a<b>&"c" with a name that is rather long, so long that it would leave the picture if nobody counted its letters'
+file x false "$(row "$(echo "$name" | sed 's/"/\\"/g')" '' 8 $near), $(row g '' 8 $slow)" >named.json
+expect 0 'same' named.json named.json --plot named.svg
+expect 0 toy_forward "$spec" --vary spelling=bytes,scalar --target avx2 --T 4 --runs 2 --seconds 0.001 --threads 1 --plot two.svg
+check lua5.4 "$root/tests/picture.lua" slower.svg faster.svg same.svg noisy.svg named.svg two.svg
+bars() { [ "$(grep -c "class=\"$2\"" "$1")" = "$3" ] || { echo "FAIL: not $3 bars of '$2' in $1"; failed=1; }; }
+bars slower.svg poor 1
+bars faster.svg good 1
+bars same.svg same 1
+bars noisy.svg unsure 1
+bars two.svg unsure 1
+bars named.svg 'ink bold' 2
 exit $failed

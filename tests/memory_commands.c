@@ -78,6 +78,9 @@ static const struct command {
     {0, 53, 500, TIMES,
      "bench @/tests/host/toy.yaml:forward --T 9 --runs 1 --json --target scalar"},
     {0, 67, 500, TIMES, "bench @/tests/host/toy.yaml:forward --latency --target scalar --json"},
+    {1, 1, 0, 0, "compare @/tests/compare/a.json @/tests/compare/b.json"},
+    {1, 1, 0, 0, "compare @/tests/compare/a.json @/tests/compare/b.json --json --plot x.svg"},
+    {3, 7, 0, 0, "report @/tests/compare -o x.html"},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

@@ -60,14 +60,22 @@ static double waves(double s, int at)
     return s * normal() + (at / 7 % 2 ? 0.2 : 0);
 }
 
+/* All of it, and much. */
+static double busy(double s, int at)
+{
+    return outliers(s, at) + waves(s, at);
+}
+
 static const struct row {
     const char *what;
     double (*noise)(double s, int at);
     double size;
+    bool may_be_noisy; /* after MOST pairs */
 } rows[] = {
-    {"still", quiet, 0.001},      {"quiet", quiet, 0.01},   {"noisy", quiet, 0.03},
-    {"outliers", outliers, 0.01}, {"skewed", skewed, 0.02}, {"drifting", drifting, 0.01},
-    {"waves", waves, 0.01},
+    {"still", quiet, 0.001, false},  {"quiet", quiet, 0.01, false},
+    {"noisy", quiet, 0.03, false},   {"outliers", outliers, 0.01, false},
+    {"skewed", skewed, 0.02, false}, {"drifting", drifting, 0.01, false},
+    {"waves", waves, 0.01, false},   {"busy", busy, 0.1, true},
 };
 
 /* Pairs A B, B A, ... of two whose speeds differ by a factor, until it is clear. */
@@ -112,7 +120,8 @@ static void known_truths(void)
                       rows[i].what, p.ratio, p.low, p.high);
             }
             int wrong = TRIES - said[truths[k].right] - said[VERDICT_NOISY];
-            CHECK(said[truths[k].right] >= TRIES * 19 / 20 && wrong <= TRIES / 20,
+            CHECK((rows[i].may_be_noisy || said[truths[k].right] >= TRIES * 19 / 20) &&
+                      wrong <= TRIES / 20,
                   "%s, truly %g: %d same, %d faster, %d slower, %d noisy", rows[i].what,
                   truths[k].factor, said[VERDICT_SAME], said[VERDICT_FASTER], said[VERDICT_SLOWER],
                   said[VERDICT_NOISY]);

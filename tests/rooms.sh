@@ -24,8 +24,10 @@ gen/cache          cache.h           moegen.h base/base.h rt_write.h
 gen/host           host.h            moegen.h base/base.h spec/spec.h arch/arch.h arch/x86/x86.h
 gen/api            api.h             moegen.h base/base.h spec/spec.h host/host.h jit/jit.h cache/cache.h moegen_runtime.h packed.h
 gen/cli            cli.h             moegen.h base/base.h spec/spec.h host/host.h cache/cache.h api/api.h moegen_runtime.h rt_write.h rt_file.h format.h
-gen/cli/bench      bench.h           cli/cli.h
+gen/cli/draw       draw.h            cli/cli.h
+gen/cli/bench      bench.h           cli/cli.h cli/draw/draw.h
 gen/cli/compare    compare.h         cli/bench/bench.h
+gen/cli/report     report.h          cli/compare/compare.h
 gen/cli/quantize   quantize.h        cli/cli.h format.h rt_file.h'
 
 {

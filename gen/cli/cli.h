@@ -50,8 +50,9 @@ enum {                                  /* bits of commands, for the option tabl
        QUANTIZE = 512,
        PACK = 1024,
        COMPARE = 2048,
+       REPORT = 4096,
        SPEC = GEN | RUN | CHECK | BENCH | EXPLAIN | PACK,
-       ANY = 4095
+       ANY = 8191
 };
 /* Fills *o from the words after the command; complains on stderr and returns false. */
 bool options_parse(struct options *o, int count, char **words);
@@ -228,5 +229,6 @@ int cmd_completion(struct options *o);
 int cmd_quantize(struct options *o); /* quantize/ */
 int cmd_pack(struct options *o);
 int cmd_compare(struct options *o); /* compare/ */
+int cmd_report(struct options *o);  /* report/ */
 
 #endif

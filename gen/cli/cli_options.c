@@ -29,6 +29,8 @@ static const struct option {
     {"--out", "-o", "PATH", GEN | RUN | QUANTIZE | PACK, TEXT, AT(out),
      "gen: directory for name.c and name.h (.), or - to print the C; run, quantize, pack: "
      "the tensor file to write"},
+    {"--out", "-o", "F.html", REPORT, TEXT, AT(out),
+     "the page to write (report.html in the directory), or - to print it"},
     {"--to", NULL, "FORMAT", QUANTIZE, TEXT, AT(to),
      "see `moegen list formats`; f32, bf16 or f16: back"},
     {"--from", NULL, "FORMAT", QUANTIZE, TEXT, AT(from),
@@ -74,7 +76,8 @@ static const struct option {
     {"--fail-below", NULL, "RATIO", COMPARE, REAL, AT(fail_below),
      "exit with 1 when a kernel, or all together, is slower than that: 0.97"},
     {"--md", NULL, NULL, COMPARE, FLAG, AT(md), "print Markdown"},
-    {"--plot", NULL, "F.svg", BENCH, TEXT, AT(plot), "draw the results as bars"},
+    {"--plot", NULL, "F.svg", BENCH | COMPARE, TEXT, AT(plot),
+     "draw the results: bars; bench: also a roofline, lines over T and threads"},
     {"--cold", NULL, NULL, BENCH | COMPARE, FLAG, AT(cold),
      "empty the caches before each run: weights come from memory, as between the layers of a "
      "model"},

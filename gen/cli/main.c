@@ -38,6 +38,10 @@ const struct command commands[] = {
      "B's. B is faster or slower when its ratio is beyond --margin and 1 is well outside of the\n"
      "interval, the same when the ratio is within and so is half the interval, else noisy.",
      COMPARE, cmd_compare},
+    {"report", "DIR", "tables and pictures of a directory's result files as one HTML page",
+     "  moegen bench specs/layer-a.yaml --vary T=16,256 --json results/layer-a.json\n"
+     "  moegen report results",
+     REPORT, cmd_report},
     {"explain", "SPEC",
      "the plan, why each choice, why other targets were rejected, what multiplies",
      "  moegen explain specs/olmoe-1b-7b.yaml:forward\n"

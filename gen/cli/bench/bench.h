@@ -4,6 +4,7 @@
 #define MOEGEN_BENCH_H
 
 #include "cli/cli.h"
+#include "cli/draw/draw.h"
 
 enum { MAX_CONTENDERS = 64, MAX_SAMPLES = 4096, MAX_PROBES = 16 };
 
@@ -115,19 +116,24 @@ struct latency {
 };
 moegen_status latency_measure(const struct job *j, int k, struct latency *out, moegen_error **err);
 
-/* ---- cli_plot.c: bars under their roofs, as SVG ---- */
+/* ---- cli_plot.c: the pictures of --plot ---- */
 
-/* One contender, in GFLOP/s. */
-struct bar {
-    struct text label, detail;
-    double median, low, high; /* low, high: of the 80th and 20th percentile of time */
-    double peak, roof;        /* of as many threads at once; roof: for its flop per byte; or NAN */
-};
 struct plot {
-    struct bar *bar;
-    int count;
-    bool lost; /* out of memory */
+    struct bars bars;     /* GFLOP/s under their roofs */
+    struct points points; /* for the roofline and the lines */
 };
+/* What its bar says of a variant, beside where its point is. */
+struct drawn {
+    const char *kernel, *variant, *target, *spelling, *dtype;
+    double peak, roof_share; /* of its threads at once, GFLOP/s; of the roof; or NAN */
+};
+/* Nothing, if x has no GFLOP/s. */
+void plot_add_variant(struct plot *p, const struct drawn *v, const struct point *x);
+/* op: what registers are put through, "fma". */
+void plot_add_ceiling(struct plot *p, const char *target, const char *op, bool emulated,
+                      struct ceiling limit);
+/* All of it, added to *out. False: out of memory. */
+bool plot_svg(const struct plot *plot, const char *title, const char *details, struct text *out);
 
 /* ---- cli_report.c: how a bench is shown ---- */
 

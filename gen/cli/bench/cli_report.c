@@ -91,6 +91,8 @@ static void add_result(struct bench *b, const struct contender *c)
     json_pair_text(t, "target", f->target, false);
     json_pair_text(t, "spelling", f->spelling, false);
     json_pair_text(t, "dtype", f->dtype, false);
+    if (c->all)
+        json_pair_text(t, "op", c->all->op, false);
     json_pair(t, "threads", c->threads);
     json_pair_text(t, "variant", c->variant.at ? c->variant.at : "", false);
     json_pair(t, "T", (double)c->tokens);

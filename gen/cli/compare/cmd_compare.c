@@ -46,7 +46,15 @@ static int compare_files(const struct options *o, double margin)
     const struct words *w = &o->operands;
     int half = w->count / 2, result = EXIT_OK;
     int parts = half >= PAIRED_LEAST ? 1 : (PARTS + half - 1) / half;
-    struct shown s = {.a = w->at[0], .b = w->at[half], .of_files = true};
+    struct text name[2] = {{0}};
+    for (int i = 0; i < 2; i++) {
+        text_fmt(&name[i], "%s", w->at[i * half]);
+        if (half > 1)
+            text_fmt(&name[i], " +%d", half - 1);
+        if (name[i].lost)
+            result = fail(MOEGEN_NO_MEMORY, NULL);
+    }
+    struct shown s = {.a = name[0].at, .b = name[1].at, .of_files = true};
     for (int i = 0; i < half && !result; i++) {
         struct results a = {0}, b = {0};
         const char *a_path = w->at[i], *b_path = w->at[half + i];
@@ -63,9 +71,10 @@ static int compare_files(const struct options *o, double margin)
         results_free(&b);
     }
     if (!result && !s.duels.rows)
-        result = bad("%s and %s have no kernel in common", s.a, s.b);
+        result = bad("%s and %s have no kernel in common", w->at[0], w->at[half]);
+    if (!result)
+        result = duels_judge(&s.duels, margin);
     if (!result) {
-        duels_judge(&s.duels, margin);
         if (parts > 1) {
             duels_doubt(&s.duels, half, parts);
             note(
@@ -76,6 +85,8 @@ static int compare_files(const struct options *o, double margin)
         result = show_compared(o, &s, 1, margin);
     }
     duels_free(&s.duels);
+    text_free(&name[0]);
+    text_free(&name[1]);
     return result;
 }
 

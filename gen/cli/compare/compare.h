@@ -46,6 +46,15 @@ moegen_status json_get_text(const struct json *j, int map, const char *key, cons
                             moegen_error **err);
 moegen_status json_get_number(const struct json *j, int map, const char *key, double low,
                               double high, double *out, moegen_error **err);
+/* The same, or NAN where it is null or not there. */
+moegen_status json_may_number(const struct json *j, int map, const char *key, double low,
+                              double high, double *out, moegen_error **err);
+/* Is it there, and true? */
+moegen_status json_may_true(const struct json *j, int map, const char *key, bool *out,
+                            moegen_error **err);
+/* A node that must be a list; 0 where the key is not there is refused. */
+moegen_status json_get_list(const struct json *j, int map, const char *key, int *list,
+                            moegen_error **err);
 /* A node that must be a number. */
 moegen_status json_as_number(const struct json *j, int node, double low, double high, double *out,
                              moegen_error **err);
@@ -95,7 +104,7 @@ struct duels {
  * of A and B found no partner.
  */
 int duels_add(struct duels *d, const struct results *a, const struct results *b, int parts);
-void duels_judge(struct duels *d, double margin); /* fills medians, paired and overall */
+int duels_judge(struct duels *d, double margin); /* fills medians, paired, overall; an exit code */
 /* Of `processes` each, less than PAIRED_LEAST, whose parts were the pairs: a busy machine alone
  * makes one process take up to twice as long as another, so smaller differences become noisy. */
 void duels_doubt(struct duels *d, int processes, int parts);
@@ -133,7 +142,16 @@ struct shown {
     bool of_files;     /* then variants are of each kernel */
     struct duels duels;
 };
+/* Adds the kernel's name, with its variant where files are compared. */
+void duel_name(const struct shown *s, const struct duel *d, struct text *out);
+void compared_table(const struct shown *s, int count, struct table *t);
 /* All against one A. An exit code: EXIT_FAILED where something is slower than --fail-below. */
 int show_compared(const struct options *o, const struct shown *s, int count, double margin);
+
+/* ---- plot.c ---- */
+
+/* A picture of the same. False: out of memory. */
+bool compared_svg(const struct shown *s, int count, double margin, const char *title,
+                  struct text *out);
 
 #endif

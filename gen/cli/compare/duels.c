@@ -159,7 +159,7 @@ int duels_add(struct duels *d, const struct results *a, const struct results *b,
 
 /* ---- judging ---- */
 
-void duels_judge(struct duels *d, double margin)
+int duels_judge(struct duels *d, double margin)
 {
     double ratio[PAIRED_MOST], mean[PAIRED_MOST] = {0};
     int least = d->rows ? PAIRED_MOST : 0;
@@ -172,10 +172,12 @@ void duels_judge(struct duels *d, double margin)
         }
         x->a_seconds = median_of(x->a, pairs);
         x->b_seconds = median_of(x->b, pairs);
+        d->lost = d->lost || !isfinite(x->a_seconds) || !isfinite(x->b_seconds);
         x->paired = paired_judge(ratio, pairs, margin);
         least = pairs < least ? pairs : least;
     }
     d->overall = paired_judge(mean, least, margin);
+    return d->lost ? fail(MOEGEN_NO_MEMORY, NULL) : EXIT_OK;
 }
 
 static void doubt(struct paired *p, int processes, int parts)

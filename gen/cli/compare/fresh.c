@@ -174,7 +174,7 @@ int fresh_duels(const struct side *side, int sides, const struct limits *limits,
                  limits->pairs ? limits->pairs : (int)limits->budget + 1);
         result = round_of(side, sides, round, out);
         for (int i = 1; i < sides && !result; i++)
-            duels_judge(&out[i - 1], limits->margin);
+            result = duels_judge(&out[i - 1], limits->margin);
     }
     progress("", 100, 100);
     return result;

@@ -274,3 +274,33 @@ moegen_status json_get_number(const struct json *j, int map, const char *key, do
     moegen_status status = find(j, map, key, &value, err);
     return status ? status : json_as_number(j, value, low, high, out, err);
 }
+
+moegen_status json_may_number(const struct json *j, int map, const char *key, double low,
+                              double high, double *out, moegen_error **err)
+{
+    int value;
+    moegen_status status = json_find(j, map, key, &value, err);
+    *out = NAN;
+    if (status || !value ||
+        (j->node[value].kind == JSON_PLAIN && strcmp(j->node[value].text, "null") == 0))
+        return status;
+    return json_as_number(j, value, low, high, out, err);
+}
+
+moegen_status json_may_true(const struct json *j, int map, const char *key, bool *out,
+                            moegen_error **err)
+{
+    int value;
+    moegen_status status = json_find(j, map, key, &value, err);
+    *out = value && j->node[value].kind == JSON_PLAIN && strcmp(j->node[value].text, "true") == 0;
+    return status;
+}
+
+moegen_status json_get_list(const struct json *j, int map, const char *key, int *list,
+                            moegen_error **err)
+{
+    moegen_status status = find(j, map, key, list, err);
+    if (!status && j->node[*list].kind != JSON_LIST)
+        status = json_refuse(j, *list, err, "\"%s\": a list is wanted", key);
+    return status;
+}

@@ -63,7 +63,7 @@ static void row_free(struct measured *m)
 
 static moegen_status read_context(struct results *r, const struct json *j, moegen_error **err)
 {
-    int context, cold;
+    int context;
     const char *cpu;
     moegen_status status = json_find(j, 0, "context", &context, err);
     if (!status && !context)
@@ -72,19 +72,16 @@ static moegen_status read_context(struct results *r, const struct json *j, moege
     if (!status)
         status = json_get_text(j, context, "cpu", &cpu, err);
     if (!status)
-        status = json_find(j, context, "cold", &cold, err);
+        status = json_may_true(j, context, "cold", &r->cold, err);
     if (status)
         return status;
-    r->cold = cold && j->node[cold].kind == JSON_PLAIN && strcmp(j->node[cold].text, "true") == 0;
     return (r->cpu = strdup(cpu)) ? MOEGEN_OK : no_memory(err);
 }
 
 static moegen_status read_rows(struct results *r, const struct json *j, moegen_error **err)
 {
     int list, count = 0;
-    moegen_status status = json_find(j, 0, "results", &list, err);
-    if (!status && (!list || j->node[list].kind != JSON_LIST))
-        status = json_refuse(j, list, err, "a list of \"results\" is wanted");
+    moegen_status status = json_get_list(j, 0, "results", &list, err);
     if (status)
         return status;
     for (int i = list + 1; i < j->node[list].after; i = j->node[i].after)

@@ -19,18 +19,26 @@ static void add_paired(struct table *t, const struct paired *p)
         table_add(t, "%s", verdict_name(p->verdict));
 }
 
+void duel_name(const struct shown *s, const struct duel *d, struct text *out)
+{
+    bool differ = strcmp(d->a_variant, d->b_variant) != 0;
+    text_fmt(out, "%s", d->kernel);
+    if (s->of_files && differ)
+        text_fmt(out, " (%s), (%s)", d->a_variant, d->b_variant);
+    else if (s->of_files && *d->a_variant)
+        text_fmt(out, " %s", d->a_variant);
+}
+
 static void add_rows(struct table *t, const struct shown *s)
 {
     char seconds[32];
     for (int i = 0; i < s->duels.rows; i++) {
         const struct duel *d = &s->duels.row[i];
-        bool differ = strcmp(d->a_variant, d->b_variant) != 0;
-        if (!s->of_files || (!differ && !*d->a_variant))
-            table_add(t, "%s", d->kernel);
-        else if (differ)
-            table_add(t, "%s (%s), (%s)", d->kernel, d->a_variant, d->b_variant);
-        else
-            table_add(t, "%s %s", d->kernel, d->a_variant);
+        struct text name = {0};
+        duel_name(s, d, &name);
+        table_add(t, "%s", name.at ? name.at : "");
+        t->lost = t->lost || name.lost;
+        text_free(&name);
         table_add(t, "%s", s->b);
         table_add(t, "%lld", (long long)d->T);
         table_add(t, "%lld", (long long)d->threads);
@@ -67,15 +75,21 @@ static void print_markdown(struct table *t)
     table_free(t);
 }
 
-static void print_tables(const struct options *o, const struct shown *s, int count, double margin)
+void compared_table(const struct shown *s, int count, struct table *t)
 {
     static const char *const head[] = {"kernel",  "B",     "T",    "threads", "A takes",
                                        "B takes", "ratio", "95 %", "pairs",   "B is"};
-    struct table t = {.columns = sizeof head / sizeof *head};
-    for (int i = 0; i < t.columns; i++)
-        table_add(&t, "%s", head[i]);
+    *t = (struct table){.columns = sizeof head / sizeof *head};
+    for (int i = 0; i < t->columns; i++)
+        table_add(t, "%s", head[i]);
     for (int i = 0; i < count; i++)
-        add_rows(&t, &s[i]);
+        add_rows(t, &s[i]);
+}
+
+static void print_tables(const struct options *o, const struct shown *s, int count, double margin)
+{
+    struct table t;
+    compared_table(s, count, &t);
     printf("A: %s. Ratios are B's speed over A's, differences within %g %% count as the same.%s",
            s->a, 100 * margin, o->md ? "\n\n" : "\n");
     if (o->md)
@@ -148,6 +162,7 @@ static int write_json(const struct options *o, const struct shown *s, int count,
     struct text t = {0};
     text_fmt(&t, "{\n  ");
     pair_text(&t, "a", s->a, true);
+    text_fmt(&t, ", \"of_files\": %s", s->of_files ? "true" : "false");
     pair(&t, "margin", margin);
     text_fmt(&t, ", \"comparisons\": [\n");
     for (int i = 0; i < count; i++) {
@@ -173,14 +188,29 @@ static bool fails(const struct options *o, const struct paired *p, const char *w
     return true;
 }
 
+static const char *plot_title(const struct options *o, char out[200])
+{
+    const char *first = o->operands.at[0], *slash = strrchr(first, '/');
+    snprintf(out, 200, "moegen compare: %.160s", slash ? slash + 1 : first);
+    return out;
+}
+
 int show_compared(const struct options *o, const struct shown *s, int count, double margin)
 {
     bool failed = false;
     int result = EXIT_OK;
+    char title[200];
     if (o->json)
         result = write_json(o, s, count, margin);
     if (!o->json || strcmp(o->json, "-") != 0)
         print_tables(o, s, count, margin);
+    if (o->plot && !result) {
+        struct text svg = {0};
+        result = compared_svg(s, count, margin, plot_title(o, title), &svg)
+                     ? write_text(o->plot, &svg)
+                     : fail(MOEGEN_NO_MEMORY, NULL);
+        text_free(&svg);
+    }
     for (int i = 0; i < count; i++) {
         const struct duels *d = &s[i].duels;
         for (int k = 0; k < d->rows; k++)
