@@ -164,6 +164,14 @@ static inline moegen_status bind(moegen_call *call, const moegen_rt_problem *in,
     return status;
 }
 
+/* Is that its name, or what its name begins with if it ends with an asterisk? */
+static inline bool is_of(const char *name, const char *only)
+{
+    size_t len = strlen(only);
+    return len && only[len - 1] == '*' ? strncmp(name, only, len - 1) == 0
+                                       : strcmp(name, only) == 0;
+}
+
 /* Calls try(path, name, ctx) for every case of the .yaml files of a directory, or of one family, or
  * one case of it (FAMILY[:CASE]; empty: all). Returns how many there were; -1: no directory. */
 static inline int each_case(const char *directory, const char *only,
@@ -186,7 +194,7 @@ static inline int each_case(const char *directory, const char *only,
         while (f && fgets(line, sizeof line, f)) {
             if (strncmp(line, "  ", 2) != 0 || !strstr(line, "{kernel: ") ||
                 sscanf(line, " %99[a-zA-Z0-9_]", name) != 1 ||
-                (only_case && strcmp(only_case + 1, name) != 0))
+                (only_case && !is_of(name, only_case + 1)))
                 continue;
             cases++;
             try(path, name, ctx);

@@ -3,7 +3,7 @@
  * their shares, and such of which one is slow, so that the others do its work. The bits are those
  * of one thread.
  *
- *     ranks_test DIRECTORY [FAMILY[:CASE]] */
+ *     ranks_test DIRECTORY [FAMILY[:CASE] [DTYPE TARGET]]      CASE: odd* is all that begin so */
 #include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -100,13 +100,18 @@ done:
     return status;
 }
 
+struct choice {
+    const char *dtype, *target; /* NULL: of each dtype in turn */
+};
+
 static void try_case(const char *path, const char *name, void *ctx)
 {
     static int turn;
-    const char *dtype = is_typed(path) ? io_dtype_in_turn(turn++) : NULL;
-    (void)ctx;
-    snprintf(where, sizeof where, "%s:%s dtype %s", path, name, dtype ? dtype : "-");
-    moegen_kernel *kernel = get(engine, path, name, dtype, "auto");
+    const struct choice *c = ctx;
+    const char *dtype = !is_typed(path) ? NULL : c->dtype ? c->dtype : io_dtype_in_turn(turn++);
+    snprintf(where, sizeof where, "%s:%s dtype %s target %s", path, name, dtype ? dtype : "-",
+             c->target);
+    moegen_kernel *kernel = get(engine, path, name, dtype, c->target);
     if (!kernel)
         return;
     moegen_rt_problem *in = inputs(kernel, TOKENS, "skewed");
@@ -127,11 +132,12 @@ int main(int argc, char **argv)
     moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = shared_cache()};
     if (moegen_engine_create(&options, &engine, NULL) || moegen_rt_team_create(RANKS, &team, NULL))
         return 2;
-    int cases = argc < 2 ? -1 : each_case(argv[1], argc > 2 ? argv[2] : "", try_case, NULL);
+    struct choice c = {argc > 4 ? argv[3] : NULL, argc > 4 ? argv[4] : "auto"};
+    int cases = argc < 2 ? -1 : each_case(argv[1], argc > 2 ? argv[2] : "", try_case, &c);
     moegen_rt_team_destroy(team);
     moegen_engine_release(engine);
     if (cases < 0) {
-        fprintf(stderr, "usage: ranks_test DIRECTORY [FAMILY[:CASE]]\n");
+        fprintf(stderr, "usage: ranks_test DIRECTORY [FAMILY[:CASE] [DTYPE TARGET]]\n");
         return 2;
     }
     if (helped == 0)
