@@ -114,7 +114,7 @@ local function tiles(spec, plan, names, cfg, of_weights)
     return plans.append(products, plans.list(
         rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(by_rows.stage(spec, plan)),
             s_units = "STAGE", pitch = apart, along = lanes, step = lanes * apart}),
-        names.dots and rows.words(cfg, io, "words"),
+        names.dots and not names.in_words and rows.words(cfg, io, "words"),
         has.affinity_on_x and rows.scale(cfg, "scale"),
         epilogue.hidden(wide, spec, {checkpoint = has.checkpoint_up, bias = has.bias_up, scaled = has.affinity_on_p, step = has.step}),
         has.bias_down and epilogue.biased(cfg, has.bias_scaled),
