@@ -58,6 +58,24 @@ check() { "$@" || { echo "FAIL: $*"; failed=1; }; }
 }
 check [ ! -s err ]
 check grep -q '"verdict": "slower"' r.json
+# Of shares of the roof: a machine of half the speed has half the roof, and what takes twice as long there is the same.
+share() { printf '{"kernel": "f", "variant": "", "T": 8, "threads": 1, "median_s": %s, "share_of_roof": %s, "samples_s": [%s]}' "$@"; }
+twice=$(echo "$near" | awk -F, '{for (i = 1; i <= NF; i++) printf "%s%.4f", (i > 1 ? "," : ""), 2 * $i}')
+file x false "$(share 1 0.8 $near)" >quick.json
+file x false "$(share 2 0.8 "$twice")" >slow_machine.json
+file x false "$(share 1 0.76 $near)" >worse.json
+file z false "$(share 1 0.8 $near)" >other_cpu.json
+of() { for _ in 1 2 3 4 5 6; do printf '%s ' "$1"; done; }
+# shellcheck disable=SC2046 # lists of words
+{
+  expect 0 'f .* 80\.0 %  *80\.0 %  1\.000 .*same$' --baseline $(of quick.json) $(of slow_machine.json)
+  expect 0 'f .* 0\.500 .*slower$' $(of quick.json) $(of slow_machine.json)
+  expect 1 'f, worse.json +5: ratio 0.950 is below 0.97' --baseline $(of quick.json) $(of worse.json) --fail-below 0.97
+  expect 0 '"of_roof": true' --baseline --json $(of quick.json) $(of worse.json)
+  expect 2 'shares of the roofs of different CPUs' --baseline quick.json other_cpu.json
+  expect 2 'a.json:1:.*there is no "share_of_roof" here' --baseline quick.json a.json
+  expect 2 'baseline compares files' --baseline "$spec" --vary plan.unroll=2,4
+}
 # Of fewer, parts are the pairs, and only a difference that no busy machine makes counts.
 expect 0 'f .* 1\.000 .* 12  same$' a.json a.json
 expect 0 'f .* 0\.952 .* 12  noisy: 5 pairs more$' a.json b.json --fail-below 0.97

@@ -13,7 +13,7 @@ enum { MAX_SIDES = 16, MAX_VARY = EXTRA_SETS, MOST_FILE = 1 << 26, PARTS = 12 };
 
 /* ---- of files ---- */
 
-static int read_results(const char *path, struct results *out)
+static int read_results(const char *path, bool of_roof, struct results *out)
 {
     struct text t = {0};
     moegen_error *err = NULL;
@@ -22,7 +22,7 @@ static int read_results(const char *path, struct results *out)
     if (!result && t.lost)
         result = fail(MOEGEN_NO_MEMORY, NULL);
     if (!result) {
-        moegen_status status = results_read(out, path, t.at ? t.at : "", t.len, &err);
+        moegen_status status = results_read(out, path, t.at ? t.at : "", t.len, of_roof, &err);
         result = status ? fail(status, err) : EXIT_OK;
     }
     text_free(&t);
@@ -54,12 +54,15 @@ static int compare_files(const struct options *o, double margin)
         if (name[i].lost)
             result = fail(MOEGEN_NO_MEMORY, NULL);
     }
-    struct shown s = {.a = name[0].at, .b = name[1].at, .of_files = true};
+    struct shown s = {.a = name[0].at, .b = name[1].at, .of_files = true, .of_roof = o->baseline};
     for (int i = 0; i < half && !result; i++) {
         struct results a = {0}, b = {0};
         const char *a_path = w->at[i], *b_path = w->at[half + i];
-        if (!(result = read_results(a_path, &a)) && !(result = read_results(b_path, &b))) {
+        if (!(result = read_results(a_path, o->baseline, &a)) &&
+            !(result = read_results(b_path, o->baseline, &b))) {
             note_differences(a_path, &a, b_path, &b);
+            if (o->baseline && strcmp(a.cpu, b.cpu) != 0)
+                result = bad("shares of the roofs of different CPUs say nothing");
             int alone = duels_add(&s.duels, &a, &b, parts);
             if (s.duels.lost)
                 result = fail(MOEGEN_NO_MEMORY, NULL);
@@ -146,7 +149,7 @@ static int compare_sides(const struct options *o, const struct side *side, const
     struct duels duels[MAX_SIDES] = {0};
     int result = fresh_duels(side, sides, &limits, duels);
     for (int i = 1; i < sides; i++)
-        shown[i - 1] = (struct shown){name[0].at, name[i].at, false, duels[i - 1]};
+        shown[i - 1] = (struct shown){name[0].at, name[i].at, false, false, duels[i - 1]};
     if (!result)
         result = show_compared(o, shown, sides - 1, margin);
     for (int i = 0; i < sides; i++)
@@ -183,6 +186,8 @@ int cmd_compare(struct options *o)
     int count = o->operands.count;
     if (!(margin > 0 && margin <= 0.5))
         return bad("--margin: %g is not in 0..0.5: 0.02 is 2 %%", margin);
+    if (o->baseline && o->vary.count)
+        return bad("--baseline compares files, and --vary runs benches");
     if (o->vary.count)
         return count == 1 ? compare_variants(o, margin)
                           : bad("compare --vary takes one spec, not %d operands", count);

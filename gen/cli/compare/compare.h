@@ -65,7 +65,7 @@ moegen_status json_as_number(const struct json *j, int node, double low, double 
 struct measured {
     char *kernel, *variant; /* owned */
     int64_t T, threads;
-    double *seconds; /* of each sample, in their order */
+    double *seconds; /* of each sample, in their order; or see results_read */
     int samples;
 };
 struct results {
@@ -74,9 +74,10 @@ struct results {
     struct measured *row;
     int rows;
 };
-/* Rows without a sample (their outputs were wrong) are left out. Free it in any case. */
+/* Rows without a sample (their outputs were wrong) are left out. of_roof: times are not seconds but
+ * multiples of what the roof of their run allows. Free it in any case. */
 moegen_status results_read(struct results *r, const char *label, const char *text, size_t len,
-                           moegen_error **err);
+                           bool of_roof, moegen_error **err);
 void results_free(struct results *r);
 double median_of(const double *at, int count); /* NAN: none, or no memory, see lost() */
 
@@ -140,8 +141,11 @@ int fresh_duels(const struct side *side, int sides, const struct limits *limits,
 struct shown {
     const char *a, *b; /* a file, a variant */
     bool of_files;     /* then variants are of each kernel */
+    bool of_roof;      /* times are multiples of what the roof allows */
     struct duels duels;
 };
+/* A time of a duel for a reader, in `out`: seconds, or a share of the roof. */
+const char *show_took(char out[32], const struct shown *s, double took);
 /* Adds the kernel's name, with its variant where files are compared. */
 void duel_name(const struct shown *s, const struct duel *d, struct text *out);
 void compared_table(const struct shown *s, int count, struct table *t);

@@ -121,7 +121,7 @@ int fresh_bench(const struct side *s, bool without_notes, struct results *out)
         moegen_error *err = NULL;
         moegen_status why = json.lost ? MOEGEN_NO_MEMORY
                                       : results_read(out, "output of `moegen bench`",
-                                                     json.at ? json.at : "", json.len, &err);
+                                                     json.at ? json.at : "", json.len, false, &err);
         failed = why ? fail(why, err) : EXIT_OK;
     }
     text_free(&json);

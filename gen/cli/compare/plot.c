@@ -39,7 +39,7 @@ static void add_bars(struct bars *b, const struct shown *s)
         duel_name(s, d, &label);
         snprintf(detail, sizeof detail, "T = %lld, %lld thread%s, %s to %s, %d pairs",
                  (long long)d->T, (long long)d->threads, d->threads == 1 ? "" : "s",
-                 show_seconds(a_time, d->a_seconds), show_seconds(b_time, d->b_seconds),
+                 show_took(a_time, s, d->a_seconds), show_took(b_time, s, d->b_seconds),
                  d->paired.pairs);
         if (!s->of_files)
             text_fmt(&label, "  %s", s->b);

@@ -33,7 +33,24 @@ static moegen_status read_samples(struct measured *m, const struct json *j, int 
     return status;
 }
 
-static moegen_status read_row(struct measured *m, const struct json *j, int map, moegen_error **err)
+/* Times become multiples of what the roof of their run allows: on a machine that is slower today,
+ * both are. */
+static moegen_status scale_by_roof(struct measured *m, const struct json *j, int map,
+                                   moegen_error **err)
+{
+    double share, median;
+    moegen_status status = json_may_number(j, map, "share_of_roof", 1e-9, 1e3, &share, err);
+    if (!status)
+        status = json_may_number(j, map, "median_s", shortest, longest, &median, err);
+    if (!status && !(isfinite(share) && isfinite(median)))
+        status = json_refuse(j, map, err, "there is no \"share_of_roof\" here, or no \"median_s\"");
+    for (int i = 0; i < m->samples && !status; i++)
+        m->seconds[i] /= share * median;
+    return status;
+}
+
+static moegen_status read_row(struct measured *m, const struct json *j, int map, bool of_roof,
+                              moegen_error **err)
 {
     const char *kernel, *variant;
     double T, threads;
@@ -50,7 +67,10 @@ static moegen_status read_row(struct measured *m, const struct json *j, int map,
     m->variant = strdup(variant);
     m->T = (int64_t)T;
     m->threads = (int64_t)threads;
-    return m->kernel && m->variant ? read_samples(m, j, map, err) : no_memory(err);
+    if (!m->kernel || !m->variant)
+        return no_memory(err);
+    status = read_samples(m, j, map, err);
+    return !status && of_roof && m->samples ? scale_by_roof(m, j, map, err) : status;
 }
 
 static void row_free(struct measured *m)
@@ -78,7 +98,8 @@ static moegen_status read_context(struct results *r, const struct json *j, moege
     return (r->cpu = strdup(cpu)) ? MOEGEN_OK : no_memory(err);
 }
 
-static moegen_status read_rows(struct results *r, const struct json *j, moegen_error **err)
+static moegen_status read_rows(struct results *r, const struct json *j, bool of_roof,
+                               moegen_error **err)
 {
     int list, count = 0;
     moegen_status status = json_get_list(j, 0, "results", &list, err);
@@ -90,7 +111,7 @@ static moegen_status read_rows(struct results *r, const struct json *j, moegen_e
         return no_memory(err);
     for (int i = list + 1; i < j->node[list].after && !status; i = j->node[i].after) {
         struct measured *m = &r->row[r->rows];
-        status = read_row(m, j, i, err);
+        status = read_row(m, j, i, of_roof, err);
         if (m->samples && !status)
             r->rows++;
         else
@@ -100,7 +121,7 @@ static moegen_status read_rows(struct results *r, const struct json *j, moegen_e
 }
 
 moegen_status results_read(struct results *r, const char *label, const char *text, size_t len,
-                           moegen_error **err)
+                           bool of_roof, moegen_error **err)
 {
     struct json j;
     *r = (struct results){0};
@@ -108,7 +129,7 @@ moegen_status results_read(struct results *r, const char *label, const char *tex
     if (!status)
         status = read_context(r, &j, err);
     if (!status)
-        status = read_rows(r, &j, err);
+        status = read_rows(r, &j, of_roof, err);
     if (!status && !r->rows)
         status = json_refuse(&j, 0, err, "nothing was timed here");
     json_free(&j);

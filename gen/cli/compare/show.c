@@ -19,6 +19,14 @@ static void add_paired(struct table *t, const struct paired *p)
         table_add(t, "%s", verdict_name(p->verdict));
 }
 
+const char *show_took(char out[32], const struct shown *s, double took)
+{
+    if (!s->of_roof)
+        return show_seconds(out, took);
+    snprintf(out, 32, "%.1f %%", 100 / took);
+    return out;
+}
+
 void duel_name(const struct shown *s, const struct duel *d, struct text *out)
 {
     bool differ = strcmp(d->a_variant, d->b_variant) != 0;
@@ -31,7 +39,7 @@ void duel_name(const struct shown *s, const struct duel *d, struct text *out)
 
 static void add_rows(struct table *t, const struct shown *s)
 {
-    char seconds[32];
+    char took[32];
     for (int i = 0; i < s->duels.rows; i++) {
         const struct duel *d = &s->duels.row[i];
         struct text name = {0};
@@ -42,8 +50,8 @@ static void add_rows(struct table *t, const struct shown *s)
         table_add(t, "%s", s->b);
         table_add(t, "%lld", (long long)d->T);
         table_add(t, "%lld", (long long)d->threads);
-        table_add(t, "%s", show_seconds(seconds, d->a_seconds));
-        table_add(t, "%s", show_seconds(seconds, d->b_seconds));
+        table_add(t, "%s", show_took(took, s, d->a_seconds));
+        table_add(t, "%s", show_took(took, s, d->b_seconds));
         add_paired(t, &d->paired);
     }
     if (s->duels.rows < 2)
@@ -77,8 +85,17 @@ static void print_markdown(struct table *t)
 
 void compared_table(const struct shown *s, int count, struct table *t)
 {
-    static const char *const head[] = {"kernel",  "B",     "T",    "threads", "A takes",
-                                       "B takes", "ratio", "95 %", "pairs",   "B is"};
+    bool of_roof = count > 0 && s->of_roof;
+    const char *const head[] = {"kernel",
+                                "B",
+                                "T",
+                                "threads",
+                                of_roof ? "A, of roof" : "A takes",
+                                of_roof ? "B, of roof" : "B takes",
+                                "ratio",
+                                "95 %",
+                                "pairs",
+                                "B is"};
     *t = (struct table){.columns = sizeof head / sizeof *head};
     for (int i = 0; i < t->columns; i++)
         table_add(t, "%s", head[i]);
@@ -162,7 +179,8 @@ static int write_json(const struct options *o, const struct shown *s, int count,
     struct text t = {0};
     text_fmt(&t, "{\n  ");
     pair_text(&t, "a", s->a, true);
-    text_fmt(&t, ", \"of_files\": %s", s->of_files ? "true" : "false");
+    text_fmt(&t, ", \"of_files\": %s, \"of_roof\": %s", s->of_files ? "true" : "false",
+             s->of_roof ? "true" : "false");
     pair(&t, "margin", margin);
     text_fmt(&t, ", \"comparisons\": [\n");
     for (int i = 0; i < count; i++) {
