@@ -12,16 +12,19 @@ local along_rows = require "tiles.along_rows"
 
 local along = {}
 
-along.key = {"along", schema.types.int(0, 64), optional = true,
+along.key = {"along", schema.types.int(0, 128), optional = true,
     doc = "tokens (of an expert) up to which products with rows of weights have K in lanes; 0: never"}
 
 function along.choose(plan, spec)
     local lanes, format = plan.isa.lanes, spec.weights and stored.format(spec)
-    local numbers = plan.tiled and 4 or lanes + lanes // 2   -- matrix tiles multiply more of them as fast as memory gives weights
+    -- Matrix tiles multiply more than a few tokens as fast as memory gives weights. Other tiles leave lanes idle if tokens lie there, and
+    -- rows are copied for few panels: with registers enough K in lanes is faster for as many tokens as that costs most
+    local many = plan.isa.registers.v >= 32
+    local numbers = plan.tiled and 4 or many and 5 * lanes or lanes + lanes // 2
     local pairs_of = plan.group == 2 and not plan.tiled   -- then decoding costs less, and so do products
     plan:choose("along", format and (pairs_of and lanes or 2 * lanes // format.bits) or numbers,
         "tokens up to which weights of contiguous K are multiplied where they lie, K in lanes: more of them fill lanes",
-        limits.useful(64, "more tokens fill lanes"))
+        limits.useful(128, "more tokens fill lanes"))
 end
 
 -- Adds the names; deep: elements of the longest contraction of rows.
