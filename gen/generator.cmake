@@ -56,3 +56,9 @@ install(TARGETS moegen EXPORT moegen COMPONENT moegen)
 install(FILES gen/cmake/moegen_add_kernels.cmake DESTINATION ${package_dir} COMPONENT moegen)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/moegen.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT moegen)
 install(FILES gen/api/moegen.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT moegen)
+
+# In a wheel: what gen/python loads and runs, see pyproject.toml. No links: a wheel has none.
+if(SKBUILD)
+  install(FILES $<TARGET_FILE:moegen_shared> DESTINATION . RENAME libmoegen.so COMPONENT python)
+  install(PROGRAMS $<TARGET_FILE:moegen> DESTINATION bin COMPONENT python)
+endif()

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""moegen - kernels of mixture-of-experts layers for CPUs, made for their shapes in milliseconds.
+
+    import numpy, moegen
+    experts = moegen.kernel({"kernel": "moe_index", "E": 8, "top_k": 2, "block_size": 16})
+    experts(expert_index=numpy.zeros((5, 2), dtype=numpy.int32) + [0, 3])["block_to_expert"]
+
+Names of tensors, their shapes and dtypes are `Kernel.args`; `moegen list keys` has the keys of specs.
+"""
+from ._library import (ArgumentError, DataError, Diagnostic, FileError, InternalError, MoegenError, OutOfMemoryError, SpecError,
+                       UnsupportedError, library)
+from .kernel import Arg, Engine, Facts, Kernel, Source
+from .program import bench, check
+
+__version__ = library.version
+__all__ = ["Arg", "ArgumentError", "DataError", "Diagnostic", "Engine", "Facts", "FileError", "InternalError", "Kernel", "MoegenError",
+           "OutOfMemoryError", "Source", "SpecError", "UnsupportedError", "bench", "check", "engine", "generate", "kernel"]
+
+_engine = None
+
+
+def engine() -> Engine:
+    """The engine that `moegen.kernel` uses, made when it is first asked for."""
+    global _engine
+    if _engine is None:
+        _engine = Engine()
+    return _engine
+
+
+def kernel(spec, name=None, /, **overrides) -> Kernel:
+    """Engine.kernel of the usual engine."""
+    return engine().kernel(spec, name, **overrides)
+
+
+def generate(spec, name=None, /, **overrides) -> Source:
+    """Engine.generate of the usual engine."""
+    return engine().generate(spec, name, **overrides)

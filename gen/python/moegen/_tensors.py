@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""_tensors.py - arrays of numpy, PyTorch or anything with DLPack as addresses, dtypes and shapes, and new ones like them."""
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+from ._library import ArgumentError, library
+
+# Of numpy, by its own names; ml_dtypes gives the small floats, else their bits are integers of that size.
+NUMPY = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64", "uint8": "u8",
+         "uint16": "u16", "uint32": "u32", "float64": "f64", "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2",
+         "float8_e8m0fnu": "u8"}
+TORCH = {"torch.float32": "f32", "torch.float16": "f16", "torch.bfloat16": "bf16", "torch.int32": "i32", "torch.int64": "i64",
+         "torch.uint8": "u8", "torch.uint16": "u16", "torch.uint32": "u32", "torch.float64": "f64",
+         "torch.float8_e4m3fn": "fp8_e4m3", "torch.float8_e5m2": "fp8_e5m2", "torch.float8_e8m0fnu": "u8"}
+BITS = {1: ("uint8", "int8"), 2: ("uint16", "int16"), 4: ("uint32",)}   # may hold any dtype of that size
+
+LIMITS = (-1 << 31, (1 << 31) - 1)   # of indices: what lies beyond is out of range in any case
+
+
+class Bound(NamedTuple):
+    """A tensor that is in place: its address, number of dtype, shape; `keep` keeps the memory."""
+    address: int
+    dtype: int
+    shape: tuple[int, ...]
+    keep: Any
+
+
+def is_torch(x) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def _dtype_of(name: str, wanted: str, table: dict[str, str]) -> str:
+    bare = name.removeprefix("torch.")
+    if bare in BITS.get(library.dtype_size[wanted], ()):
+        return wanted
+    return table.get(name, bare)
+
+
+def _from_torch(x, name: str, wanted: str, writes: bool) -> Bound:
+    if x.device.type != "cpu" or x.layout is not sys.modules["torch"].strided:
+        raise ArgumentError(f"tensor '{name}' is no dense tensor in the CPU's memory")
+    if writes and not x.is_contiguous():
+        raise ArgumentError(f"tensor '{name}' is written and has to be contiguous")
+    x = x.detach().contiguous()
+    if wanted == "i32" and str(x.dtype) == "torch.int64" and not writes:
+        x = x.clamp(*LIMITS).int()
+    return Bound(x.data_ptr(), _number(_dtype_of(str(x.dtype), wanted, TORCH), name), tuple(x.shape), x)
+
+
+def _from_numpy(x, name: str, wanted: str, writes: bool) -> Bound:
+    import numpy
+    if not isinstance(x, numpy.ndarray):
+        x = numpy.from_dlpack(x) if hasattr(x, "__dlpack__") else numpy.asarray(x)
+    if writes and not (x.flags.c_contiguous and x.flags.writeable):
+        raise ArgumentError(f"tensor '{name}' is written and has to be contiguous and writeable")
+    x = x if x.flags.c_contiguous else numpy.ascontiguousarray(x)
+    if wanted == "i32" and x.dtype.name == "int64" and not writes:
+        x = x.clip(*LIMITS).astype("int32")
+    return Bound(x.ctypes.data, _number(_dtype_of(x.dtype.name, wanted, NUMPY), name), x.shape, x)
+
+
+def _number(dtype: str, name: str) -> int:
+    if dtype not in library.dtype_number:
+        raise ArgumentError(f"tensor '{name}' has dtype {dtype}, which kernels do not know")
+    return library.dtype_number[dtype]
+
+
+def bind(x, name: str, wanted: str, writes: bool) -> Bound:
+    """x as it lies; of what is only read a copy where it is not contiguous, or has indices of 64 bits. wanted: the kernel's dtype."""
+    return (_from_torch if is_torch(x) else _from_numpy)(x, name, wanted, writes)
+
+
+def empty(shape: tuple[int, ...], dtype: str, torch: bool):
+    """A new array or tensor. Without ml_dtypes numpy's small floats are their bits: uint16, uint8."""
+    if torch:
+        module = sys.modules["torch"]
+        known = {ours: theirs.removeprefix("torch.") for theirs, ours in reversed(TORCH.items())}
+        return module.empty(shape, dtype=getattr(module, known.get(dtype, "uint8")))
+    import numpy
+    known = {ours: theirs for theirs, ours in reversed(NUMPY.items())}
+    name = known.get(dtype, "uint8")
+    try:
+        return numpy.empty(shape, dtype=name)
+    except TypeError:
+        pass
+    try:
+        import ml_dtypes
+        return numpy.empty(shape, dtype=getattr(ml_dtypes, name))
+    except ImportError:
+        return numpy.empty(shape, dtype=BITS[library.dtype_size[dtype]][0])

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kernel.py - from a spec to a kernel that is called with arrays."""
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import threading
+from ctypes import byref, c_int, c_int64, c_void_p
+from dataclasses import dataclass
+from typing import Any, Mapping
+
+from ._library import MAX_RANK, ArgumentError, EngineOptions, Override, Spec, library
+from ._tensors import Bound, bind, empty, is_torch
+
+ROLES = ("in", "out", "inout")
+log = logging.getLogger("moegen")
+
+
+@dataclass(frozen=True)
+class Arg:
+    """A tensor of a kernel: dense and row-major. extent: of each dimension a formula, "2048", "T", "T+1"."""
+    name: str
+    dtype: str
+    role: str   # in, out, or inout: read and added to
+    optional: bool
+    extent: tuple[str, ...]
+    doc: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a kernel is: moegen_kernel_facts of moegen.h."""
+    name: str
+    family: str
+    target: str
+    spelling: str
+    dtype: str
+    origin: str
+    jit_seconds: float
+    code_bytes: int
+    dims: tuple[str, ...]
+    flops_per_row: int
+    weight_bytes_per_expert: int
+    threads: int
+    flops_per_token: int
+    weight_bytes: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """Generated C, as `moegen gen` writes it: stem of both files, their text, options that a compiler needs."""
+    name: str
+    c: str
+    h: str
+    cflags: str
+
+
+def spec_text(spec) -> tuple[str, str | None]:
+    """YAML of a spec and its label: of a mapping, a path (of type os.PathLike), or text as it is."""
+    if isinstance(spec, os.PathLike):
+        with open(spec, encoding="utf-8") as file:
+            return file.read(), os.fspath(spec)
+    return (spec, None) if isinstance(spec, str) else (json.dumps(spec), None)
+
+
+def flatten(overrides: Mapping[str, Any], prefix: str = ""):
+    """Keys and YAML of their values, of nested mappings joined by dots."""
+    for key, value in overrides.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value if isinstance(value, str) else json.dumps(value)
+
+
+class _Request:
+    """A moegen_spec and the memory that it points to."""
+
+    def __init__(self, spec, name: str | None, overrides: Mapping[str, Any]):
+        text, label = spec_text(spec)
+        self._keep = [text.encode(), label.encode() if label else None, name.encode() if name else None]
+        pairs = [(k.encode(), v.encode()) for k, v in flatten(overrides)]
+        self._set = (Override * max(len(pairs), 1))(*(Override(k, v) for k, v in pairs))
+        self.spec = Spec(ctypes.sizeof(Spec), self._keep[0], len(self._keep[0]), self._keep[1], self._keep[2], self._set, len(pairs),
+                         None)
+
+
+class Engine:
+    """Settings, caches and a team of threads. Thread-safe; one for a process is enough: `moegen.kernel` has one.
+
+    threads: of calls that say none (0: $MOEGEN_THREADS, else the spec's shard.cores, else all CPUs of this process).
+    cache_dir: of the disk cache; None: the usual place, "": none. cc: the compiler for spelling `intrinsics`.
+    Notes go to the logger "moegen".
+    """
+
+    def __init__(self, threads: int = 0, cache_dir: str | os.PathLike | None = None, cc: str | None = None):
+        self._handle = c_void_p()
+        self._log = EngineOptions._fields_[3][1](lambda _, level, text: log.log(
+            logging.INFO if level == 1 else logging.DEBUG, "%s", text.decode(errors="replace")))
+        options = EngineOptions(ctypes.sizeof(EngineOptions), None if cache_dir is None else os.fspath(cache_dir).encode(), threads,
+                                self._log, None, None, cc.encode() if cc else None, 0)
+        library.engine_create(byref(options), byref(self._handle))
+
+    def __del__(self):
+        library.engine_release(self._handle)
+
+    @property
+    def cache_dir(self) -> str:
+        """Directory of the disk cache; "": there is none."""
+        return library.engine_cache_dir(self._handle).decode()
+
+    def kernel(self, spec, name: str | None = None, /, **overrides) -> Kernel:
+        """A kernel, from memory, the disk cache, or generated and compiled in milliseconds.
+
+        spec: YAML text, a mapping, or a path (pathlib.Path). name: of the kernel in a model file. overrides: keys of the spec:
+        target="avx2", plan={"tile_rows": 6}. Raises SpecError with every complaint, UnsupportedError.
+        """
+        request, handle = _Request(spec, name, overrides), c_void_p()
+        library.kernel_get(self._handle, byref(request.spec), byref(handle))
+        return Kernel(self, handle)
+
+    def generate(self, spec, name: str | None = None, /, **overrides) -> Source:
+        """The C of a kernel, for other compilers; arguments as for `kernel`."""
+        request, handle = _Request(spec, name, overrides), c_void_p()
+        library.generate(self._handle, byref(request.spec), byref(handle))
+        try:
+            return Source(*(f(handle).decode() for f in (library.source_name, library.source_c, library.source_h,
+                                                         library.source_cflags)))
+        finally:
+            library.source_release(handle)
+
+
+class Kernel:
+    """One compiled kernel. Callable from any thread; several calls may run at once."""
+
+    def __init__(self, engine: Engine, handle: c_void_p):
+        self._handle, self._engine = handle, engine
+        facts = library.facts(handle)
+        self.args: tuple[Arg, ...] = tuple(
+            Arg(a.name.decode(), library.dtype_name[a.dtype], ROLES[a.role], bool(a.optional),
+                tuple(a.extent[d].decode() for d in range(a.rank)), (a.doc or b"").decode())
+            for a in (facts.args[i] for i in range(facts.arg_count)))
+        self.facts = Facts(*(getattr(facts, f).decode() for f in ("name", "family", "target", "spelling", "dtype", "origin")),
+                           facts.jit_seconds, facts.code_bytes, tuple(facts.dims[i].decode() for i in range(facts.dim_count)),
+                           facts.flops_per_row, facts.weight_bytes_per_expert, facts.threads, facts.flops_per_token,
+                           facts.weight_bytes)
+        self._by_name = {a.name: a for a in self.args}
+        self._idle: list[c_void_p] = []   # calls that nobody uses
+        self._lock = threading.Lock()
+
+    def __del__(self):
+        for call in self.__dict__.get("_idle", ()):
+            library.call_release(call)
+        library.kernel_release(self._handle)
+
+    def __reduce__(self):
+        raise TypeError("a kernel is machine code of this process: pickle its spec, and ask for it again")
+
+    def __repr__(self) -> str:
+        f = self.facts
+        return f"<moegen.Kernel {f.name} ({f.family}), {f.dtype}, {f.target}>"
+
+    def param(self, key: str) -> str | None:
+        """A key of the checked spec with its default filled in: param("affinity.scale") is "post"."""
+        value = library.kernel_param(self._handle, key.encode())
+        return None if value is None else value.decode()
+
+    def __call__(self, *, out: Mapping[str, Any] | None = None, threads: int = 0, sizes: Mapping[str, int] | None = None,
+                 **tensors) -> dict[str, Any]:
+        """Runs the kernel and returns its outputs by name.
+
+        tensors: by the names of `args`, of shapes that agree with their extents; numpy arrays, PyTorch tensors or anything with
+        DLPack, in the CPU's memory. What is only read is copied if it is not contiguous, or has indices of 64 bits. bf16 of numpy:
+        ml_dtypes.bfloat16, or its bits as uint16; codes of 8 bits as uint8. inout tensors are added to in place, and returned.
+        out: arrays for outputs; others are made, of PyTorch if a tensor is of it, else of numpy.
+        sizes: of dimensions that no tensor has, {"N": 3}. threads: 0: the engine's.
+        Raises ArgumentError, DataError; then no output was written.
+        """
+        out = out or {}
+        for name in (*tensors, *out):
+            if name not in self._by_name:
+                raise ArgumentError(f"kernel {self.facts.name} has no tensor '{name}'; it has {', '.join(self._by_name)}")
+        for name in out:
+            if name in tensors or self._by_name[name].role == "in":
+                raise ArgumentError(f"tensor '{name}' is no output that `out` could give a place")
+        with self._lock:
+            call = self._idle.pop() if self._idle else None
+        if call is None:
+            call = c_void_p()
+            library.call_create(self._handle, byref(call))
+        try:
+            return self._run(call, tensors, out, threads, sizes or {})
+        finally:
+            with self._lock:
+                self._idle.append(call)
+
+    def _run(self, call, tensors, out, threads, sizes):
+        torch = any(is_torch(x) for x in (*tensors.values(), *out.values()))
+        keep, results = [], {}
+        library.call_set_threads(call, threads)
+        for name, size in sizes.items():
+            library.call_set_size(call, name.encode(), size)
+        for arg in self.args:
+            x = tensors.get(arg.name)
+            if x is not None:
+                keep.append(self._bind(call, arg, x))
+                if arg.role != "in":
+                    results[arg.name] = x
+            else:
+                library.call_bind(call, arg.name.encode(), None, 0, 0, None)
+        for arg in self.args:
+            if arg.role == "out" and arg.name not in tensors and not (arg.optional and arg.name not in out):
+                x = out.get(arg.name)
+                x = self._make(call, arg, torch) if x is None else x
+                keep.append(self._bind(call, arg, x))
+                results[arg.name] = x
+        library.call_run(call)
+        return results
+
+    def _bind(self, call, arg: Arg, x) -> Bound:
+        b = bind(x, arg.name, arg.dtype, arg.role != "in")
+        if len(b.shape) > MAX_RANK:
+            raise ArgumentError(f"tensor '{arg.name}' has {len(b.shape)} dimensions")
+        shape = (c_int64 * max(len(b.shape), 1))(*b.shape)
+        library.call_bind(call, arg.name.encode(), b.address, b.dtype, len(b.shape), shape)
+        return b
+
+    def _make(self, call, arg: Arg, torch: bool):
+        rank, shape = c_int(), (c_int64 * MAX_RANK)()
+        library.call_shape(call, arg.name.encode(), byref(rank), shape)
+        return empty(tuple(shape[:rank.value]), arg.dtype, torch)
