@@ -2,6 +2,7 @@
 """_tensors.py - arrays of numpy, PyTorch or anything with DLPack as addresses, dtypes and shapes, and new ones like them."""
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any, NamedTuple
 
@@ -32,11 +33,13 @@ def is_torch(x) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def _dtype_of(name: str, wanted: str, table: dict[str, str]) -> str:
+@functools.lru_cache(maxsize=1024)
+def _number(dtype, wanted: str) -> int | str:
+    """Of torch or numpy: the library's number, or the name of one that it does not know. wanted: bits may be of that dtype."""
+    name = str(dtype)
     bare = name.removeprefix("torch.")
-    if bare in BITS.get(library.dtype_size[wanted], ()):
-        return wanted
-    return table.get(name, bare)
+    ours = wanted if bare in BITS.get(library.dtype_size[wanted], ()) else TORCH.get(name) or NUMPY.get(bare, bare)
+    return library.dtype_number.get(ours, ours)
 
 
 def _from_torch(x, name: str, wanted: str, writes: bool) -> Bound:
@@ -44,10 +47,10 @@ def _from_torch(x, name: str, wanted: str, writes: bool) -> Bound:
         raise ArgumentError(f"tensor '{name}' is no dense tensor in the CPU's memory")
     if writes and not x.is_contiguous():
         raise ArgumentError(f"tensor '{name}' is written and has to be contiguous")
-    x = x.detach().contiguous()
-    if wanted == "i32" and str(x.dtype) == "torch.int64" and not writes:
+    x = x.detach() if x.is_contiguous() else x.detach().contiguous()
+    if wanted == "i32" and not writes and x.dtype == sys.modules["torch"].int64:
         x = x.clamp(*LIMITS).int()
-    return Bound(x.data_ptr(), _number(_dtype_of(str(x.dtype), wanted, TORCH), name), tuple(x.shape), x)
+    return Bound(x.data_ptr(), _number(x.dtype, wanted), x.shape, x)
 
 
 def _from_numpy(x, name: str, wanted: str, writes: bool) -> Bound:
@@ -59,26 +62,27 @@ def _from_numpy(x, name: str, wanted: str, writes: bool) -> Bound:
     x = x if x.flags.c_contiguous else numpy.ascontiguousarray(x)
     if wanted == "i32" and x.dtype.name == "int64" and not writes:
         x = x.clip(*LIMITS).astype("int32")
-    return Bound(x.ctypes.data, _number(_dtype_of(x.dtype.name, wanted, NUMPY), name), x.shape, x)
-
-
-def _number(dtype: str, name: str) -> int:
-    if dtype not in library.dtype_number:
-        raise ArgumentError(f"tensor '{name}' has dtype {dtype}, which kernels do not know")
-    return library.dtype_number[dtype]
+    return Bound(x.ctypes.data, _number(x.dtype, wanted), x.shape, x)
 
 
 def bind(x, name: str, wanted: str, writes: bool) -> Bound:
     """x as it lies; of what is only read a copy where it is not contiguous, or has indices of 64 bits. wanted: the kernel's dtype."""
-    return (_from_torch if is_torch(x) else _from_numpy)(x, name, wanted, writes)
+    bound = (_from_torch if is_torch(x) else _from_numpy)(x, name, wanted, writes)
+    if isinstance(bound.dtype, str):
+        raise ArgumentError(f"tensor '{name}' has dtype {bound.dtype}, which kernels do not know")
+    return bound
+
+
+@functools.lru_cache(maxsize=64)
+def _torch_dtype(dtype: str):
+    known = {ours: theirs.removeprefix("torch.") for theirs, ours in reversed(TORCH.items())}
+    return getattr(sys.modules["torch"], known.get(dtype, "uint8"))
 
 
 def empty(shape: tuple[int, ...], dtype: str, torch: bool):
     """A new array or tensor. Without ml_dtypes numpy's small floats are their bits: uint16, uint8."""
     if torch:
-        module = sys.modules["torch"]
-        known = {ours: theirs.removeprefix("torch.") for theirs, ours in reversed(TORCH.items())}
-        return module.empty(shape, dtype=getattr(module, known.get(dtype, "uint8")))
+        return sys.modules["torch"].empty(shape, dtype=_torch_dtype(dtype))
     import numpy
     known = {ours: theirs for theirs, ours in reversed(NUMPY.items())}
     name = known.get(dtype, "uint8")

@@ -131,6 +131,35 @@ class Engine:
             library.source_release(handle)
 
 
+class _Call:
+    """A moegen_call, used by one thread at a time."""
+
+    def __init__(self, kernel: c_void_p):
+        self.handle = c_void_p()
+        self._threads = 0
+        self._bound: dict[str, tuple] = {}   # name: address, dtype, shape
+        library.call_create(kernel, byref(self.handle))
+
+    def set_threads(self, threads: int) -> None:
+        if threads != self._threads:
+            library.call_set_threads(self.handle, threads)
+            self._threads = threads
+
+    def bind(self, arg: Arg, x) -> Bound:
+        b = bind(x, arg.name, arg.dtype, arg.role != "in")
+        if self._bound.get(arg.name) != b[:3]:
+            if len(b.shape) > MAX_RANK:
+                raise ArgumentError(f"tensor '{arg.name}' has {len(b.shape)} dimensions")
+            self._bound.pop(arg.name, None)
+            library.call_bind(self.handle, arg.name.encode(), b.address, b.dtype, len(b.shape), (c_int64 * MAX_RANK)(*b.shape))
+            self._bound[arg.name] = tuple(b[:3])
+        return b
+
+    def unbind(self, arg: Arg) -> None:
+        if self._bound.pop(arg.name, None):
+            library.call_bind(self.handle, arg.name.encode(), None, 0, 0, None)
+
+
 class Kernel:
     """One compiled kernel. Callable from any thread; several calls may run at once."""
 
@@ -146,12 +175,12 @@ class Kernel:
                            facts.flops_per_row, facts.weight_bytes_per_expert, facts.threads, facts.flops_per_token,
                            facts.weight_bytes)
         self._by_name = {a.name: a for a in self.args}
-        self._idle: list[c_void_p] = []   # calls that nobody uses
+        self._idle: list[_Call] = []   # those that nobody uses
         self._lock = threading.Lock()
 
     def __del__(self):
         for call in self.__dict__.get("_idle", ()):
-            library.call_release(call)
+            library.call_release(call.handle)
         library.kernel_release(self._handle)
 
     def __reduce__(self):
@@ -187,8 +216,7 @@ class Kernel:
         with self._lock:
             call = self._idle.pop() if self._idle else None
         if call is None:
-            call = c_void_p()
-            library.call_create(self._handle, byref(call))
+            call = _Call(self._handle)
         try:
             return self._run(call, tensors, out, threads, sizes or {})
         finally:
@@ -198,35 +226,27 @@ class Kernel:
     def _run(self, call, tensors, out, threads, sizes):
         torch = any(is_torch(x) for x in (*tensors.values(), *out.values()))
         keep, results = [], {}
-        library.call_set_threads(call, threads)
+        call.set_threads(threads)
         for name, size in sizes.items():
-            library.call_set_size(call, name.encode(), size)
+            library.call_set_size(call.handle, name.encode(), size)
         for arg in self.args:
             x = tensors.get(arg.name)
             if x is not None:
-                keep.append(self._bind(call, arg, x))
+                keep.append(call.bind(arg, x))
                 if arg.role != "in":
                     results[arg.name] = x
             else:
-                library.call_bind(call, arg.name.encode(), None, 0, 0, None)
+                call.unbind(arg)
         for arg in self.args:
             if arg.role == "out" and arg.name not in tensors and not (arg.optional and arg.name not in out):
                 x = out.get(arg.name)
                 x = self._make(call, arg, torch) if x is None else x
-                keep.append(self._bind(call, arg, x))
+                keep.append(call.bind(arg, x))
                 results[arg.name] = x
-        library.call_run(call)
+        library.call_run(call.handle)
         return results
-
-    def _bind(self, call, arg: Arg, x) -> Bound:
-        b = bind(x, arg.name, arg.dtype, arg.role != "in")
-        if len(b.shape) > MAX_RANK:
-            raise ArgumentError(f"tensor '{arg.name}' has {len(b.shape)} dimensions")
-        shape = (c_int64 * max(len(b.shape), 1))(*b.shape)
-        library.call_bind(call, arg.name.encode(), b.address, b.dtype, len(b.shape), shape)
-        return b
 
     def _make(self, call, arg: Arg, torch: bool):
         rank, shape = c_int(), (c_int64 * MAX_RANK)()
-        library.call_shape(call, arg.name.encode(), byref(rank), shape)
+        library.call_shape(call.handle, arg.name.encode(), byref(rank), shape)
         return empty(tuple(shape[:rank.value]), arg.dtype, torch)

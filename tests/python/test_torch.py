@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""test_torch.py - moegen.torch.experts: values and all gradients against float64, and what PyTorch asks of an operator."""
+import copy
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import moegen  # noqa: E402
+import moegen.torch  # noqa: E402
+
+LIMIT = {torch.float32: 3e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "relu": torch.relu,
+               "swish": lambda g: g * torch.sigmoid(1.702 * g)}
+
+
+def inputs(T, E=5, k=2, H=48, I=32, dtype=torch.float32, transposed=False, gated=True, bias=False, seed=1):
+    g = torch.Generator().manual_seed(seed)
+    wide = (2 if gated else 1) * I
+
+    def new(*shape, scale=1.0):
+        return (torch.randn(*shape, generator=g) * scale).to(dtype).requires_grad_()
+    p = {"x": new(T, H), "ids": torch.stack([torch.randperm(E, generator=g)[:k] for _ in range(T)]).reshape(T, k) if T
+         else torch.zeros(0, k, dtype=torch.long),
+         "weights": torch.rand(T, k, generator=g).requires_grad_(),
+         "gate_up": new(*((E, H, wide) if transposed else (E, wide, H)), scale=H ** -0.5),
+         "down": new(*((E, I, H) if transposed else (E, H, I)), scale=I ** -0.5)}
+    if bias:
+        p.update(gate_up_bias=new(E, wide), down_bias=new(E, H))
+    return p
+
+
+def eager(x, ids, weights, gate_up, down, gate_up_bias=None, down_bias=None, activation="silu", gated=True, clamp=None, up_offset=0.0,
+          transposed=False, interleaved=False):
+    """The same with torch's own operators, in the dtype of its inputs."""
+    y = torch.zeros_like(x)
+    for e in range(gate_up.shape[0]):
+        t, j = torch.where(ids == e)
+        h = x[t] @ (gate_up[e] if transposed else gate_up[e].T)
+        h = h + gate_up_bias[e] if gate_up_bias is not None else h
+        if gated:
+            gate, up = (h[:, ::2], h[:, 1::2]) if interleaved else h.chunk(2, 1)
+            if clamp:
+                gate, up = gate.clamp(*clamp["gate"]), up.clamp(*clamp["up"])
+            h = ACTIVATIONS[activation](gate) * (up + up_offset)
+        else:
+            h = ACTIVATIONS[activation](h)
+        d = h @ (down[e] if transposed else down[e].T)
+        d = d + down_bias[e] if down_bias is not None else d
+        y = y.index_add(0, t, d * weights[t, j, None].to(d.dtype))
+    return y
+
+
+def double(p):
+    return {n: t.detach().double().requires_grad_() if t.is_floating_point() else t for n, t in p.items()}
+
+
+def error(got, want):
+    return ((got.double() - want).norm() / want.norm().clamp_min(1e-30)).item()
+
+
+def compare(p, limit, **options):
+    """y and every gradient of moegen against those of float64."""
+    q = double(p)
+    y, want = moegen.torch.experts(**p, **options), eager(**q, **options)
+    assert y.dtype == p["x"].dtype and y.shape == p["x"].shape
+    assert error(y, want) < limit
+    dy = torch.randn(want.shape, generator=torch.Generator().manual_seed(7)).to(y.dtype)
+    y.backward(dy)
+    want.backward(dy.double())
+    for name, t in p.items():
+        if t.requires_grad:
+            assert t.grad.dtype == t.dtype and t.grad.shape == t.shape
+            assert error(t.grad, q[name].grad) < 2 * limit, name
+
+
+@pytest.mark.parametrize("dtype", LIMIT, ids=str)
+@pytest.mark.parametrize("T", [1, 7, 130])
+def test_values(dtype, T):
+    compare(inputs(T, dtype=dtype), LIMIT[dtype])
+
+
+@pytest.mark.parametrize("transposed,interleaved,bias", list(itertools.product([False, True], repeat=3)))
+def test_layouts(transposed, interleaved, bias):
+    compare(inputs(19, transposed=transposed, bias=bias), LIMIT[torch.float32], transposed=transposed, interleaved=interleaved)
+
+
+def test_gpt_oss():
+    compare(inputs(23, transposed=True, bias=True), LIMIT[torch.float32], transposed=True, interleaved=True, activation="swish",
+            clamp={"gate": [None, 0.7], "up": [-0.7, 0.7]}, up_offset=1.0)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_without_gate(activation):
+    compare(inputs(11, gated=False), LIMIT[torch.float32], activation=activation, gated=False)
+
+
+@pytest.mark.parametrize("k", [1, 5])
+def test_top_k(k):
+    compare(inputs(13, k=k), LIMIT[torch.float32])
+
+
+def test_all_to_one():
+    p = inputs(40, k=1)
+    p["ids"] = torch.full((40, 1), 3)
+    compare(p, LIMIT[torch.float32])
+    assert p["gate_up"].grad[0].abs().max() == 0
+
+
+def test_skipped_ids():
+    p = inputs(17)
+    p["ids"][0, 1], p["ids"][3], p["ids"][5, 0] = 5, -1, 1 << 40
+    compare(p, LIMIT[torch.float32])
+    assert p["x"].grad[3].abs().max() == 0 and p["weights"].grad[0, 1] == 0 and p["weights"].grad[3].abs().max() == 0
+
+
+def test_one_expert_twice():
+    p = inputs(9)
+    p["ids"][4] = 2
+    compare(p, LIMIT[torch.float32])
+
+
+def test_no_tokens():
+    p = inputs(0, bias=True)
+    y = moegen.torch.experts(**p)
+    assert y.shape == (0, 48)
+    y.sum().backward()
+    assert p["gate_up"].grad.abs().max() == 0 and p["down_bias"].grad.shape == (5, 48) and p["x"].grad.shape == (0, 48)
+
+
+@pytest.mark.parametrize("needs", ["x", "weights", "gate_up", "down"])
+def test_some_gradients(needs):
+    p = inputs(21)
+    full = {n: t.detach().clone().requires_grad_() if t.is_floating_point() else t for n, t in p.items()}
+    moegen.torch.experts(**full).sum().backward()   # dy is an expanded tensor
+    for name, t in p.items():
+        t.requires_grad_(name == needs) if t.is_floating_point() else None
+    moegen.torch.experts(**p).sum().backward()
+    assert torch.equal(p[needs].grad, full[needs].grad)
+    assert all(t.grad is None for n, t in p.items() if n != needs)
+
+
+def test_without_gradients():
+    p = inputs(9)
+    want = moegen.torch.experts(**p)
+    with torch.no_grad():
+        assert torch.equal(moegen.torch.experts(**p), want)
+    with torch.inference_mode():
+        assert torch.equal(moegen.torch.experts(**p), want)
+
+
+def test_microbatches():
+    p = inputs(12)
+    parts = [dict(p, x=x, ids=i, weights=w) for x, i, w in zip(p["x"].split(5), p["ids"].split(5), p["weights"].split(5))]
+    ys = [moegen.torch.experts(**part) for part in parts]
+    for y in reversed(ys):   # several forward passes are in flight
+        y.square().sum().backward()
+    whole = {n: t.detach().clone().requires_grad_() if t.is_floating_point() else t for n, t in p.items()}
+    moegen.torch.experts(**whole).square().sum().backward()
+    for name in ("x", "gate_up", "down"):
+        assert error(p[name].grad, whole[name].grad.double()) < 1e-6
+
+
+def test_threads():
+    p, before = inputs(64), torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            q = {n: t.detach().clone().requires_grad_() if t.is_floating_point() else t for n, t in p.items()}
+            y = moegen.torch.experts(**q)
+            y.sum().backward()
+            results.append([y, q["x"].grad, q["gate_up"].grad, q["weights"].grad])
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other))
+
+
+def test_opcheck():
+    p = inputs(6, bias=True)
+    options = ('{"activation": "silu", "bias": {"down": true, "gate_up": true}, "gated": true, "weights": {"layout": "transposed"}}')
+    torch.library.opcheck(torch.ops.moegen.experts.default, (p["x"], p["ids"], p["weights"], p["gate_up"], p["down"], p["gate_up_bias"],
+                                                             p["down_bias"], options, True))
+
+
+def test_checkpointing_and_deepcopy():
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            p = inputs(1)
+            self.gate_up, self.down = torch.nn.Parameter(p["gate_up"].detach()), torch.nn.Parameter(p["down"].detach())
+
+        def forward(self, x, ids, weights):
+            return moegen.torch.experts(x, ids, weights, self.gate_up, self.down)
+    layer, p = Layer(), inputs(15)
+    other = copy.deepcopy(layer)
+    layer(p["x"], p["ids"], p["weights"]).square().sum().backward()
+    want = p["x"].grad.clone()
+    p["x"].grad = None
+    torch.utils.checkpoint.checkpoint(other, p["x"], p["ids"], p["weights"], use_reentrant=False).square().sum().backward()
+    assert torch.equal(p["x"].grad, want) and torch.equal(layer.gate_up.grad, other.gate_up.grad)
+
+
+@pytest.mark.parametrize("change,words", [
+    ({"x": torch.zeros(3, 4, 5)}, r"x: \[T, H\]"), ({"x": torch.zeros(3, 48, dtype=torch.float64)}, "float64"),
+    ({"ids": torch.zeros(3, 3, dtype=torch.long)}, "ids, weights"), ({"ids": torch.zeros(3, 2)}, "ids, weights"),
+    ({"down": torch.zeros(5, 32, 48)}, "not matrices"), ({"gate_up": torch.zeros(5, 64, 48, dtype=torch.bfloat16)}, "bfloat16"),
+    ({"gate_up_bias": torch.zeros(5, 63)}, "gate_up_bias")])
+def test_wrong_inputs(change, words):
+    with pytest.raises(moegen.ArgumentError, match=words):
+        moegen.torch.experts(**dict(inputs(3), **change))
+
+
+def test_compile():
+    @torch.compile(fullgraph=True, backend="aot_eager", dynamic=True)
+    def step(x, ids, weights, gate_up, down):
+        return moegen.torch.experts(x * 2, ids, weights, gate_up, down).square().sum()
+    for T in (7, 12):
+        p, q = inputs(T), inputs(T)
+        step(**p).backward()
+        moegen.torch.experts(q["x"] * 2, *(q[n] for n in ("ids", "weights", "gate_up", "down"))).square().sum().backward()
+        for name in ("x", "weights", "gate_up", "down"):
+            assert torch.equal(p[name].grad, q[name].grad), name
