@@ -22,7 +22,8 @@ local rows = {
     {"templates", "dtype", "isa", "target", "ir", "schema", "planner"}, -- these names are what templates are written in
     {"render",    "source"},
     {"kernel",    "dtype", "diag", "c", "vector", "schema", "planner", "render", "words"},
-    {"moegen",    "dtype", "diag", "c", "vector", "schema", "planner", "templates", "render", "kernel", "source"},
+    {"tuned",     "diag", "schema"},
+    {"moegen",    "dtype", "diag", "c", "vector", "schema", "planner", "templates", "render", "kernel", "tuned", "source"},
     {"index",     "prelude", "render", "moegen"},                       -- of the build
 }
 

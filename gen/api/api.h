@@ -32,6 +32,25 @@ bool kernel_takes_list(const moegen_kernel *kernel, const char *name);
 /* Spec key i and its value; false past the last one. */
 bool kernel_param_at(const moegen_kernel *kernel, size_t i, const char **key, const char **value);
 
+/* ---- tuned.c ---- */
+
+/* Files of tuned plans, read once. Starts as {0}. */
+enum { MAX_TUNED = 2 };
+struct tuned {
+    struct tuned_file {
+        char *label;
+        struct text text;
+    } file[MAX_TUNED];
+    struct host_tuned host[MAX_TUNED]; /* the same, for requests */
+    int files;
+};
+/* Where this CPU's own file is: $MOEGEN_TUNED, else moegen/tuned/KIND.yaml of $XDG_CONFIG_HOME or
+ * ~/.config. NULL: nowhere, or out of memory. Caller frees. */
+char *tuned_path(void);
+/* Adds a file; an errno. */
+int tuned_add(struct tuned *t, const char *path);
+void tuned_close(struct tuned *t);
+
 /* ---- engine.c ---- */
 
 /* moegen_kernel_get; with cc not NULL the C text of purpose "file" goes through that compiler. */
@@ -47,6 +66,7 @@ struct ask {
     struct host_set *set;
     struct host_prop prop[MAX_PROPS];
     struct text wanted[MAX_PROPS]; /* their names */
+    struct tuned tuned;            /* the file that an override names */
 };
 moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_spec *spec,
                        const char *purpose, moegen_error **err);

@@ -24,6 +24,7 @@ struct moegen_engine {
     char *cc;               /* NULL: found by cc.c */
     struct text features;   /* names, each NUL-terminated: part of every disk key */
     const char **feature;   /* the same as a list */
+    struct tuned tuned;     /* plans; part of every disk key */
     size_t feature_count;
     void (*log)(void *user, int level, const char *message);
     void *log_user;
@@ -114,7 +115,8 @@ moegen_status moegen_engine_create(const moegen_engine_options *options, moegen_
     e->registry = registry_create(o.max_kernels, &unit_ops);
     e->crew = crew_create(threads_wanted(o.threads));
     e->cc = o.cc ? strdup(o.cc) : NULL;
-    if (!find_features(e, o.features) || !e->registry || !e->crew || (o.cc && !e->cc)) {
+    if (!find_features(e, o.features) || !e->registry || !e->crew || (o.cc && !e->cc) ||
+        !tuned_open(&e->tuned, o.tuned, o.log, o.log_user)) {
         moegen_engine_release(e);
         return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
     }
@@ -138,6 +140,7 @@ void moegen_engine_release(moegen_engine *engine)
     crew_release(engine->crew);
     pthread_mutex_destroy(&engine->making);
     free(engine->cc);
+    tuned_close(&engine->tuned);
     free(engine->feature);
     text_free(&engine->features);
     free(engine);
@@ -162,6 +165,13 @@ void engine_features(const moegen_engine *engine, const char *const **names, siz
 {
     *names = engine->feature;
     *count = engine->feature_count;
+}
+
+const struct tuned *engine_tuned(const moegen_engine *engine, int *threads, int *cpus)
+{
+    *cpus = crew_threads(engine->crew, 0);
+    *threads = crew_threads(engine->crew, -1) == -1 ? 0 : *cpus;
+    return &engine->tuned;
 }
 
 /* ---- from request to kernel ---- */
@@ -230,6 +240,11 @@ static bool disk_key(const moegen_engine *e, const struct request *r, unsigned c
     sha256_add(&s, &e->features.len, sizeof e->features.len);
     if (e->features.len)
         sha256_add(&s, e->features.at, e->features.len);
+    if (e->tuned.files) {
+        int threads[2];
+        tuned_hash(engine_tuned(e, &threads[0], &threads[1]), &s);
+        sha256_add(&s, threads, sizeof threads);
+    }
     sha256_add(&s, r->at, r->len);
     sha256_end(&s, key);
     return true;
@@ -292,6 +307,8 @@ static moegen_status from_spec(moegen_engine *e, const moegen_spec *spec, const 
     if (status || (status = ask_build(&a, e, &built, err)))
         goto out;
     double generated = now();
+    for (size_t i = 0; i < built.notes.count; i++)
+        say(e, 1, "%s", built.notes.item[i].text ? built.notes.item[i].text : "");
     if ((status = unit_create(built.meta.at, built.meta.len, e->crew, &u, err)) ||
         (status = unit_check_cpu(u, err)))
         goto out;
@@ -339,7 +356,7 @@ static moegen_status make(moegen_engine *e, const moegen_spec *spec, const char 
     u = registry_find(e->registry, r->at, r->len);
     if (!u) {
         *fresh = true;
-        bool disk = !cc && e->cache && disk_key(e, r, key);
+        bool disk = !cc && e->cache && !tuned_named(spec) && disk_key(e, r, key);
         if (!disk || from_disk(e, key, start, &u))
             status = from_spec(e, spec, cc, disk ? key : NULL, start, &u, err);
         struct unit *made = status ? NULL : u;

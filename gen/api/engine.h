@@ -51,6 +51,19 @@ int dtype_find(const char *name); /* moegen_dtype, or -1 */
 struct cache *engine_cache(const moegen_engine *engine); /* NULL: none */
 void engine_features(const moegen_engine *engine, const char *const **names, size_t *count);
 
+/* The files of tuned plans, and the threads of calls that ask for none: 0: as the spec says, or
+ * else `cpus`. */
+const struct tuned *engine_tuned(const moegen_engine *engine, int *threads, int *cpus);
+
+/* ---- tuned.c ---- */
+
+/* path NULL: this CPU's own file, and what this library has for it; "": none. A file that is not
+ * there or cannot be read is logged if it was named. False: out of memory. */
+bool tuned_open(struct tuned *t, const char *path, cache_log *log, void *user);
+void tuned_hash(const struct tuned *t, struct sha256 *s);
+/* The file that the override plan.tuned names; NULL: none does. */
+const char *tuned_named(const moegen_spec *spec);
+
 /* ---- generate.c ---- */
 
 /* The host's spec in this library's form, or a complaint about it. text is never NULL. */

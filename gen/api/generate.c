@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* generate.c - from a public moegen_spec to the generator's request, and C text as a product. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "moegen_runtime.h"
 #include "engine.h"
 #include "spec/spec.h"
 
@@ -34,6 +36,25 @@ moegen_status spec_take(moegen_spec *own, const moegen_spec *given, moegen_error
     return spec_fits(label_of(own), own->len, err);
 }
 
+/* path: of the only file, or NULL */
+static moegen_status take_tuned(struct ask *a, const moegen_engine *engine, const char *path,
+                                bool tunes, moegen_error **err)
+{
+    struct host_request *r = &a->request;
+    const struct tuned *t = engine_tuned(engine, &r->threads, &r->cpus);
+    int why = path ? tuned_add(&a->tuned, path) : 0;
+    if (why)
+        return error_set(err, why == ENOMEM ? MOEGEN_NO_MEMORY : MOEGEN_BAD_SPEC,
+                         "plan.tuned: cannot read %s: %s", path, strerror(why));
+    t = path ? &a->tuned : t;
+    r->tuned = t->host;
+    r->tuned_count = (size_t)t->files;
+    r->tuned_given = path != NULL;
+    r->tunes = tunes;
+    r->cpu = moegen_rt_cpu_kind();
+    return MOEGEN_OK;
+}
+
 moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_spec *given,
                        const char *purpose, moegen_error **err)
 {
@@ -60,13 +81,15 @@ moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_
         .purpose = purpose,
     };
     engine_features(engine, &a->request.feature, &a->request.feature_count);
-    return MOEGEN_OK;
+    return take_tuned(a, engine, tuned_named(spec), strcmp(purpose, "jit") == 0, err);
 }
 
 void ask_close(struct ask *a)
 {
     for (int i = 0; i < MAX_PROPS; i++)
         text_free(&a->wanted[i]);
+    tuned_close(&a->tuned);
+    a->tuned = (struct tuned){0};
     free(a->set);
     a->set = NULL;
 }

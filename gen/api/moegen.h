@@ -143,6 +143,11 @@ typedef struct moegen_engine_options {
                          * forgotten (the disk cache still has it); those in use stay, and are not
                          * forgotten. 0: 1024; SIZE_MAX: all. A kernel takes its machine code in
                          * whole pages (a mapping of its own) and some 20 kB beside. */
+    const char *tuned;  /* file of tuned plans, as `moegen tune` writes it, which kernels that are
+                         * compiled at run time take their plans from where one fits; read once.
+                         * NULL: $MOEGEN_TUNED, else moegen/tuned/KIND.yaml in $XDG_CONFIG_HOME or
+                         * ~/.config, KIND being that of this CPU, and what this library has for
+                         * it; "": none. What is wrong in it is logged and left out. */
 } moegen_engine_options;
 
 /* Makes an engine with one reference. options may be NULL. A cache directory that cannot be used is

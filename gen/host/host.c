@@ -118,6 +118,15 @@ static void take_list(lua_State *L, const char *key, struct listing *out, bool n
     lua_pop(L, 1);
 }
 
+/* The line of the text with this label, or NULL; caller frees. */
+static char *quote(const struct host_request *r, const char *label, int line)
+{
+    for (size_t i = 0; i < r->tuned_count; i++)
+        if (label && strcmp(label, r->tuned[i].label) == 0)
+            return line_of(r->tuned[i].text, r->tuned[i].len, line);
+    return line_of(r->text, r->len, line);
+}
+
 /* Turns the result's complaints into err; true if there were any. */
 static bool take_errors(lua_State *L, struct job *job)
 {
@@ -133,7 +142,7 @@ static bool take_errors(lua_State *L, struct job *job)
         int line = in_set ? 0 : number(L, "line"), col = in_set ? 0 : number(L, "col"),
             len = number(L, "len");
         char *quoted = /* nothing below may raise */
-            line && job->request ? line_of(job->request->text, job->request->len, line) : NULL;
+            line && job->request ? quote(job->request, file, line) : NULL;
         moegen_status status =
             kind && strcmp(kind, "unsupported") == 0 ? MOEGEN_UNSUPPORTED : MOEGEN_BAD_SPEC;
         if (job->status == MOEGEN_OK)
