@@ -5,9 +5,10 @@ include(gen/host/embed.cmake)  # moegen_embed(): gen/lua and templates as C arra
 include(gen/jit/libtcc.cmake) # object library moegen_tcc
 # A room each: see tests/rooms.sh.
 file(GLOB gen_sources CONFIGURE_DEPENDS
-  gen/base/*.c gen/spec/*.c gen/arch/x86/*.c gen/host/*.c gen/jit/*.c gen/cache/*.c gen/api/*.c)
+  gen/base/*.c gen/spec/*.c gen/arch/x86/*.c gen/host/*.c gen/jit/*.c gen/cache/*.c gen/api/*.c gen/trial/*.c gen/tune/*.c)
 list(REMOVE_ITEM gen_sources ${CMAKE_CURRENT_SOURCE_DIR}/gen/host/embed.c) # a program of the build
-file(GLOB program_sources CONFIGURE_DEPENDS gen/cli/*.c gen/cli/bench/*.c gen/cli/compare/*.c gen/cli/draw/*.c gen/cli/report/*.c gen/cli/quantize/*.c)
+file(GLOB program_sources CONFIGURE_DEPENDS gen/cli/*.c gen/cli/bench/*.c gen/cli/compare/*.c gen/cli/draw/*.c gen/cli/report/*.c gen/cli/tune/*.c
+  gen/cli/quantize/*.c)
 
 # runtime/moegen_rt.h as a C string, for compilers that run in a temporary directory.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS runtime/moegen_rt.h)

@@ -23,7 +23,8 @@ local rows = {
     {"render",    "source"},
     {"kernel",    "dtype", "diag", "c", "vector", "schema", "planner", "render", "words"},
     {"tuned",     "diag", "schema"},
-    {"moegen",    "dtype", "diag", "c", "vector", "schema", "planner", "templates", "render", "kernel", "tuned", "source"},
+    {"space",     "schema", "tuned"},
+    {"moegen",    "dtype", "diag", "c", "vector", "schema", "planner", "templates", "render", "kernel", "tuned", "space", "source"},
     {"index",     "prelude", "render", "moegen"},                       -- of the build
 }
 

@@ -4,10 +4,26 @@
 #ifndef MOEGEN_API_API_H
 #define MOEGEN_API_API_H
 
+#include <stddef.h>
+
 #include "base/base.h"
 #include "host/host.h"
 
 enum { MAX_RANK = 8, MAX_DIMS = 8, MAX_ARGS = 48 }; /* of kernels */
+
+/* ---- sized.c ---- */
+
+/* Copies of structs that begin with their size_t struct_size, which may be that of any version:
+ * sizes[0..count) in ascending order, the last one that of this library; SIZES_OF names the last
+ * member of the first version. False: it is none of them, or more is set than this library knows.
+ * sized_take fills *to, what the host's version lacks being zero; sized_give fills what the host's
+ * *to has room for. */
+bool sized_take(void *to, const void *from, const size_t *sizes, size_t count);
+bool sized_give(void *to, const void *from, const size_t *sizes, size_t count);
+#define SIZES_OF(type, last)                                                                       \
+    {                                                                                              \
+        offsetof(type, last) + sizeof((type){0}.last), sizeof(type)                                \
+    }
 
 /* ---- diagnostic.c ---- */
 
@@ -53,12 +69,18 @@ void tuned_close(struct tuned *t);
 
 /* ---- engine.c ---- */
 
+/* An engine like this one, with its team, without disk cache and tuned plans: for kernels that are
+ * tried and forgotten. */
+moegen_status engine_scratch(const moegen_engine *like, moegen_engine **engine, moegen_error **err);
+
 /* moegen_kernel_get; with cc not NULL the C text of purpose "file" goes through that compiler. */
 moegen_status kernel_get(moegen_engine *e, const moegen_spec *spec, const char *cc,
                          moegen_kernel **kernel, moegen_error **err);
 
 /* ---- generate.c ---- */
 
+/* The host's spec in this library's form, or a complaint about it. text is never NULL. */
+moegen_status spec_take(moegen_spec *own, const moegen_spec *given, moegen_error **err);
 /* A request to the generator that borrows from spec and engine. */
 enum { MAX_PROPS = 4 };
 struct ask {
@@ -71,11 +93,18 @@ struct ask {
 moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_spec *spec,
                        const char *purpose, moegen_error **err);
 void ask_close(struct ask *a); /* legal after a failed ask_open */
-/* host_build and host_explain, with the properties of this CPU that they want measured on the way.
+/* host_build, host_explain and host_space, with the properties of this CPU that they want measured
+ * on the way.
  */
 moegen_status ask_build(struct ask *a, moegen_engine *engine, struct generated *out,
                         moegen_error **err);
 moegen_status ask_explain(struct ask *a, moegen_engine *engine, struct text *out,
+                          moegen_error **err);
+moegen_status ask_space(struct ask *a, moegen_engine *engine, struct listing *out,
+                        moegen_error **err);
+/* The entries of a file of tuned plans, see gen/lua/tuned.lua: item[i].name is the line where it
+ * begins, text what it is for. */
+moegen_status ask_entries(struct ask *a, const struct host_tuned *file, struct listing *out,
                           moegen_error **err);
 
 /* ---- pack.c ---- */

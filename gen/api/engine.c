@@ -125,6 +125,28 @@ moegen_status moegen_engine_create(const moegen_engine_options *options, moegen_
     return MOEGEN_OK;
 }
 
+moegen_status engine_scratch(const moegen_engine *like, moegen_engine **engine, moegen_error **err)
+{
+    struct text features = {0};
+    for (size_t i = 0; i < like->feature_count; i++)
+        text_fmt(&features, "%s ", like->feature[i]);
+    int threads = crew_threads(like->crew, -1) == -1 ? 0 : crew_threads(like->crew, 0);
+    moegen_engine_options o = {
+        .struct_size = sizeof o,
+        .cache_dir = "",
+        .threads = threads,
+        .log = like->log,
+        .log_user = like->log_user,
+        .features = features.at ? features.at : "",
+        .cc = like->cc,
+        .tuned = "",
+    };
+    moegen_status status = features.lost ? error_set(err, MOEGEN_NO_MEMORY, "out of memory")
+                                         : moegen_engine_create(&o, engine, err);
+    text_free(&features);
+    return status;
+}
+
 void moegen_engine_retain(moegen_engine *engine)
 {
     if (engine)

@@ -6,20 +6,6 @@
 #include "api.h"
 #include "cache/cache.h"
 
-/* ---- sized.c ---- */
-
-/* Copies of structs that begin with their size_t struct_size, which may be that of any version:
- * sizes[0..count) in ascending order, the last one that of this library; SIZES_OF names the last
- * member of the first version. False: it is none of them, or more is set than this library knows.
- * sized_take fills *to, what the host's version lacks being zero; sized_give fills what the host's
- * *to has room for. */
-bool sized_take(void *to, const void *from, const size_t *sizes, size_t count);
-bool sized_give(void *to, const void *from, const size_t *sizes, size_t count);
-#define SIZES_OF(type, last)                                                                       \
-    {                                                                                              \
-        offsetof(type, last) + sizeof((type){0}.last), sizeof(type)                                \
-    }
-
 /* ---- registry.c ---- */
 
 /* Request bytes -> value, in memory: at most `limit` (0: 1024), and those in use. Thread-safe.
@@ -65,9 +51,6 @@ void tuned_hash(const struct tuned *t, struct sha256 *s);
 const char *tuned_named(const moegen_spec *spec);
 
 /* ---- generate.c ---- */
-
-/* The host's spec in this library's form, or a complaint about it. text is never NULL. */
-moegen_status spec_take(moegen_spec *own, const moegen_spec *given, moegen_error **err);
 
 /* ---- property.c ---- */
 

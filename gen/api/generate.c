@@ -102,29 +102,28 @@ static void expect(struct ask *a)
     a->request.measure = n < MAX_PROPS ? &a->wanted[n] : NULL;
 }
 
-/* Was a property wanted? Then *again says that it is there now. */
-static moegen_status provide(struct ask *a, moegen_engine *engine, bool *again, moegen_error **err)
+/* Was a property wanted? Then it is there now, and the request is made again. */
+static bool provide(struct ask *a, moegen_engine *engine, moegen_status *status, moegen_error **err)
 {
     struct text *name = a->request.measure;
-    *again = name && name->len;
-    if (!*again)
-        return MOEGEN_OK;
+    if (*status || !name || !name->len)
+        return false;
     double value = property_of(engine, name->at);
     if (value < 0)
-        return error_set(err, MOEGEN_NO_MEMORY, "out of memory while measuring this CPU");
-    a->prop[a->request.prop_count++] = (struct host_prop){name->at, value};
-    return MOEGEN_OK;
+        *status = error_set(err, MOEGEN_NO_MEMORY, "out of memory while measuring this CPU");
+    else
+        a->prop[a->request.prop_count++] = (struct host_prop){name->at, value};
+    return value >= 0;
 }
 
 moegen_status ask_build(struct ask *a, moegen_engine *engine, struct generated *out,
                         moegen_error **err)
 {
     moegen_status status;
-    bool again;
     do {
         expect(a);
         status = host_build(&a->request, out, err);
-    } while (!status && !(status = provide(a, engine, &again, err)) && again);
+    } while (provide(a, engine, &status, err));
     return status;
 }
 
@@ -132,12 +131,31 @@ moegen_status ask_explain(struct ask *a, moegen_engine *engine, struct text *out
                           moegen_error **err)
 {
     moegen_status status;
-    bool again;
     do {
         expect(a);
         status = host_explain(&a->request, out, err);
-    } while (!status && !(status = provide(a, engine, &again, err)) && again);
+    } while (provide(a, engine, &status, err));
     return status;
+}
+
+moegen_status ask_space(struct ask *a, moegen_engine *engine, struct listing *out,
+                        moegen_error **err)
+{
+    moegen_status status;
+    do {
+        expect(a);
+        status = host_space(&a->request, out, err);
+    } while (provide(a, engine, &status, err));
+    return status;
+}
+
+moegen_status ask_entries(struct ask *a, const struct host_tuned *file, struct listing *out,
+                          moegen_error **err)
+{
+    a->request.tuned = file;
+    a->request.tuned_count = 1;
+    a->request.tuned_given = true;
+    return host_entries(&a->request, out, err);
 }
 
 /* The value of the metadata's line `cflags`; "" without one. */

@@ -2,12 +2,9 @@
 /* tuned.c - files of tuned plans: where they are, and what is in them. gen/lua/tuned.lua reads
  * them. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "moegen_runtime.h"
 #include "engine.h"
@@ -34,34 +31,10 @@ char *tuned_path(void)
     return t.at;
 }
 
-/* All of a file, at most as much as a spec may have and one byte. An errno. */
-static int read_file(const char *path, struct text *out)
-{
-    char part[4096];
-    ssize_t n = 0;
-    struct stat is;
-    int why = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return errno;
-    if (fstat(fd, &is) || !S_ISREG(is.st_mode))
-        why = EINVAL;
-    text_add(out, "", 0);
-    while (!why && out->len <= SPEC_MOST && (n = read(fd, part, sizeof part)) != 0) {
-        if (n > 0)
-            text_add(out, part, (size_t)n);
-        else if (errno != EINTR)
-            why = errno;
-        if (out->lost)
-            why = ENOMEM;
-    }
-    close(fd);
-    return why;
-}
-
 int tuned_add(struct tuned *t, const char *path)
 {
     struct tuned_file *f = &t->file[t->files];
-    int why = read_file(path, &f->text);
+    int why = file_read(path, SPEC_MOST, &f->text);
     f->label = why ? NULL : strdup(path);
     if (!f->label) {
         text_free(&f->text);

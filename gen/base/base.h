@@ -71,6 +71,13 @@ size_t line_break(const char *p, const char *end);
  * is no such line, or it is empty or too long to quote. Caller frees. */
 char *line_of(const char *text, size_t len, int line);
 
+/* ---- file.c ---- */
+
+/* All of a regular file, or as much as is more than `most`; an errno. */
+int file_read(const char *path, size_t most, struct text *out);
+/* Through a temporary file beside it: the file is the old one or all of the new one. An errno. */
+int file_write(const char *path, const char *bytes, size_t len);
+
 /* ---- stack.c ---- */
 
 /* MOEGEN_NO_MEMORY when this thread has less stack left than making a kernel may take (measured: 30

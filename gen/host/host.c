@@ -302,6 +302,26 @@ moegen_status host_explain(const struct host_request *r, struct text *out, moege
     return status;
 }
 
+moegen_status host_space(const struct host_request *r, struct listing *out, moegen_error **err)
+{
+    *out = (struct listing){0};
+    struct job job = {.function = "space", .request = r, .listing = out, .err = err};
+    moegen_status status = run(&job);
+    if (status != MOEGEN_OK)
+        listing_free(out);
+    return status;
+}
+
+moegen_status host_entries(const struct host_request *r, struct listing *out, moegen_error **err)
+{
+    *out = (struct listing){0};
+    struct job job = {.function = "entries", .request = r, .listing = out, .err = err};
+    moegen_status status = run(&job);
+    if (status != MOEGEN_OK)
+        listing_free(out);
+    return status;
+}
+
 moegen_status host_kernels(const struct host_request *r, struct listing *out, moegen_error **err)
 {
     *out = (struct listing){0};

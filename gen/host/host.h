@@ -61,6 +61,11 @@ void generated_free(struct generated *g);
 /* Outputs start as {0}, are filled on MOEGEN_OK only, and are freed by the caller. */
 moegen_status host_build(const struct host_request *r, struct generated *out, moegen_error **err);
 moegen_status host_explain(const struct host_request *r, struct text *out, moegen_error **err);
+/* What may be tuned, see gen/lua/space.lua: item[i].name and text. */
+moegen_status host_space(const struct host_request *r, struct listing *out, moegen_error **err);
+/* The entries of the request's file of tuned plans, see gen/lua/tuned.lua: item[i].name and text.
+ */
+moegen_status host_entries(const struct host_request *r, struct listing *out, moegen_error **err);
 /* Names of the kernels of a spec: item[i].name; one "" for a spec of one kernel. */
 moegen_status host_kernels(const struct host_request *r, struct listing *out, moegen_error **err);
 /* what: kernels, activations, dtypes, targets, keys. */

@@ -12,6 +12,7 @@ local emit = require "kernel.emit"
 local planner = require "planner"
 local schema = require "schema"
 local source = require "source"
+local space = require "space"
 local symbols = require "c.symbols"
 local template = require "render.template"
 local tensors = require "kernel.tensors"
@@ -93,7 +94,11 @@ local function prepare(req, errors, notes, untuned)
             return job, measure
         end
     end
-    return plan_job(req, family, spec, info, errors)
+    local job, measure = plan_job(req, family, spec, info, errors)
+    if job then
+        job.raw = raw
+    end
+    return job, measure
 end
 
 -- A tile does not fit: the plan asks for too many rows, of the whole or of a part.
@@ -176,6 +181,20 @@ function moegen.explain(req)
         out[#out + 1] = explain_plan(part, (" of %s (%s)"):format(part.part, part.family.family))
     end
     return {text = table.concat(out)}
+end
+
+-- What `moegen tune` may try, see space.lua.
+function moegen.space(req)
+    local errors = {}
+    local job, measure = prepare(req, errors, {}, true)
+    return job and {items = space.of(job, job.raw)} or {errors = errors, measure = measure}
+end
+
+-- Where the entries of a file of tuned plans are, and what they are for.
+function moegen.entries(req)
+    local errors = {}
+    local items = space.entries(req, errors)
+    return #errors == 0 and {items = items} or {errors = errors}
 end
 
 function moegen.kernels(req)

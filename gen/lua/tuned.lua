@@ -8,6 +8,7 @@
 --       threads: 2
 --       target: avx512_bf16
 --       plan: {tile_rows: 12}                # keys that a spec's `plan` may have; those that a spec gives itself win
+--       pinned: true                         # optional: `moegen tune` leaves it alone
 --       measured: {ratio: 1.08, low: 1.06, high: 1.1, pairs: 8, moegen: 0f3a5c2d9b1e}
 --
 -- The CPU's own file, which the request brings along, is used for kernels that are compiled here and now; what is wrong in it is a
@@ -41,6 +42,7 @@ local file_keys = {
         {"threads", int(1, THREADS)},
         {"target", name},
         {"plan", later, doc = "keys of plans"},
+        {"pinned", types.bool(), default = false, doc = "`moegen tune` leaves it alone"},
         {"measured", types.map{
             {"ratio", num(0, 1000), doc = "speed over that of the planner's own choice"},
             {"low", num(0, 1000)}, {"high", num(0, 1000)},
@@ -98,12 +100,12 @@ function tuned.wish(raw, req, errors)
 end
 
 -- Which plans are fast depends on all of a checked spec but these; some of them are looked at in other ways.
-local apart = {name = true, T = true, S = true, N_blocks = true, target = true, spelling = true, plan = true, tensors = true, layer = true}
+tuned.apart = {name = true, T = true, S = true, N_blocks = true, target = true, spelling = true, plan = true, tensors = true, layer = true}
 
 local function shape(spec)
     local all = {}
     for key, value in pairs(spec) do
-        all[key] = not apart[key] and value or nil
+        all[key] = not tuned.apart[key] and value or nil
     end
     if spec.shard then
         all.shard = {on = spec.shard.on, strategy = spec.shard.strategy}
@@ -128,7 +130,7 @@ local function similar(node, family, spec)
     end
     for _, pair in ipairs(node.entries) do
         local value = spec[pair.key.value]
-        if pair.key.value ~= "kernel" and not apart[pair.key.value] and pair.value.kind == "scalar"
+        if pair.key.value ~= "kernel" and not tuned.apart[pair.key.value] and pair.value.kind == "scalar"
             and (math.type(value) == "integer" or type(value) == "string") and pair.value.value ~= tostring(value) then
             return false
         end
@@ -160,7 +162,7 @@ local function distance(entry, tokens, threads)
 end
 
 -- The entries of a file, or nil after complaints.
-local function read(file, req, errors)
+function tuned.read(file, req, errors)
     if file.root.kind ~= "map" then
         diag.add(errors, file.file, file.root, "tuned plans are a map of `cpu` and `plans`")
         return nil
@@ -200,7 +202,7 @@ function tuned.find(req, wish, family, spec, errors, notes)
     local best, least
     for _, file in ipairs(req.tuned or {}) do
         local own = {}
-        local entries = file.root and read(file, req, own)
+        local entries = file.root and tuned.read(file, req, own)
         for _, entry in ipairs(entries or {}) do
             local off = (spec.target == "auto" or spec.target == entry.target) and similar(entry.spec, family, spec)
                 and distance(entry, tokens, threads)
