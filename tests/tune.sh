@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Tuned plans: which kernels take one and which do not, and files that are stale, hostile or not there.
+# Tuned plans: which kernels take one and which do not, and files that are stale, hostile or not there; and `moegen tune`, whatever
+# it finds here: that it ends, also when it is told to, and leaves a valid file or none.
 #   tune.sh MOEGEN SOURCE
 set -u
 moegen=$(realpath -- "$1") failed=0
@@ -145,4 +146,48 @@ check grep -q 'names.yaml:2:15: .*a spec says true or false' err
 sed 's/^name: toy/&\nplan: {tuned: false}/' toy.yaml >names.yaml
 cp good.yaml t.yaml
 not tuned names.yaml:forward --threads 2
+
+# ---- the search ----
+
+MOEGEN_TUNED='' && export MOEGEN_TUNED
+sound() { # a file of plans, or none
+  [ ! -e "$1" ] || check "$moegen" explain toy.yaml:forward --target scalar --threads 1 --set "plan.tuned=$1" >/dev/null
+}
+fast="--target scalar --threads 1 --budget 0.3s"
+check "$moegen" tune toy.yaml $fast -o a.yaml --plot a.svg --T 3 --set T=3 -q >out
+check grep -q '^toy_forward  *3  *1 ' out
+check grep -q '</svg>' a.svg
+sound a.yaml
+check "$moegen" tune toy.yaml:fixed $fast -o a.yaml --json >out
+check grep -q '"T": \[64\], "threads": 1, "plan": "' out
+sound a.yaml
+for wrong in '--T 0' '--T 1,x' '--threads 0' '--budget x' '--budget 5m' '--T 1,2,3,4,5,6,7,8,9'; do
+  # shellcheck disable=SC2086
+  "$moegen" tune toy.yaml $wrong >out 2>err
+  check [ $? = 2 ]
+  check grep -q -e "${wrong%% *}: " err
+done
+"$moegen" tune toy.yaml:fixed --T 3 >out 2>err
+check [ $? = 2 ]
+check grep -q 'its spec fixes T at 64' err
+"$moegen" tune - <toy.yaml >out 2>err
+check [ $? = 2 ]
+
+# Interrupted, killed, and two at once.
+long="--target scalar --threads 1 --budget 100s --T 3 -q"
+interrupt() { # SIGNAL FILE
+  timeout -k 60 -s "$1" 1 "$moegen" tune toy.yaml:forward $long -o "$2" >out 2>err
+}
+interrupt INT b.yaml
+sound b.yaml
+check grep -q '^toy_forward' out
+interrupt KILL c.yaml
+sound c.yaml
+"$moegen" tune toy.yaml:forward $fast -o d.yaml -q >/dev/null 2>one &
+"$moegen" tune toy.yaml:layer $fast -o d.yaml -q >/dev/null 2>two
+wait
+check [ -z "$(cat one two)" ]
+sound d.yaml
+# shellcheck disable=SC2144
+[ ! -e ./*.tmp ] || { echo "FAIL: temporary files are left"; failed=1; }
 exit $failed

@@ -198,55 +198,6 @@ const struct tuned *engine_tuned(const moegen_engine *engine, int *threads, int 
 
 /* ---- from request to kernel ---- */
 
-/* The request as bytes: every part preceded by its length, so that no two requests look alike.
- * Small ones stay in `small`; the result is freed by request_free. */
-struct request {
-    unsigned char small[8192], *at;
-    size_t len, room;
-};
-
-static void put(struct request *r, const char *bytes, size_t len)
-{
-    if (r->at && r->len + sizeof len + len <= r->room) {
-        memcpy(r->at + r->len, &len, sizeof len);
-        if (len)
-            memcpy(r->at + r->len + sizeof len, bytes, len);
-    }
-    r->len += sizeof len + len;
-}
-
-static void put_all(struct request *r, const moegen_spec *s, const char *cc)
-{
-    r->len = 0;
-    put(r, s->text, s->len);
-    put(r, s->kernel ? s->kernel : "", s->kernel ? strlen(s->kernel) : 0);
-    put(r, cc ? cc : "", cc ? strlen(cc) : 0);
-    for (size_t i = 0; i < s->override_count; i++) {
-        put(r, s->overrides[i].key, strlen(s->overrides[i].key));
-        put(r, s->overrides[i].value, strlen(s->overrides[i].value));
-    }
-}
-
-static bool request_make(struct request *r, const moegen_spec *s, const char *cc)
-{
-    r->at = r->small;
-    r->room = sizeof r->small;
-    put_all(r, s, cc);
-    if (r->len <= r->room)
-        return true;
-    r->room = r->len;
-    r->at = malloc(r->room);
-    if (r->at)
-        put_all(r, s, cc);
-    return r->at != NULL;
-}
-
-static void request_free(struct request *r)
-{
-    if (r->at != r->small)
-        free(r->at);
-}
-
 /* Name of the request on disk, from all that its code depends on, this library and machine
  * included. */
 static bool disk_key(const moegen_engine *e, const struct request *r, unsigned char key[32])

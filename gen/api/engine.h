@@ -6,6 +6,18 @@
 #include "api.h"
 #include "cache/cache.h"
 
+/* ---- request.c ---- */
+
+/* The request as bytes: every part preceded by its length, so that no two requests look alike.
+ * Small ones stay in `small`; the result is freed by request_free. */
+struct request {
+    unsigned char small[8192], *at;
+    size_t len, room;
+};
+/* False: out of memory. */
+bool request_make(struct request *r, const moegen_spec *s, const char *cc);
+void request_free(struct request *r);
+
 /* ---- registry.c ---- */
 
 /* Request bytes -> value, in memory: at most `limit` (0: 1024), and those in use. Thread-safe.

@@ -232,7 +232,7 @@ static bool wins(struct search *s, struct candidate *c, struct pairs *p)
     c->gain = p->count ? log(judged.ratio) : NAN;
     return p->count >= PAIRED_LEAST &&
            (judged.verdict == VERDICT_FASTER ||
-            (judged.verdict == VERDICT_NOISY && judged.ratio > 1 + margin));
+            (judged.verdict == VERDICT_NOISY && judged.ratio > 1 + margin && judged.low > 1));
 }
 
 /* ---- combining ---- */
@@ -291,6 +291,11 @@ static void confirm(struct search *s, struct pairs *p)
     s->paired = (struct paired){.ratio = 1, .low = 1, .high = 1, .verdict = VERDICT_SAME};
     if (choice_is_none(&s->best.choice))
         return;
+    if (s->lenient && !stops) {
+        s->paired = (struct paired){.ratio = exp(s->best_gain), .low = NAN, .high = NAN};
+        s->paired.verdict = VERDICT_FASTER;
+        return;
+    }
     for (int i = 0; i < PAIRED_MOST; i++) {
         bool enough = p->count >= PAIRED_LEAST && p->count % 2 == 0;
         if (enough)

@@ -34,10 +34,12 @@ static bool take_winner(moegen_tuning *t, struct search *s)
 }
 
 static moegen_status search(moegen_engine *engine, const moegen_spec *spec,
-                            const moegen_tune_options *o, moegen_tuning *t, moegen_error **err)
+                            const moegen_tune_options *o, bool lenient, moegen_tuning *t,
+                            moegen_error **err)
 {
     double seconds = o->seconds > 0 ? o->seconds : usual_seconds;
-    struct search s = {.engine = engine, .spec = *spec, .options = o, .threads = o->threads};
+    struct search s = {
+        .engine = engine, .spec = *spec, .options = o, .threads = o->threads, .lenient = lenient};
     s.own = spec->override_count + 1;
     s.set = calloc(s.own + MAX_KNOBS, sizeof *s.set);
     if (!s.set)
@@ -59,14 +61,14 @@ static moegen_status search(moegen_engine *engine, const moegen_spec *spec,
     return status;
 }
 
-moegen_status moegen_tune(moegen_engine *engine, const moegen_spec *spec,
-                          const moegen_tune_options *options, moegen_tuning **tuning,
-                          moegen_error **err)
+moegen_status tune(moegen_engine *engine, const moegen_spec *spec,
+                   const moegen_tune_options *options, bool lenient, moegen_tuning **tuning,
+                   moegen_error **err)
 {
     static const size_t sizes[] = SIZES_OF(moegen_tune_options, user);
     moegen_tune_options o = {0};
     moegen_spec own;
-    moegen_engine *private = NULL;
+    moegen_engine *scratch = NULL;
     if (!engine || !tuning)
         return error_set(err, MOEGEN_BAD_ARGUMENT, "engine and tuning must not be NULL");
     if (options && !sized_take(&o, options, sizes, sizeof sizes / sizeof *sizes))
@@ -79,14 +81,28 @@ moegen_status moegen_tune(moegen_engine *engine, const moegen_spec *spec,
     moegen_tuning *t = calloc(1, sizeof *t);
     if (!t)
         return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
-    bool pinned = false;
-    if ((status = engine_scratch(engine, &private, err)) ||
-        (status = search(private, &own, &o, t, err)) ||
-        (o.path && t->plan.len && (status = tuning_write(t, engine, o.path, &pinned, err))))
+    if ((status = engine_scratch(engine, &scratch, err)) ||
+        (status = search(scratch, &own, &o, lenient, t, err)))
         moegen_tuning_release(t);
     else
         *tuning = t;
-    moegen_engine_release(private);
+    moegen_engine_release(scratch);
+    return status;
+}
+
+moegen_status moegen_tune(moegen_engine *engine, const moegen_spec *spec,
+                          const moegen_tune_options *options, moegen_tuning **tuning,
+                          moegen_error **err)
+{
+    moegen_tuning *t = NULL;
+    bool pinned;
+    moegen_status status = tune(engine, spec, options, false, &t, err);
+    if (!status && options && options->path && *moegen_tuning_plan(t))
+        status = tuning_write(t, engine, options->path, &pinned, err);
+    if (status)
+        moegen_tuning_release(t);
+    else
+        *tuning = t;
     return status;
 }
 

@@ -86,6 +86,7 @@ struct search {
     int courses, threads;
     struct candidate base, best; /* the planner's own choice; what is better so far */
     double best_gain;
+    bool lenient;        /* another confirms the best, unless the callback stops this */
     double begin, until; /* until: the search; then the best is confirmed */
     double confirm_until;
     int stops; /* how often the callback said so */
@@ -110,6 +111,11 @@ struct moegen_tuning {
     struct moment *history;
     int moments;
 };
+/* moegen_tune without a file; lenient: the best is confirmed by the caller, unless the callback
+ * stopped the search. */
+moegen_status tune(moegen_engine *engine, const moegen_spec *spec,
+                   const moegen_tune_options *options, bool lenient, moegen_tuning **tuning,
+                   moegen_error **err);
 /* The entry, with these figures. False: out of memory. */
 bool tuning_entry(moegen_tuning *t, double ratio, double low, double high, int pairs);
 /* Puts the entry into the file: in place of the one for the same spec, tokens, threads and target,

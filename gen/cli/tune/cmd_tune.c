@@ -139,7 +139,7 @@ static int tune_one(struct session *s, int k, int threads, struct tuned_kernel *
     };
     s->seen = interrupts;
     int before = interrupts;
-    moegen_status status = moegen_tune(s->job.engine, &spec, &options, &x->tuning, &err);
+    moegen_status status = tune(s->job.engine, &spec, &options, true, &x->tuning, &err);
     progress("", 100, 100);
     if (status == MOEGEN_UNSUPPORTED) {
         note("note: %s is left out: %s", x->name,
