@@ -4,26 +4,10 @@
 #ifndef MOEGEN_API_API_H
 #define MOEGEN_API_API_H
 
-#include <stddef.h>
-
 #include "base/base.h"
 #include "host/host.h"
 
 enum { MAX_RANK = 8, MAX_DIMS = 8, MAX_ARGS = 48 }; /* of kernels */
-
-/* ---- sized.c ---- */
-
-/* Copies of structs that begin with their size_t struct_size, which may be that of any version:
- * sizes[0..count) in ascending order, the last one that of this library; SIZES_OF names the last
- * member of the first version. False: it is none of them, or more is set than this library knows.
- * sized_take fills *to, what the host's version lacks being zero; sized_give fills what the host's
- * *to has room for. */
-bool sized_take(void *to, const void *from, const size_t *sizes, size_t count);
-bool sized_give(void *to, const void *from, const size_t *sizes, size_t count);
-#define SIZES_OF(type, last)                                                                       \
-    {                                                                                              \
-        offsetof(type, last) + sizeof((type){0}.last), sizeof(type)                                \
-    }
 
 /* ---- diagnostic.c ---- */
 
