@@ -5,7 +5,7 @@
 
 #include "tuner.h"
 
-enum { LEFT = 72, RIGHT = 720, HEIGHT = 220, ROOM_BELOW = 48 };
+enum { LEFT = 72, RIGHT = 720, HEIGHT = 220, ROOM_ABOVE = 44, ROOM_BELOW = 72 };
 
 static void put_panel(struct page *p, const struct tuned_kernel *x)
 {
@@ -21,7 +21,7 @@ static void put_panel(struct page *p, const struct tuned_kernel *x)
              t->threads, t->threads == 1 ? "" : "s", x->what);
     put_title(p, title.at ? title.at : "");
     text_free(&title);
-    double top = p->bottom + PAGE_GAP, bottom = top + HEIGHT;
+    double top = p->bottom + ROOM_ABOVE, bottom = top + HEIGHT;
     struct axis_scale time = axis_linear(0, until, LEFT, RIGHT);
     struct axis_scale speed = axis_linear(floor(10 * least) / 10, most, bottom, top);
     put_axis_x(p, &time, top, bottom, "time of the search, s");
@@ -31,14 +31,16 @@ static void put_panel(struct page *p, const struct tuned_kernel *x)
         const struct moment *m = &t->history[i];
         double here = axis_at(&time, m->at);
         put_dot(p, here, axis_at(&speed, m->ratio), 2.5, m->ratio > m->best ? "good" : "unsure");
-        put_line(p, at, axis_at(&speed, before), here, axis_at(&speed, before), "roof");
+        put_line(p, at, axis_at(&speed, before), here, axis_at(&speed, before), "c0 line");
         if (m->best > before || m->best < before)
-            put_line(p, here, axis_at(&speed, before), here, axis_at(&speed, m->best), "roof");
+            put_line(p, here, axis_at(&speed, before), here, axis_at(&speed, m->best), "c0 line");
         before = m->best;
         at = here;
     }
+    put_label(p, LEFT, bottom + ROOM_BELOW - PAGE_GAP, ANCHOR_START, SMALL_LETTER, "dim",
+              "line: the best so far; dots: plans that were measured, green where faster than it");
     p->width = fmax(p->width, RIGHT + PAGE_GAP);
-    p->bottom = bottom + ROOM_BELOW;
+    p->bottom = bottom + ROOM_BELOW + PAGE_GAP;
 }
 
 bool history_svg(const struct tuned_kernel *x, int count, const char *details, struct text *out)
