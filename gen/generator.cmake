@@ -5,9 +5,10 @@ include(gen/host/embed.cmake)  # moegen_embed(): gen/lua and templates as C arra
 include(gen/jit/libtcc.cmake) # object library moegen_tcc
 # A room each: see tests/rooms.sh.
 file(GLOB gen_sources CONFIGURE_DEPENDS
-  gen/base/*.c gen/spec/*.c gen/arch/x86/*.c gen/host/*.c gen/jit/*.c gen/cache/*.c gen/api/*.c)
+  gen/base/*.c gen/spec/*.c gen/arch/x86/*.c gen/host/*.c gen/jit/*.c gen/cache/*.c gen/api/*.c gen/trial/*.c gen/tune/*.c)
 list(REMOVE_ITEM gen_sources ${CMAKE_CURRENT_SOURCE_DIR}/gen/host/embed.c) # a program of the build
-file(GLOB program_sources CONFIGURE_DEPENDS gen/cli/*.c gen/cli/bench/*.c gen/cli/compare/*.c gen/cli/draw/*.c gen/cli/report/*.c gen/cli/quantize/*.c)
+file(GLOB program_sources CONFIGURE_DEPENDS gen/cli/*.c gen/cli/bench/*.c gen/cli/compare/*.c gen/cli/draw/*.c gen/cli/report/*.c gen/cli/tune/*.c
+  gen/cli/quantize/*.c)
 
 # runtime/moegen_rt.h as a C string, for compilers that run in a temporary directory.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS runtime/moegen_rt.h)
@@ -17,7 +18,25 @@ string(REPLACE "\n" "\\n\"\n    \"" header "${header}")
 file(CONFIGURE OUTPUT moegen_rt_header.c @ONLY CONTENT
   "extern const char moegen_rt_header_text[];\nconst char moegen_rt_header_text[] =\n    \"@header@\";\n")
 
-add_library(moegen_objects OBJECT ${gen_sources} ${CMAKE_CURRENT_BINARY_DIR}/moegen_rt_header.c)
+# specs/tuned/KIND.yaml as bytes: a string may be longer than C promises to take.
+file(GLOB plans CONFIGURE_DEPENDS specs/tuned/*.yaml)
+set(plan_bytes "")
+set(plan_rows "")
+foreach(plan IN LISTS plans)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${plan})
+  cmake_path(GET plan STEM LAST_ONLY name)
+  string(MAKE_C_IDENTIFIER "plan_${name}" id)
+  file(READ ${plan} bytes HEX)
+  string(REGEX REPLACE "(..)" "0x\\1," bytes "${bytes}")
+  string(APPEND plan_bytes "static const unsigned char ${id}[] = {${bytes}0};\n")
+  string(APPEND plan_rows "    {\"${name}\", (const char *)${id}},\n")
+endforeach()
+file(CONFIGURE OUTPUT moegen_shipped_plans.c @ONLY CONTENT
+  "struct moegen_shipped {\n    const char *name, *text;\n};\nextern const struct moegen_shipped moegen_shipped_plans[];\n@plan_bytes@
+const struct moegen_shipped moegen_shipped_plans[] = {\n@plan_rows@    {0, 0},\n};\n")
+
+add_library(moegen_objects OBJECT ${gen_sources} ${CMAKE_CURRENT_BINARY_DIR}/moegen_rt_header.c
+  ${CMAKE_CURRENT_BINARY_DIR}/moegen_shipped_plans.c)
 moegen_embed(moegen_objects)
 set_target_properties(moegen_objects PROPERTIES C_VISIBILITY_PRESET hidden)
 target_include_directories(moegen_objects PRIVATE gen gen/api runtime)

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "check.h"
-#include "cli/compare/paired.h"
+#include "tune/paired.h"
 
 enum { MOST = 120, TRIES = 60 };
 static const double margin = 0.02;

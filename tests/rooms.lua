@@ -22,7 +22,9 @@ local rows = {
     {"templates", "dtype", "isa", "target", "ir", "schema", "planner"}, -- these names are what templates are written in
     {"render",    "source"},
     {"kernel",    "dtype", "diag", "c", "vector", "schema", "planner", "render", "words"},
-    {"moegen",    "dtype", "diag", "c", "vector", "schema", "planner", "templates", "render", "kernel", "source"},
+    {"tuned",     "diag", "schema"},
+    {"space",     "schema", "tuned"},
+    {"moegen",    "dtype", "diag", "c", "vector", "schema", "planner", "templates", "render", "kernel", "tuned", "space", "source"},
     {"index",     "prelude", "render", "moegen"},                       -- of the build
 }
 

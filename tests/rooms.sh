@@ -15,7 +15,7 @@ runtime            moegen_runtime.h
 runtime/reference  reference.h       moegen_runtime.h runtime_private.h format.h packed.h rt_wide.h
 runtime/reference/mlp  mlp.h         reference/reference.h
 moegen.h           -                 moegen_dtype.h moegen_rt.h
-gen/base           base.h            moegen.h
+gen/base           base.h            moegen.h rt_write.h
 gen/spec           spec.h            moegen.h base/base.h
 gen/arch           arch.h
 gen/arch/x86       x86.h             arch/arch.h
@@ -23,10 +23,13 @@ gen/jit            jit.h             moegen.h base/base.h rt_write.h
 gen/cache          cache.h           moegen.h base/base.h rt_write.h
 gen/host           host.h            moegen.h base/base.h spec/spec.h arch/arch.h arch/x86/x86.h
 gen/api            api.h             moegen.h base/base.h spec/spec.h host/host.h jit/jit.h cache/cache.h moegen_runtime.h packed.h
-gen/cli            cli.h             moegen.h base/base.h spec/spec.h host/host.h cache/cache.h api/api.h moegen_runtime.h rt_write.h rt_file.h format.h
+gen/trial          trial.h           moegen.h base/base.h api/api.h moegen_runtime.h
+gen/tune           tune.h            moegen.h base/base.h spec/spec.h host/host.h api/api.h trial/trial.h moegen_runtime.h rt_write.h
+gen/cli            cli.h             moegen.h base/base.h spec/spec.h host/host.h cache/cache.h api/api.h trial/trial.h moegen_runtime.h rt_write.h rt_file.h format.h
 gen/cli/draw       draw.h            cli/cli.h
 gen/cli/bench      bench.h           cli/cli.h cli/draw/draw.h
-gen/cli/compare    compare.h         cli/bench/bench.h
+gen/cli/compare    compare.h         cli/bench/bench.h tune/paired.h
+gen/cli/tune       tuner.h           cli/compare/compare.h tune/tune.h
 gen/cli/report     report.h          cli/compare/compare.h
 gen/cli/quantize   quantize.h        cli/cli.h format.h rt_file.h'
 

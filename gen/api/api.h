@@ -32,7 +32,30 @@ bool kernel_takes_list(const moegen_kernel *kernel, const char *name);
 /* Spec key i and its value; false past the last one. */
 bool kernel_param_at(const moegen_kernel *kernel, size_t i, const char **key, const char **value);
 
+/* ---- tuned.c ---- */
+
+/* Files of tuned plans, read once. Starts as {0}. */
+enum { MAX_TUNED = 2 };
+struct tuned {
+    struct tuned_file {
+        char *label;
+        struct text text;
+    } file[MAX_TUNED];
+    struct host_tuned host[MAX_TUNED]; /* the same, for requests */
+    int files;
+};
+/* Where this CPU's own file is: $MOEGEN_TUNED, else moegen/tuned/KIND.yaml of $XDG_CONFIG_HOME or
+ * ~/.config. NULL: nowhere, or out of memory. Caller frees. */
+char *tuned_path(void);
+/* Adds a file; an errno. */
+int tuned_add(struct tuned *t, const char *path);
+void tuned_close(struct tuned *t);
+
 /* ---- engine.c ---- */
+
+/* An engine like this one, with its team, without disk cache and tuned plans: for kernels that are
+ * tried and forgotten. */
+moegen_status engine_scratch(const moegen_engine *like, moegen_engine **engine, moegen_error **err);
 
 /* moegen_kernel_get; with cc not NULL the C text of purpose "file" goes through that compiler. */
 moegen_status kernel_get(moegen_engine *e, const moegen_spec *spec, const char *cc,
@@ -40,6 +63,8 @@ moegen_status kernel_get(moegen_engine *e, const moegen_spec *spec, const char *
 
 /* ---- generate.c ---- */
 
+/* The host's spec in this library's form, or a complaint about it. text is never NULL. */
+moegen_status spec_take(moegen_spec *own, const moegen_spec *given, moegen_error **err);
 /* A request to the generator that borrows from spec and engine. */
 enum { MAX_PROPS = 4 };
 struct ask {
@@ -47,15 +72,23 @@ struct ask {
     struct host_set *set;
     struct host_prop prop[MAX_PROPS];
     struct text wanted[MAX_PROPS]; /* their names */
+    struct tuned tuned;            /* the file that an override names */
 };
 moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_spec *spec,
                        const char *purpose, moegen_error **err);
 void ask_close(struct ask *a); /* legal after a failed ask_open */
-/* host_build and host_explain, with the properties of this CPU that they want measured on the way.
+/* host_build, host_explain and host_space, with the properties of this CPU that they want measured
+ * on the way.
  */
 moegen_status ask_build(struct ask *a, moegen_engine *engine, struct generated *out,
                         moegen_error **err);
 moegen_status ask_explain(struct ask *a, moegen_engine *engine, struct text *out,
+                          moegen_error **err);
+moegen_status ask_space(struct ask *a, moegen_engine *engine, struct listing *out,
+                        moegen_error **err);
+/* The entries of a file of tuned plans, see gen/lua/tuned.lua: item[i].name is the line where it
+ * begins, text what it is for. */
+moegen_status ask_entries(struct ask *a, const struct host_tuned *file, struct listing *out,
                           moegen_error **err);
 
 /* ---- pack.c ---- */

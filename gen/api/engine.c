@@ -24,6 +24,7 @@ struct moegen_engine {
     char *cc;               /* NULL: found by cc.c */
     struct text features;   /* names, each NUL-terminated: part of every disk key */
     const char **feature;   /* the same as a list */
+    struct tuned tuned;     /* plans; part of every disk key */
     size_t feature_count;
     void (*log)(void *user, int level, const char *message);
     void *log_user;
@@ -114,13 +115,36 @@ moegen_status moegen_engine_create(const moegen_engine_options *options, moegen_
     e->registry = registry_create(o.max_kernels, &unit_ops);
     e->crew = crew_create(threads_wanted(o.threads));
     e->cc = o.cc ? strdup(o.cc) : NULL;
-    if (!find_features(e, o.features) || !e->registry || !e->crew || (o.cc && !e->cc)) {
+    if (!find_features(e, o.features) || !e->registry || !e->crew || (o.cc && !e->cc) ||
+        !tuned_open(&e->tuned, o.tuned, o.log, o.log_user)) {
         moegen_engine_release(e);
         return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
     }
     e->cache = cache_open(o.cache_dir, o.log, o.log_user);
     *engine = e;
     return MOEGEN_OK;
+}
+
+moegen_status engine_scratch(const moegen_engine *like, moegen_engine **engine, moegen_error **err)
+{
+    struct text features = {0};
+    for (size_t i = 0; i < like->feature_count; i++)
+        text_fmt(&features, "%s ", like->feature[i]);
+    int threads = crew_threads(like->crew, -1) == -1 ? 0 : crew_threads(like->crew, 0);
+    moegen_engine_options o = {
+        .struct_size = sizeof o,
+        .cache_dir = "",
+        .threads = threads,
+        .log = like->log,
+        .log_user = like->log_user,
+        .features = features.at ? features.at : "",
+        .cc = like->cc,
+        .tuned = "",
+    };
+    moegen_status status = features.lost ? error_set(err, MOEGEN_NO_MEMORY, "out of memory")
+                                         : moegen_engine_create(&o, engine, err);
+    text_free(&features);
+    return status;
 }
 
 void moegen_engine_retain(moegen_engine *engine)
@@ -138,6 +162,7 @@ void moegen_engine_release(moegen_engine *engine)
     crew_release(engine->crew);
     pthread_mutex_destroy(&engine->making);
     free(engine->cc);
+    tuned_close(&engine->tuned);
     free(engine->feature);
     text_free(&engine->features);
     free(engine);
@@ -164,56 +189,14 @@ void engine_features(const moegen_engine *engine, const char *const **names, siz
     *count = engine->feature_count;
 }
 
+const struct tuned *engine_tuned(const moegen_engine *engine, int *threads, int *cpus)
+{
+    *cpus = crew_threads(engine->crew, 0);
+    *threads = crew_threads(engine->crew, -1) == -1 ? 0 : *cpus;
+    return &engine->tuned;
+}
+
 /* ---- from request to kernel ---- */
-
-/* The request as bytes: every part preceded by its length, so that no two requests look alike.
- * Small ones stay in `small`; the result is freed by request_free. */
-struct request {
-    unsigned char small[8192], *at;
-    size_t len, room;
-};
-
-static void put(struct request *r, const char *bytes, size_t len)
-{
-    if (r->at && r->len + sizeof len + len <= r->room) {
-        memcpy(r->at + r->len, &len, sizeof len);
-        if (len)
-            memcpy(r->at + r->len + sizeof len, bytes, len);
-    }
-    r->len += sizeof len + len;
-}
-
-static void put_all(struct request *r, const moegen_spec *s, const char *cc)
-{
-    r->len = 0;
-    put(r, s->text, s->len);
-    put(r, s->kernel ? s->kernel : "", s->kernel ? strlen(s->kernel) : 0);
-    put(r, cc ? cc : "", cc ? strlen(cc) : 0);
-    for (size_t i = 0; i < s->override_count; i++) {
-        put(r, s->overrides[i].key, strlen(s->overrides[i].key));
-        put(r, s->overrides[i].value, strlen(s->overrides[i].value));
-    }
-}
-
-static bool request_make(struct request *r, const moegen_spec *s, const char *cc)
-{
-    r->at = r->small;
-    r->room = sizeof r->small;
-    put_all(r, s, cc);
-    if (r->len <= r->room)
-        return true;
-    r->room = r->len;
-    r->at = malloc(r->room);
-    if (r->at)
-        put_all(r, s, cc);
-    return r->at != NULL;
-}
-
-static void request_free(struct request *r)
-{
-    if (r->at != r->small)
-        free(r->at);
-}
 
 /* Name of the request on disk, from all that its code depends on, this library and machine
  * included. */
@@ -230,6 +213,11 @@ static bool disk_key(const moegen_engine *e, const struct request *r, unsigned c
     sha256_add(&s, &e->features.len, sizeof e->features.len);
     if (e->features.len)
         sha256_add(&s, e->features.at, e->features.len);
+    if (e->tuned.files) {
+        int threads[2];
+        tuned_hash(engine_tuned(e, &threads[0], &threads[1]), &s);
+        sha256_add(&s, threads, sizeof threads);
+    }
     sha256_add(&s, r->at, r->len);
     sha256_end(&s, key);
     return true;
@@ -292,6 +280,8 @@ static moegen_status from_spec(moegen_engine *e, const moegen_spec *spec, const 
     if (status || (status = ask_build(&a, e, &built, err)))
         goto out;
     double generated = now();
+    for (size_t i = 0; i < built.notes.count; i++)
+        say(e, 1, "%s", built.notes.item[i].text ? built.notes.item[i].text : "");
     if ((status = unit_create(built.meta.at, built.meta.len, e->crew, &u, err)) ||
         (status = unit_check_cpu(u, err)))
         goto out;
@@ -339,7 +329,7 @@ static moegen_status make(moegen_engine *e, const moegen_spec *spec, const char 
     u = registry_find(e->registry, r->at, r->len);
     if (!u) {
         *fresh = true;
-        bool disk = !cc && e->cache && disk_key(e, r, key);
+        bool disk = !cc && e->cache && !tuned_named(spec) && disk_key(e, r, key);
         if (!disk || from_disk(e, key, start, &u))
             status = from_spec(e, spec, cc, disk ? key : NULL, start, &u, err);
         struct unit *made = status ? NULL : u;

@@ -6,19 +6,17 @@
 #include "api.h"
 #include "cache/cache.h"
 
-/* ---- sized.c ---- */
+/* ---- request.c ---- */
 
-/* Copies of structs that begin with their size_t struct_size, which may be that of any version:
- * sizes[0..count) in ascending order, the last one that of this library; SIZES_OF names the last
- * member of the first version. False: it is none of them, or more is set than this library knows.
- * sized_take fills *to, what the host's version lacks being zero; sized_give fills what the host's
- * *to has room for. */
-bool sized_take(void *to, const void *from, const size_t *sizes, size_t count);
-bool sized_give(void *to, const void *from, const size_t *sizes, size_t count);
-#define SIZES_OF(type, last)                                                                       \
-    {                                                                                              \
-        offsetof(type, last) + sizeof((type){0}.last), sizeof(type)                                \
-    }
+/* The request as bytes: every part preceded by its length, so that no two requests look alike.
+ * Small ones stay in `small`; the result is freed by request_free. */
+struct request {
+    unsigned char small[8192], *at;
+    size_t len, room;
+};
+/* False: out of memory. */
+bool request_make(struct request *r, const moegen_spec *s, const char *cc);
+void request_free(struct request *r);
 
 /* ---- registry.c ---- */
 
@@ -51,10 +49,20 @@ int dtype_find(const char *name); /* moegen_dtype, or -1 */
 struct cache *engine_cache(const moegen_engine *engine); /* NULL: none */
 void engine_features(const moegen_engine *engine, const char *const **names, size_t *count);
 
-/* ---- generate.c ---- */
+/* The files of tuned plans, and the threads of calls that ask for none: 0: as the spec says, or
+ * else `cpus`. */
+const struct tuned *engine_tuned(const moegen_engine *engine, int *threads, int *cpus);
 
-/* The host's spec in this library's form, or a complaint about it. text is never NULL. */
-moegen_status spec_take(moegen_spec *own, const moegen_spec *given, moegen_error **err);
+/* ---- tuned.c ---- */
+
+/* path NULL: this CPU's own file, and what this library has for it; "": none. A file that is not
+ * there or cannot be read is logged if it was named. False: out of memory. */
+bool tuned_open(struct tuned *t, const char *path, cache_log *log, void *user);
+void tuned_hash(const struct tuned *t, struct sha256 *s);
+/* The file that the override plan.tuned names; NULL: none does. */
+const char *tuned_named(const moegen_spec *spec);
+
+/* ---- generate.c ---- */
 
 /* ---- property.c ---- */
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* generate.c - from a public moegen_spec to the generator's request, and C text as a product. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "moegen_runtime.h"
 #include "engine.h"
 #include "spec/spec.h"
 
@@ -34,6 +36,25 @@ moegen_status spec_take(moegen_spec *own, const moegen_spec *given, moegen_error
     return spec_fits(label_of(own), own->len, err);
 }
 
+/* path: of the only file, or NULL */
+static moegen_status take_tuned(struct ask *a, const moegen_engine *engine, const char *path,
+                                bool tunes, moegen_error **err)
+{
+    struct host_request *r = &a->request;
+    const struct tuned *t = engine_tuned(engine, &r->threads, &r->cpus);
+    int why = path ? tuned_add(&a->tuned, path) : 0;
+    if (why)
+        return error_set(err, why == ENOMEM ? MOEGEN_NO_MEMORY : MOEGEN_BAD_SPEC,
+                         "plan.tuned: cannot read %s: %s", path, strerror(why));
+    t = path ? &a->tuned : t;
+    r->tuned = t->host;
+    r->tuned_count = (size_t)t->files;
+    r->tuned_given = path != NULL;
+    r->tunes = tunes;
+    r->cpu = moegen_rt_cpu_kind();
+    return MOEGEN_OK;
+}
+
 moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_spec *given,
                        const char *purpose, moegen_error **err)
 {
@@ -60,13 +81,15 @@ moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_
         .purpose = purpose,
     };
     engine_features(engine, &a->request.feature, &a->request.feature_count);
-    return MOEGEN_OK;
+    return take_tuned(a, engine, tuned_named(spec), strcmp(purpose, "jit") == 0, err);
 }
 
 void ask_close(struct ask *a)
 {
     for (int i = 0; i < MAX_PROPS; i++)
         text_free(&a->wanted[i]);
+    tuned_close(&a->tuned);
+    a->tuned = (struct tuned){0};
     free(a->set);
     a->set = NULL;
 }
@@ -79,29 +102,28 @@ static void expect(struct ask *a)
     a->request.measure = n < MAX_PROPS ? &a->wanted[n] : NULL;
 }
 
-/* Was a property wanted? Then *again says that it is there now. */
-static moegen_status provide(struct ask *a, moegen_engine *engine, bool *again, moegen_error **err)
+/* Was a property wanted? Then it is there now, and the request is made again. */
+static bool provide(struct ask *a, moegen_engine *engine, moegen_status *status, moegen_error **err)
 {
     struct text *name = a->request.measure;
-    *again = name && name->len;
-    if (!*again)
-        return MOEGEN_OK;
+    if (*status || !name || !name->len)
+        return false;
     double value = property_of(engine, name->at);
     if (value < 0)
-        return error_set(err, MOEGEN_NO_MEMORY, "out of memory while measuring this CPU");
-    a->prop[a->request.prop_count++] = (struct host_prop){name->at, value};
-    return MOEGEN_OK;
+        *status = error_set(err, MOEGEN_NO_MEMORY, "out of memory while measuring this CPU");
+    else
+        a->prop[a->request.prop_count++] = (struct host_prop){name->at, value};
+    return value >= 0;
 }
 
 moegen_status ask_build(struct ask *a, moegen_engine *engine, struct generated *out,
                         moegen_error **err)
 {
     moegen_status status;
-    bool again;
     do {
         expect(a);
         status = host_build(&a->request, out, err);
-    } while (!status && !(status = provide(a, engine, &again, err)) && again);
+    } while (provide(a, engine, &status, err));
     return status;
 }
 
@@ -109,12 +131,31 @@ moegen_status ask_explain(struct ask *a, moegen_engine *engine, struct text *out
                           moegen_error **err)
 {
     moegen_status status;
-    bool again;
     do {
         expect(a);
         status = host_explain(&a->request, out, err);
-    } while (!status && !(status = provide(a, engine, &again, err)) && again);
+    } while (provide(a, engine, &status, err));
     return status;
+}
+
+moegen_status ask_space(struct ask *a, moegen_engine *engine, struct listing *out,
+                        moegen_error **err)
+{
+    moegen_status status;
+    do {
+        expect(a);
+        status = host_space(&a->request, out, err);
+    } while (provide(a, engine, &status, err));
+    return status;
+}
+
+moegen_status ask_entries(struct ask *a, const struct host_tuned *file, struct listing *out,
+                          moegen_error **err)
+{
+    a->request.tuned = file;
+    a->request.tuned_count = 1;
+    a->request.tuned_given = true;
+    return host_entries(&a->request, out, err);
 }
 
 /* The value of the metadata's line `cflags`; "" without one. */

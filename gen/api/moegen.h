@@ -143,6 +143,11 @@ typedef struct moegen_engine_options {
                          * forgotten (the disk cache still has it); those in use stay, and are not
                          * forgotten. 0: 1024; SIZE_MAX: all. A kernel takes its machine code in
                          * whole pages (a mapping of its own) and some 20 kB beside. */
+    const char *tuned;  /* file of tuned plans, as `moegen tune` writes it, which kernels that are
+                         * compiled at run time take their plans from where one fits; read once.
+                         * NULL: $MOEGEN_TUNED, else moegen/tuned/KIND.yaml in $XDG_CONFIG_HOME or
+                         * ~/.config, KIND being that of this CPU, and what this library has for
+                         * it; "": none. What is wrong in it is logged and left out. */
 } moegen_engine_options;
 
 /* Makes an engine with one reference. options may be NULL. A cache directory that cannot be used is
@@ -379,6 +384,65 @@ MOEGEN_API moegen_status moegen_layer_backward(moegen_layer_state *state,
 MOEGEN_API moegen_status moegen_layer_state_tensor(const moegen_layer_state *state,
                                                    const char *name, moegen_tensor *out,
                                                    moegen_error **err);
+
+/* ---- tuning ---------------------------------------------------------------------------------- */
+
+/* What a search does now. Filled by the library; strings are valid during the callback. */
+typedef struct moegen_tune_step {
+    size_t struct_size;
+    const char *what;  /* "filling", "screening", "verifying", "combining" or "confirming" */
+    const char *plan;  /* what was tried: "plan.tile_rows=12 plan.slab=8"; "": nothing yet */
+    double ratio;      /* its speed over that of the best until then; NAN: not measured, since it
+                        * was refused, gives wrong results, or is yet to be measured */
+    const char *best;  /* the best plan so far; "": the planner's own */
+    double best_ratio; /* its speed over that of the planner's own choice, as it seems */
+    int tried, candidates; /* of this step */
+    double seconds_left;
+} moegen_tune_step;
+
+/* Zero-initialise, set struct_size, then whatever differs from the default. */
+typedef struct moegen_tune_options {
+    size_t struct_size;
+    const int64_t *tokens; /* of the calls that are to be fast, at most 8 numbers; NULL: the spec's
+                            * T, else 1, 16, 256 and 1024. A spec that fixes T takes no other. */
+    size_t token_count;
+    int threads;      /* of those calls; 0: the engine's */
+    double seconds;   /* to spend, about; 0: 60. Confirming the best takes some runs in any case. */
+    const char *path; /* file of tuned plans that gets the winner; "": this CPU's own (see
+                       * moegen_engine_options); NULL: it is not written */
+    /* Called now and then, from the calling thread; may be NULL. Not 0: stop, confirm the best and
+     * return it; not 0 again while that is confirmed: give it up. */
+    int (*step)(void *user, const moegen_tune_step *step);
+    void *user;
+} moegen_tune_options;
+typedef struct moegen_tuning moegen_tuning;
+
+/*
+ * Searches the keys of `plan` that the spec leaves open for the plan that is fastest here, on
+ * inputs made up for the purpose: first each key alone, those that are slower dropped early, then
+ * the best together. Every plan that counts gives results as right as the planner's own; all are
+ * measured in turns. The winner is measured in pairs with the planner's own choice in the end, and
+ * is none if it is not clearly faster over all, or slower for one of the numbers of tokens.
+ *
+ * The file is written whole or not at all; other entries, and those with `pinned: true`, stay as
+ * they are, and so do comments; two tunings may write the same file. The engine itself goes on with
+ * what it read when it was created.
+ *
+ * The tuning comes with one reference. Fails as moegen_kernel_get does, or with MOEGEN_UNSUPPORTED
+ * for a family that has no reference, MOEGEN_IO for the file. Other threads may use the engine
+ * meanwhile, which disturbs what is measured.
+ */
+MOEGEN_API moegen_status moegen_tune(moegen_engine *engine, const moegen_spec *spec,
+                                     const moegen_tune_options *options, moegen_tuning **tuning,
+                                     moegen_error **err);
+/* The winner, as overrides separated by spaces: "plan.tile_rows=12 plan.slab=8"; "" : the planner's
+ * own choice stays. Owned by the tuning, as is the entry for a file of tuned plans; "" for NULL. */
+MOEGEN_API const char *moegen_tuning_plan(const moegen_tuning *tuning);
+MOEGEN_API const char *moegen_tuning_entry(const moegen_tuning *tuning);
+/* Speed of the best plan over that of the planner's own choice, median of pairs, and its 95 %
+ * interval; low and high may be NULL. 1 if there was nothing better to confirm. */
+MOEGEN_API double moegen_tuning_ratio(const moegen_tuning *tuning, double *low, double *high);
+MOEGEN_API void moegen_tuning_release(moegen_tuning *tuning);
 
 /* ---- ahead of time --------------------------------------------------------------------------- */
 

@@ -71,6 +71,27 @@ size_t line_break(const char *p, const char *end);
  * is no such line, or it is empty or too long to quote. Caller frees. */
 char *line_of(const char *text, size_t len, int line);
 
+/* ---- file.c ---- */
+
+/* All of a regular file, or as much as is more than `most`; an errno. */
+int file_read(const char *path, size_t most, struct text *out);
+/* Through a temporary file beside it: the file is the old one or all of the new one. An errno. */
+int file_write(const char *path, const char *bytes, size_t len);
+
+/* ---- sized.c ---- */
+
+/* Copies of structs that begin with their size_t struct_size, which may be that of any version:
+ * sizes[0..count) in ascending order, the last one that of this library; SIZES_OF names the last
+ * member of the first version. False: it is none of them, or more is set than this library knows.
+ * sized_take fills *to, what the host's version lacks being zero; sized_give fills what the host's
+ * *to has room for. */
+bool sized_take(void *to, const void *from, const size_t *sizes, size_t count);
+bool sized_give(void *to, const void *from, const size_t *sizes, size_t count);
+#define SIZES_OF(type, last)                                                                       \
+    {                                                                                              \
+        offsetof(type, last) + sizeof((type){0}.last), sizeof(type)                                \
+    }
+
 /* ---- stack.c ---- */
 
 /* MOEGEN_NO_MEMORY when this thread has less stack left than making a kernel may take (measured: 30

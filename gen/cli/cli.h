@@ -8,6 +8,7 @@
 
 #include "moegen_runtime.h"
 #include "api/api.h"
+#include "trial/trial.h"
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2, EXIT_NOT_HERE = 3, EXIT_BUG = 4 };
 
@@ -24,7 +25,7 @@ struct options {
     struct words vary;     /* KEY=V1,V2 */
     struct words in;       /* files, directories */
     const char *target, *spelling, *cc, *out, *depfile, *json, *max, *routing, *stem, *plot,
-        *cflags, *to, *from, *scale, *scale_rule, *gate_up;
+        *cflags, *to, *from, *scale, *scale_rule, *gate_up, *token_list, *thread_list;
     struct words only;                                /* PATTERN */
     int64_t threads, tokens, runs, seed, axis, group; /* axis -1: not given */
     double seconds, margin, fail_below, budget;
@@ -51,8 +52,9 @@ enum {                                  /* bits of commands, for the option tabl
        PACK = 1024,
        COMPARE = 2048,
        REPORT = 4096,
-       SPEC = GEN | RUN | CHECK | BENCH | EXPLAIN | PACK,
-       ANY = 8191
+       TUNE = 8192,
+       SPEC = GEN | RUN | CHECK | BENCH | EXPLAIN | PACK | TUNE,
+       ANY = 16383
 };
 /* Fills *o from the words after the command; complains on stderr and returns false. */
 bool options_parse(struct options *o, int count, char **words);
@@ -131,85 +133,11 @@ int write_text(const char *path, const struct text *t); /* the same, unless it i
  * moves *at; false at the end. */
 bool next_item(const char **at, char out[64]);
 
-/* ---- cli_tensors.c: the tensors of one call ---- */
+/* ---- cli_trials.c: the edge cases of a kernel ---- */
 
-/* A call whose outputs and workspace are this program's: poisoned with NaN before a run, and
- * surrounded by guard bytes that a correct kernel leaves alone. Inputs come from a problem that
- * outlives the bench. */
-struct stand {
-    const moegen_kernel *kernel;
-    moegen_kernel_facts facts;
-    moegen_call *call;
-    moegen_rt_problem *out; /* outputs, lent from `memory` */
-    struct guarded {
-        unsigned char *at; /* the allocation */
-        size_t bytes;      /* between the guards */
-    } memory[MAX_ARGS], workspace;
-};
-/* Binds every argument: inputs from `in` (f32 is rounded where a smaller float is expected: the
- * rounded copy replaces the tensor), outputs to new memory. All complaints at once, labelled with
- * `label`.
- */
-moegen_status stand_open(struct stand *s, const moegen_kernel *kernel, moegen_rt_problem *in,
-                         int threads, const char *label, moegen_error **err);
-void stand_close(struct stand *s);
-/* Size the workspace for so many threads. */
-moegen_status stand_threads(struct stand *s, int threads, moegen_error **err);
-/* NaN everywhere but in what the kernel reads: `in` gives the start of accumulated outputs. */
-void stand_poison(struct stand *s, const moegen_rt_problem *in);
-/* Name of the tensor whose guard was overwritten, or NULL. */
-const char *stand_damage(const struct stand *s);
-/* All params of the kernel, for the references. False: out of memory. */
-bool problem_params(moegen_rt_problem *p, const moegen_kernel *kernel);
-
-/* ---- cli_checkpoint.c: tensors under a checkpoint's names ---- */
-
-/* Adds to `in` what the kernel takes, under its own name or the one that the spec's `tensors`
- * gives, of a tensor file or of all in a directory; all tensors of a file where the spec gives no
- * names. Complains and returns an exit code. */
-int checkpoint_read(const moegen_kernel *kernel, const char *path, moegen_rt_problem *in);
-/* Where `in` has argument `a` under a checkpoint's name only: adds it under its own, or binds a
- * list of experts' matrices to the call, and says so in *is_bound. */
-moegen_status checkpoint_bind(const moegen_kernel *kernel, moegen_call *call, const moegen_arg *a,
-                              moegen_rt_problem *in, bool *is_bound, moegen_error **err);
-
-/* ---- cli_case.c: inputs and expected outputs ---- */
-
-/* One way to fill a kernel's inputs. */
-struct trial {
-    moegen_rt_fill how;
-    bool long_one; /* not for the scalar spelling, which has time for some of a large kernel's */
-    char text[96];
-};
 enum { MAX_TRIALS = 32 };
 /* The edge cases of this kernel, or the one that the options ask for. Returns their number. */
 int trials_plan(const moegen_kernel *kernel, const struct options *o, struct trial *out);
-/* The value of a spec key that is a number. */
-int64_t param_int(const moegen_kernel *kernel, const char *key, int64_t otherwise);
-/* Floating-point operations of `tokens` tokens. */
-double kernel_flops(const moegen_kernel *kernel, int64_t tokens);
-/* The key by which the spec fixes the number of tokens, NULL if it does not. */
-const char *kernel_fixes(const moegen_kernel *kernel);
-/* That number, or another. */
-int64_t kernel_tokens(const moegen_kernel *kernel, int64_t otherwise);
-/* Inputs for a kernel, filled by its family's reference. MOEGEN_UNSUPPORTED when the family has
- * none. */
-moegen_status inputs_fill(const moegen_kernel *kernel, const struct trial *t,
-                          moegen_rt_problem **out, moegen_error **err);
-/* Outputs that float64 arithmetic makes of them (`in` holds the kernel's params), NaN where not
- * computed: about `budget` operations are spent, of larger trials only some tokens are computed. */
-moegen_status outputs_expect(const moegen_kernel *kernel, const moegen_rt_problem *in,
-                             const struct trial *t, double budget, moegen_rt_problem **out,
-                             moegen_error **err);
-/* Both, and a watch over the inputs. */
-struct fixture {
-    moegen_rt_problem *in, *want;
-    uint64_t digest; /* of the inputs, 0 when they are too large to watch */
-};
-moegen_status fixture_open(struct fixture *f, const moegen_kernel *kernel, const struct trial *t,
-                           double budget, moegen_error **err);
-void fixture_close(struct fixture *f);
-bool fixture_touched(const struct fixture *f); /* did somebody write to the inputs? */
 
 /* ---- cli_formats.c ---- */
 
@@ -230,5 +158,6 @@ int cmd_quantize(struct options *o); /* quantize/ */
 int cmd_pack(struct options *o);
 int cmd_compare(struct options *o); /* compare/ */
 int cmd_report(struct options *o);  /* report/ */
+int cmd_tune(struct options *o);    /* tune/ */
 
 #endif

@@ -56,6 +56,14 @@ static const struct option {
      "tensor file with the inputs (safetensors), or a directory of such files (repeatable)"},
     {"--cc", NULL, "A,B", CHECK, TEXT, AT(cc),
      "also compile the C with these compilers: --cc gcc,clang"},
+    {"--T", NULL, "A,B", TUNE, TEXT, AT(token_list),
+     "numbers of tokens of the calls that are to be fast (the spec's T, else 1,16,256,1024)"},
+    {"--threads", NULL, "A,B", TUNE, TEXT, AT(thread_list),
+     "threads that run a kernel, tuned one after the other (all CPUs)"},
+    {"--budget", NULL, "S", TUNE, REAL, AT(budget),
+     "seconds to search for each kernel (60); what is found is confirmed in up to twice as long"},
+    {"--out", "-o", "F.yaml", TUNE, TEXT, AT(out),
+     "the file of tuned plans to write (that of this CPU in ~/.config/moegen/tuned)"},
     {"--T", NULL, "N", CHECK | BENCH | COMPARE, INTEGER, AT(tokens), "number of tokens"},
     {"--routing", NULL, "KIND", CHECK | BENCH | COMPARE, TEXT, AT(routing),
      "how tokens choose experts: uniform, skewed, one, ..."},
@@ -78,8 +86,9 @@ static const struct option {
     {"--baseline", NULL, NULL, COMPARE, FLAG, AT(baseline),
      "of files: compare shares of the roof, each of its own run, instead of times"},
     {"--md", NULL, NULL, COMPARE, FLAG, AT(md), "print Markdown"},
-    {"--plot", NULL, "F.svg", BENCH | COMPARE, TEXT, AT(plot),
-     "draw the results: bars; bench: also a roofline, lines over T and threads"},
+    {"--plot", NULL, "F.svg", BENCH | COMPARE | TUNE, TEXT, AT(plot),
+     "draw the results: bars; bench: also a roofline, lines over T and threads; tune: what was "
+     "tried"},
     {"--cold", NULL, NULL, BENCH | COMPARE, FLAG, AT(cold),
      "empty the caches before each run: weights come from memory, as between the layers of a "
      "model"},
@@ -150,6 +159,7 @@ static bool store(struct options *o, const struct option *x, const char *value)
         break;
     case REAL:
         *(double *)at = strtod(value, &end);
+        end += end != value && *end == 's' && strcmp(x->value, "S") == 0; /* seconds */
         errno = isfinite(*(double *)at) ? errno : ERANGE;
         break;
     }

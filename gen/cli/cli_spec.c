@@ -72,25 +72,8 @@ int write_file(const char *path, const char *bytes, size_t len, bool *changed)
         *changed = !same;
     if (same)
         return EXIT_OK;
-    struct text temporary = {0};
-    text_fmt(&temporary, "%s.%ld.tmp", path, (long)getpid());
-    if (temporary.lost)
-        return file_fails("write", path, ENOMEM);
-    int fd = open(temporary.at, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    bool made = fd >= 0, written = made && rt_write_all(fd, bytes, len);
-    int why = errno;
-    if (made && close(fd) && written) {
-        written = false;
-        why = errno;
-    }
-    if (written && rename(temporary.at, path)) {
-        written = false;
-        why = errno;
-    }
-    if (made && !written)
-        unlink(temporary.at);
-    text_free(&temporary);
-    return written ? EXIT_OK : file_fails("write", path, why);
+    int why = file_write(path, bytes, len);
+    return why ? file_fails("write", path, why) : EXIT_OK;
 }
 
 int write_text(const char *path, const struct text *t)

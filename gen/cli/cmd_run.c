@@ -69,10 +69,12 @@ static int run(const struct options *o, struct job *j, moegen_rt_problem *in)
         result = fail(status, err);
         goto out;
     }
-    for (int i = 0; i < o->in.count && !result; i++)
-        result = checkpoint_read(kernel, o->in.at[i], in);
-    if (result)
+    for (int i = 0; i < o->in.count && !status; i++)
+        status = checkpoint_read(kernel, o->in.at[i], in, &err);
+    if (status) {
+        result = fail(status, err);
         goto out;
+    }
     const char *label = o->in.count > 1 ? "--in" : o->in.at[0];
     if ((status = stand_open(&s, kernel, in, (int)o->threads, label, &err))) {
         result = fail(status, err);

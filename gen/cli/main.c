@@ -38,6 +38,14 @@ const struct command commands[] = {
      "B's. B is faster or slower when its ratio is beyond --margin and 1 is well outside of the\n"
      "interval, the same when the ratio is within and so is half the interval, else noisy.",
      COMPARE, cmd_compare},
+    {"tune", "SPEC",
+     "find the fastest plan of this machine, prove it, and keep it for later kernels",
+     "  moegen tune specs/olmoe-1b-7b.yaml:forward\n"
+     "  moegen tune specs/olmoe-1b-7b.yaml --budget 120 --T 1,64 --threads 1,2 -o plans.yaml\n"
+     "\n"
+     "Ctrl-C ends the search and keeps the best that was found; again: without confirming it.\n"
+     "`moegen explain` shows which tuned plan a kernel takes; --set plan.tuned=false: none.",
+     TUNE, cmd_tune},
     {"report", "DIR", "tables and pictures of a directory's result files as one HTML page",
      "  moegen bench specs/layer-a.yaml --vary T=16,256 --json results/layer-a.json\n"
      "  moegen report results",

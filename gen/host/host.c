@@ -118,6 +118,15 @@ static void take_list(lua_State *L, const char *key, struct listing *out, bool n
     lua_pop(L, 1);
 }
 
+/* The line of the text with this label, or NULL; caller frees. */
+static char *quote(const struct host_request *r, const char *label, int line)
+{
+    for (size_t i = 0; i < r->tuned_count; i++)
+        if (label && strcmp(label, r->tuned[i].label) == 0)
+            return line_of(r->tuned[i].text, r->tuned[i].len, line);
+    return line_of(r->text, r->len, line);
+}
+
 /* Turns the result's complaints into err; true if there were any. */
 static bool take_errors(lua_State *L, struct job *job)
 {
@@ -133,7 +142,7 @@ static bool take_errors(lua_State *L, struct job *job)
         int line = in_set ? 0 : number(L, "line"), col = in_set ? 0 : number(L, "col"),
             len = number(L, "len");
         char *quoted = /* nothing below may raise */
-            line && job->request ? line_of(job->request->text, job->request->len, line) : NULL;
+            line && job->request ? quote(job->request, file, line) : NULL;
         moegen_status status =
             kind && strcmp(kind, "unsupported") == 0 ? MOEGEN_UNSUPPORTED : MOEGEN_BAD_SPEC;
         if (job->status == MOEGEN_OK)
@@ -290,6 +299,26 @@ moegen_status host_explain(const struct host_request *r, struct text *out, moege
     moegen_status status = run(&job);
     if (status != MOEGEN_OK)
         text_free(out);
+    return status;
+}
+
+moegen_status host_space(const struct host_request *r, struct listing *out, moegen_error **err)
+{
+    *out = (struct listing){0};
+    struct job job = {.function = "space", .request = r, .listing = out, .err = err};
+    moegen_status status = run(&job);
+    if (status != MOEGEN_OK)
+        listing_free(out);
+    return status;
+}
+
+moegen_status host_entries(const struct host_request *r, struct listing *out, moegen_error **err)
+{
+    *out = (struct listing){0};
+    struct job job = {.function = "entries", .request = r, .listing = out, .err = err};
+    moegen_status status = run(&job);
+    if (status != MOEGEN_OK)
+        listing_free(out);
     return status;
 }
 

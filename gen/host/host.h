@@ -18,6 +18,10 @@ struct host_prop {
     const char *name; /* measured property of this CPU, see property.c */
     double value;
 };
+struct host_tuned {
+    const char *label, *text; /* a file of tuned plans, see gen/lua/tuned.lua */
+    size_t len;
+};
 struct host_request {
     const char *file; /* label of the text in messages: a path, or "<spec>" */
     const char *text;
@@ -34,6 +38,12 @@ struct host_request {
                            * measured). NULL: plan without the properties that are not given */
     const char *purpose;  /* "jit" or "file"; NULL: "file" */
     const char *command;  /* for the banner, "moegen gen specs/x.yaml:forward"; may be NULL */
+    const struct host_tuned *tuned; /* earlier ones win */
+    size_t tuned_count;
+    bool tuned_given;  /* an override names the only one: what is wrong in it is a complaint */
+    bool tunes;        /* tuned plans are for this purpose, unless the spec says no */
+    const char *cpu;   /* kind of the CPU */
+    int threads, cpus; /* of a call that asks for none: 0: as the spec says, or else so many */
 };
 struct listing {
     struct text text; /* ready to print */
@@ -51,6 +61,11 @@ void generated_free(struct generated *g);
 /* Outputs start as {0}, are filled on MOEGEN_OK only, and are freed by the caller. */
 moegen_status host_build(const struct host_request *r, struct generated *out, moegen_error **err);
 moegen_status host_explain(const struct host_request *r, struct text *out, moegen_error **err);
+/* What may be tuned, see gen/lua/space.lua: item[i].name and text. */
+moegen_status host_space(const struct host_request *r, struct listing *out, moegen_error **err);
+/* The entries of the request's file of tuned plans, see gen/lua/tuned.lua: item[i].name and text.
+ */
+moegen_status host_entries(const struct host_request *r, struct listing *out, moegen_error **err);
 /* Names of the kernels of a spec: item[i].name; one "" for a spec of one kernel. */
 moegen_status host_kernels(const struct host_request *r, struct listing *out, moegen_error **err);
 /* what: kernels, activations, dtypes, targets, keys. */

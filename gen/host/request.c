@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* request.c - a request to the generator as the Lua table that gen/lua/moegen.lua describes. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,6 +68,34 @@ static moegen_status push_sets(lua_State *L, const struct host_request *r, moege
     return result;
 }
 
+/* Pushes the list of files of tuned plans, whatever the answer: that of one that was given. */
+static moegen_status push_tuned(lua_State *L, const struct host_request *r, moegen_error **err)
+{
+    moegen_status result = MOEGEN_OK;
+    char fault[512];
+    lua_createtable(L, (int)r->tuned_count, 0);
+    for (size_t i = 0; i < r->tuned_count; i++) {
+        const struct host_tuned *t = &r->tuned[i];
+        moegen_error *own = NULL;
+        lua_createtable(L, 0, 2);
+        set_string(L, "file", t->label);
+        moegen_status status = spec_push(L, t->label, t->text, t->len, r->tuned_given ? err : &own);
+        const struct diag *d = own && own->count ? &own->diag[0] : NULL;
+        snprintf(fault, sizeof fault, "%s:%d:%d: %s", t->label, d ? d->line : 0, d ? d->col : 0,
+                 d && d->message ? d->message : "out of memory");
+        moegen_error_release(own); /* what follows may raise */
+        if (status == MOEGEN_OK) {
+            lua_setfield(L, -2, "root");
+        } else if (r->tuned_given || status != MOEGEN_BAD_SPEC) {
+            result = status;
+        } else {
+            set_string(L, "fault", fault);
+        }
+        lua_rawseti(L, -2, (lua_Integer)i + 1);
+    }
+    return result;
+}
+
 static void push_digest(lua_State *L, const void *bytes, size_t len)
 {
     unsigned char sum[32];
@@ -99,6 +128,19 @@ moegen_status request_push(lua_State *L, const struct host_request *r, const cha
     lua_setfield(L, -2, "props");
     lua_pushboolean(L, r->measure != NULL);
     lua_setfield(L, -2, "measures");
+    moegen_status tuned = push_tuned(L, r, err);
+    lua_setfield(L, -2, "tuned");
+    lua_pushboolean(L, r->tuned_given);
+    lua_setfield(L, -2, "tuned_given");
+    lua_pushboolean(L, r->tunes);
+    lua_setfield(L, -2, "tunes");
+    set_string(L, "cpu", r->cpu ? r->cpu : "?");
+    if (r->threads > 0) {
+        lua_pushinteger(L, r->threads);
+        lua_setfield(L, -2, "threads");
+    }
+    lua_pushinteger(L, r->cpus > 0 ? r->cpus : 1);
+    lua_setfield(L, -2, "cpus");
     set_string(L, "file", r->file);
     set_string(L, "kernel", r->kernel && *r->kernel ? r->kernel : NULL);
     set_string(L, "purpose", r->purpose ? r->purpose : "file");
@@ -109,5 +151,5 @@ moegen_status request_push(lua_State *L, const struct host_request *r, const cha
     if (!source_digest(root, hex))
         return error_set(err, MOEGEN_IO, "%s: the generator cannot be read", root);
     set_string(L, "generator", hex);
-    return sets ? sets : status;
+    return sets ? sets : status ? status : tuned;
 }

@@ -3,17 +3,21 @@
 --
 -- A request is a table made by gen/host/request.c: file, root (the spec as a tree of nodes with places), kernel (name in a model
 -- file), sets (overrides), features (of the CPU), props (measured properties of it), measures (may more be asked for?), purpose
--- ("jit" or "file"), command, digest, generator.
+-- ("jit" or "file"), command, digest, generator; of tuned plans: cpu (its kind), threads (of calls that ask for none; nil: as the
+-- spec says), cpus, tuned (a list of {file, root} or {file, fault}), tuned_given (an override names the only one), tunes (are they
+-- for this purpose, unless the spec says no?).
 local compose = require "kernel.compose"
 local diag = require "diag"
 local emit = require "kernel.emit"
 local planner = require "planner"
 local schema = require "schema"
 local source = require "source"
+local space = require "space"
 local symbols = require "c.symbols"
 local template = require "render.template"
 local tensors = require "kernel.tensors"
 local tile_text = require "vector.tile_text"
+local tuned = require "tuned"
 
 local moegen = {}
 
@@ -40,18 +44,8 @@ function moegen.keys()
     return set
 end
 
--- Spec and plan of a request. Otherwise nil: complaints are in errors, or the second result is a property of the CPU to
--- measure before the request is made again.
-local function prepare(req, errors)
-    local raw = schema.select(req, errors, source.families())
-    if not raw then
-        return nil
-    end
-    local family = template.family(raw.family)
-    local spec, info = schema.check(raw, family, errors, {families = all_families, keys = moegen.keys})
-    if not spec then
-        return nil
-    end
+-- The plan of a checked spec. nil: see prepare.
+local function plan_job(req, family, spec, info, errors)
     local plan = planner.choose(family, spec, req, info)
     if not plan or plan.measure or #errors > 0 then
         return nil, plan and plan.measure
@@ -61,6 +55,50 @@ local function prepare(req, errors)
     job.bare = req.purpose == "jit" and plan.spelling ~= "intrinsics"
     local measure = compose.prepare(job, req)                         -- kernels of other families inside it
     return not measure and #errors == 0 and job or nil, measure
+end
+
+-- The same with a tuned plan, and nothing where that is refused.
+local function tuned_job(req, family, raw, entry, errors, notes)
+    local own, job, measure = {}, nil, nil
+    local spec, info = schema.check(tuned.under(raw, entry), family, own, {families = all_families, keys = moegen.keys})
+    if spec then
+        job, measure = plan_job(req, family, spec, info, own)
+    end
+    local target = job and (job.plan.emulated and "scalar" or job.plan.isa.name)
+    if measure or target == entry.target then
+        return job, measure
+    end
+    tuned.refuse(entry, own[1] and own[1].message or ("it is for target %s, not %s"):format(entry.target, target), req, errors, notes)
+end
+
+-- Spec and plan of a request. Otherwise nil: complaints are in errors, or the second result is a property of the CPU to
+-- measure before the request is made again. notes: sentences on tuned plans; untuned: without them
+local function prepare(req, errors, notes, untuned)
+    local raw = schema.select(req, errors, source.families())
+    local wish = raw and tuned.wish(raw, req, errors)
+    if not wish then
+        return nil
+    end
+    local family = template.family(raw.family)
+    local spec, info = schema.check(raw, family, errors, {families = all_families, keys = moegen.keys})
+    if not spec then
+        return nil
+    end
+    local entry = not untuned and tuned.find(req, wish, family, spec, errors, notes)
+    if entry then
+        local job, measure = tuned_job(req, family, raw, entry, errors, notes)
+        if job or measure then
+            if job then
+                job.tuned = entry
+            end
+            return job, measure
+        end
+    end
+    local job, measure = plan_job(req, family, spec, info, errors)
+    if job then
+        job.raw = raw
+    end
+    return job, measure
 end
 
 -- A tile does not fit: the plan asks for too many rows, of the whole or of a part.
@@ -76,10 +114,10 @@ local function complain_of_tile(job, why, errors)
     schema.complain(job.info, "plan", why)
 end
 
--- Errors, or the C text, header and metadata of one kernel.
-function moegen.build(req)
+-- Errors, or the C text, header and metadata of one kernel. The second result: a tuned plan that has no tiles.
+local function build(req, notes, untuned)
     local errors = {}
-    local job, measure = prepare(req, errors)                         -- checked spec, plan with reasons
+    local job, measure = prepare(req, errors, notes, untuned)         -- checked spec, plan with reasons
     if not job then
         return {errors = errors, measure = measure}
     end
@@ -91,7 +129,7 @@ function moegen.build(req)
     end
     if not tiles or not names.parts then
         complain_of_tile(job, why, errors)
-        return {errors = errors}
+        return {errors = errors}, job.tuned
     end
     compose.fill(job, names, tile_text.preamble(job, shared), tiles)
     names.includes = emit.includes(job)
@@ -99,7 +137,17 @@ function moegen.build(req)
     local file = not job.bare and require "c.fit"                       -- lines that a reader's window holds
     text = (file and require("kernel.banner").file(job, text) or "") .. symbols.settle(text, job.title, emit.members(job))
     return {name = job.title, c = file and file.text(text) or text, h = file and file.text(emit.header(job)) or "",
-            meta = emit.meta(job), notes = job.info.notes or {}}
+            meta = emit.meta(job), notes = table.move(job.info.notes or {}, 1, #(job.info.notes or {}), #notes + 1, notes)}
+end
+
+function moegen.build(req)
+    local notes = {}
+    local made, entry = build(req, notes)
+    if entry and not req.tuned_given then
+        tuned.refuse(entry, made.errors[1].message, req, made.errors, notes)
+        made = build(req, notes, true)
+    end
+    return made
 end
 
 -- Text for explain: the plan of a job or part, and what multiplies in its products. of: " of" the part
@@ -111,8 +159,8 @@ local function explain_plan(job, of)
 end
 
 function moegen.explain(req)
-    local errors = {}
-    local job, measure = prepare(req, errors)
+    local errors, notes = {}, {}
+    local job, measure = prepare(req, errors, notes)
     if not job then
         return {errors = errors, measure = measure}
     end
@@ -121,12 +169,32 @@ function moegen.explain(req)
         local key, value = text:match("^(%S+) (.*)$")
         out[#out + 1] = ("  %-24s %-10s %s\n"):format(key, value, tostring(job.info.origin[key] or "default"))
     end
+    if job.tuned then
+        out[#out + 1] = "tuned plan\n  " .. tuned.text(job.tuned) .. "\n"
+    end
+    for _, text in ipairs(notes) do
+        out[#out + 1] = "note: " .. text .. "\n"
+    end
     out[#out + 1] = "tensors\n" .. tensors.explain(job.args)
     out[#out + 1] = explain_plan(job, "")
     for _, part in ipairs(job.parts) do
         out[#out + 1] = explain_plan(part, (" of %s (%s)"):format(part.part, part.family.family))
     end
     return {text = table.concat(out)}
+end
+
+-- What `moegen tune` may try, see space.lua.
+function moegen.space(req)
+    local errors = {}
+    local job, measure = prepare(req, errors, {}, true)
+    return job and {items = space.of(job, job.raw)} or {errors = errors, measure = measure}
+end
+
+-- Where the entries of a file of tuned plans are, and what they are for.
+function moegen.entries(req)
+    local errors = {}
+    local items = space.entries(req, errors)
+    return #errors == 0 and {items = items} or {errors = errors}
 end
 
 function moegen.kernels(req)

@@ -15,7 +15,7 @@ Plan.__index = Plan
 
 -- What a given value comes to, and why: see Plan:choose.
 local function settle(plan, key, given, value, limits)
-    local used, why = given, "given"
+    local used, why = given, plan.info.origin["plan." .. key] == "tuned" and "tuned" or "given"
     if limits.useful and given > math.max(limits.useful, value) then
         used = math.max(limits.useful, value)
         why = ("given %d; %s"):format(given, limits.of)

@@ -139,7 +139,7 @@ local function fill(rows, node, at)
             sound = absent(row, value, node, at) and sound
         else
             local here = at:enter(name)
-            at.info.place[here.path], at.info.origin[here.path] = child, child.set and "--set" or "spec"
+            at.info.place[here.path], at.info.origin[here.path] = child, child.set and "--set" or child.tuned and "tuned" or "spec"
             if child.kind == "value" then   -- one of another kernel's checked spec, see compose.lua
                 value[name] = child.value
             else

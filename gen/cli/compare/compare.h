@@ -5,7 +5,7 @@
 #define MOEGEN_COMPARE_H
 
 #include "cli/bench/bench.h"
-#include "paired.h"
+#include "tune/paired.h"
 
 /* ---- json.c: text to nodes that remember where they stood ---- */
 

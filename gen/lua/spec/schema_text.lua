@@ -122,9 +122,24 @@ describe = {
 
 local NAME <const> = object { { "type", "string" }, { "pattern", "^[A-Za-z][A-Za-z0-9_]{0,63}$" } }
 
+-- What every `plan` may say beside the family's own keys, see tuned.lua.
+local function add_wishes(props)
+    for _, prop in ipairs(props) do
+        for _, field in ipairs(prop[1] == "plan" and prop[2] or {}) do
+            if field[1] == "properties" then
+                table.insert(field[2], { "tuned", object { { "description", "false: no plan that `moegen tune` found" },
+                    { "type", "boolean" } } })
+                table.insert(field[2], { "tokens", object { { "description", "of a usual call, for tuned plans" },
+                    { "type", "integer" }, { "minimum", 1 } } })
+            end
+        end
+    end
+end
+
 -- A spec of one family. part: as an entry of `kernels:`, where shared keys may supply what is required.
 local function family_object(family, part)
     local props, required = properties(family.keys)
+    add_wishes(props)
     table.insert(props, 1, { "kernel", object { { "const", family.family } } })
     table.insert(props, 1, { "name", NAME })
     table.insert(required, 1, "kernel")

@@ -3,7 +3,7 @@
  * end: the rule at the head of moegen.h, in one place. */
 #include <string.h>
 
-#include "engine.h"
+#include "base.h"
 
 enum { MOST = 4096 }; /* bytes; larger ones are not sizes */
 

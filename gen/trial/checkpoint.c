@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cli_checkpoint.c - tensors under the names that a checkpoint has for them: the spec's keys
+/* checkpoint.c - tensors under the names that a checkpoint has for them: the spec's keys
  * `tensors` and `layer`. One tensor for each expert becomes a list, or one tensor. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
+#include "trial.h"
 
 static const char layer_hole[] = "{layer}", expert_hole[] = "{expert}";
 
@@ -83,28 +84,34 @@ static int is_tensor_file(const struct dirent *entry)
            strcmp(entry->d_name + len - (sizeof suffix - 1), suffix) == 0;
 }
 
-static int read_one(const char *path, struct wanted *w, moegen_rt_problem *in)
+static moegen_status read_one(const char *path, struct wanted *w, moegen_rt_problem *in,
+                              moegen_error **err)
 {
     moegen_rt_error why;
-    return moegen_rt_safetensors_read_some(path, in, is_wanted, w, &why) ? bad("%s", why.text)
-                                                                         : EXIT_OK;
+    if (moegen_rt_safetensors_read_some(path, in, is_wanted, w, &why))
+        return error_set(err, MOEGEN_BAD_ARGUMENT, "%s", why.text);
+    return MOEGEN_OK;
 }
 
 /* All tensor files of a directory, in the order of their names. */
-static int read_all(const char *path, struct wanted *w, moegen_rt_problem *in)
+static moegen_status read_all(const char *path, struct wanted *w, moegen_rt_problem *in,
+                              moegen_error **err)
 {
     struct dirent **entries;
-    int count = scandir(path, &entries, is_tensor_file, alphasort), result = EXIT_OK;
+    int count = scandir(path, &entries, is_tensor_file, alphasort);
+    moegen_status result = MOEGEN_OK;
     if (count < 0)
-        return errno == ENOMEM ? fail(MOEGEN_NO_MEMORY, NULL)
-                               : bad("cannot read %s: %s", path, strerror(errno));
+        return error_set(err, errno == ENOMEM ? MOEGEN_NO_MEMORY : MOEGEN_BAD_ARGUMENT,
+                         "cannot read %s: %s", path, strerror(errno));
     if (count == 0)
-        result = bad("%s: no *.safetensors in this directory", path);
+        result =
+            error_set(err, MOEGEN_BAD_ARGUMENT, "%s: no *.safetensors in this directory", path);
     for (int i = 0; i < count; i++) {
         struct text file = {0};
         text_fmt(&file, "%s/%s", path, entries[i]->d_name);
         if (!result)
-            result = file.lost ? fail(MOEGEN_NO_MEMORY, NULL) : read_one(file.at, w, in);
+            result = file.lost ? error_set(err, MOEGEN_NO_MEMORY, "out of memory")
+                               : read_one(file.at, w, in, err);
         text_free(&file);
         free(entries[i]);
     }
@@ -112,7 +119,8 @@ static int read_all(const char *path, struct wanted *w, moegen_rt_problem *in)
     return result;
 }
 
-int checkpoint_read(const moegen_kernel *kernel, const char *path, moegen_rt_problem *in)
+moegen_status checkpoint_read(const moegen_kernel *kernel, const char *path, moegen_rt_problem *in,
+                              moegen_error **err)
 {
     struct wanted w = {.facts = kernel_facts(kernel)};
     bool lacks_memory = false;
@@ -124,9 +132,9 @@ int checkpoint_read(const moegen_kernel *kernel, const char *path, moegen_rt_pro
     DIR *directory = opendir(path);
     if (directory)
         closedir(directory);
-    int result = lacks_memory ? fail(MOEGEN_NO_MEMORY, NULL)
-                 : directory  ? read_all(path, &w, in)
-                              : read_one(path, &w, in);
+    moegen_status result = lacks_memory ? error_set(err, MOEGEN_NO_MEMORY, "out of memory")
+                           : directory  ? read_all(path, &w, in, err)
+                                        : read_one(path, &w, in, err);
     for (int i = 0; i < w.facts->arg_count; i++)
         text_free(&w.name[i]);
     return result;

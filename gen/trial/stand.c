@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cli_tensors.c - binds a kernel to the tensors of a problem, with outputs and workspace under
+/* stand.c - binds a kernel to the tensors of a problem, with outputs and workspace under
  * guard. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
+#include "trial.h"
 
 enum { GUARD = 128, GUARD_BYTE = 0xA5 };
 
@@ -154,6 +154,47 @@ moegen_status stand_threads(struct stand *s, int threads, moegen_error **err)
     if (!guarded_alloc(&s->workspace, bytes))
         return error_set(err, MOEGEN_NO_MEMORY, "cannot allocate %zu bytes of workspace", bytes);
     return moegen_call_set_workspace(s->call, s->workspace.at + GUARD, bytes, err);
+}
+
+moegen_status stand_lend(struct stand *s, const moegen_kernel *kernel, moegen_rt_problem *in,
+                         int threads, moegen_call **call, moegen_error **err)
+{
+    struct stand other = {.kernel = kernel, .facts.struct_size = sizeof other.facts};
+    moegen_status status = moegen_kernel_info(kernel, &other.facts);
+    if (status || (status = moegen_call_create(kernel, &other.call, err)))
+        return status;
+    for (int i = 0; i < other.facts.arg_count && !status; i++) {
+        const moegen_arg *a = &other.facts.args[i];
+        const moegen_rt_tensor *t =
+            a->role == MOEGEN_IN ? NULL : moegen_rt_problem_tensor(s->out, a->name);
+        if (a->role == MOEGEN_IN)
+            status = bind_input(&other, a, in, err);
+        else if (t)
+            status = moegen_call_bind(other.call, a->name, t->data, (moegen_dtype)t->dtype, t->rank,
+                                      t->shape, err);
+        else
+            status = error_set(err, MOEGEN_BAD_ARGUMENT, "tensor '%s' is missing", a->name);
+    }
+    if (!status)
+        status = moegen_call_set_threads(other.call, threads, err);
+    if (!status)
+        status = stand_use(s, other.call, err);
+    if (status)
+        moegen_call_release(other.call);
+    else
+        *call = other.call;
+    return status;
+}
+
+moegen_status stand_use(struct stand *s, moegen_call *call, moegen_error **err)
+{
+    size_t bytes = 0;
+    moegen_status status = moegen_call_workspace_bytes(call, &bytes, err);
+    if (status)
+        return status;
+    if (bytes > s->workspace.bytes && !guarded_alloc(&s->workspace, bytes))
+        return error_set(err, MOEGEN_NO_MEMORY, "cannot allocate %zu bytes of workspace", bytes);
+    return moegen_call_set_workspace(call, s->workspace.at + GUARD, s->workspace.bytes, err);
 }
 
 void stand_poison(struct stand *s, const moegen_rt_problem *in)

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd_tune.c - `moegen tune`: for each kernel a search (moegen_tune), the best of it against the
+ * planner's own choice in fresh processes, and an entry in a file of tuned plans if it is faster.
+ */
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tuner.h"
+
+enum { MAX_THREAD_COUNTS = 8 };
+static const double usual_budget = 60;
+
+static volatile sig_atomic_t interrupts;
+
+static void interrupted(int signal)
+{
+    (void)signal;
+    interrupts++;
+}
+
+struct session {
+    const struct options *o;
+    struct job job;
+    int64_t tokens[MAX_COURSES];
+    int token_count, thread[MAX_THREAD_COUNTS], threads;
+    double budget;
+    struct tuned_kernel *kernel;
+    int kernels;
+    int seen; /* interrupts that the search at hand began with */
+};
+
+/* ---- options ---- */
+
+/* A number from 1 on at *at, and its comma. */
+static bool next_number(const char **at, int64_t most, int64_t *out)
+{
+    char item[64], *end;
+    if (!next_item(at, item))
+        return false;
+    *out = strtoll(item, &end, 10);
+    return end != item && !*end && *out >= 1 && *out <= most;
+}
+
+static int read_lists(struct session *s)
+{
+    const char *at = s->o->token_list;
+    int64_t n;
+    for (; at && *at; s->token_count++) {
+        if (s->token_count == MAX_COURSES)
+            return bad("--T: more than %d numbers", MAX_COURSES);
+        if (!next_number(&at, 1 << 24, &s->tokens[s->token_count]))
+            return bad("--T: '%s' is not a list of numbers of tokens: 1,16,256", s->o->token_list);
+    }
+    for (at = s->o->thread_list; at && *at; s->thread[s->threads++] = (int)n) {
+        if (s->threads == MAX_THREAD_COUNTS)
+            return bad("--threads: more than %d numbers", MAX_THREAD_COUNTS);
+        if (!next_number(&at, 1024, &n))
+            return bad("--threads: '%s' is not a list of numbers of threads: 1,2",
+                       s->o->thread_list);
+    }
+    if (!s->threads)
+        s->thread[s->threads++] = 0;
+    s->budget = s->o->budget > 0 ? s->o->budget : usual_budget;
+    return EXIT_OK;
+}
+
+/* ---- one kernel ---- */
+
+static int on_step(void *user, const moegen_tune_step *step)
+{
+    struct session *s = user;
+    struct text line = {0};
+    text_fmt(&line, "%s, best %.3f, %.0f s left", step->what, step->best_ratio, step->seconds_left);
+    progress(line.at ? line.at : step->what, step->tried, step->candidates + 1);
+    text_free(&line);
+    if (verbose && isfinite(step->ratio))
+        note("%-10s %3d of %-3d %.3f  %s", step->what, step->tried, step->candidates, step->ratio,
+             step->plan);
+    int news = interrupts > s->seen;
+    s->seen = interrupts;
+    return news;
+}
+
+static int name_of(struct session *s, int k, struct tuned_kernel *x)
+{
+    moegen_kernel *kernel = NULL;
+    moegen_error *err = NULL;
+    moegen_status status = job_kernel(&s->job, k, 0, 0, NULL, &kernel, &err);
+    if (status)
+        return fail(status, err);
+    int64_t fixed = kernel_tokens(kernel, 0);
+    static const int64_t usual[] = {1, 16, 256, 1024};
+    const int64_t *list = fixed ? &fixed : s->token_count ? s->tokens : usual;
+    int count = fixed ? 1 : s->token_count ? s->token_count : 4;
+    x->name = strdup(kernel_facts(kernel)->name);
+    for (int i = 0; i < count; i++)
+        text_fmt(&x->tokens, "%s%lld", i ? "," : "", (long long)list[i]);
+    moegen_kernel_release(kernel);
+    if (!x->name || x->tokens.lost)
+        return fail(MOEGEN_NO_MEMORY, NULL);
+    if (fixed && s->token_count && (s->token_count > 1 || s->tokens[0] != fixed))
+        return bad("%s: its spec fixes T at %lld, so --T cannot be %s", x->name, (long long)fixed,
+                   s->o->token_list);
+    return EXIT_OK;
+}
+
+static int write_entry(struct session *s, struct tuned_kernel *x)
+{
+    moegen_error *err = NULL;
+    bool pinned;
+    const struct paired *p = &x->paired;
+    if (!tuning_entry(x->tuning, p->ratio, p->low, p->high, p->pairs))
+        return fail(MOEGEN_NO_MEMORY, NULL);
+    moegen_status status =
+        tuning_write(x->tuning, s->job.engine, s->o->out ? s->o->out : "", &pinned, &err);
+    x->what = status ? "not written" : pinned ? "pinned: not written" : "written";
+    return status ? fail(status, err) : EXIT_OK;
+}
+
+static int tune_one(struct session *s, int k, int threads, struct tuned_kernel *x)
+{
+    moegen_error *err = NULL;
+    int result = name_of(s, k, x);
+    if (result)
+        return result;
+    note("%s, T = %s:", x->name, x->tokens.at);
+    moegen_spec spec = job_spec(&s->job, k, 0);
+    moegen_tune_options options = {
+        .struct_size = sizeof options,
+        .tokens = s->token_count ? s->tokens : NULL,
+        .token_count = (size_t)s->token_count,
+        .threads = threads,
+        .seconds = s->budget,
+        .step = on_step,
+        .user = s,
+    };
+    s->seen = interrupts;
+    int before = interrupts;
+    moegen_status status = tune(s->job.engine, &spec, &options, true, &x->tuning, &err);
+    progress("", 100, 100);
+    if (status == MOEGEN_UNSUPPORTED) {
+        note("note: %s is left out: %s", x->name,
+             err && err->count ? diag_message(&err->diag[0]) : "it cannot be tried");
+        moegen_error_release(err);
+        x->what = "left out";
+        return EXIT_OK;
+    }
+    if (status)
+        return fail(status, err);
+    x->paired = x->tuning->paired;
+    x->what = "nothing is faster";
+    if (!*moegen_tuning_plan(x->tuning))
+        return EXIT_OK;
+    if (interrupts == before)
+        result = confirm_fresh(s->o, &s->job, k, 2 * s->budget, x);
+    if (result && interrupts > before) /* it hit the processes, too */
+        result = EXIT_OK;
+    if (!result && x->fresh && (x->paired.verdict != VERDICT_FASTER || x->worse)) {
+        x->what = x->worse ? "not kept: slower for one T" : "not kept: fresh processes disagree";
+        return EXIT_OK;
+    }
+    return result ? result : write_entry(s, x);
+}
+
+/* ---- showing ---- */
+
+static void show_table(const struct session *s)
+{
+    struct table t = {.columns = 7};
+    static const char *const head[] = {"kernel", "T", "threads", "speed", "95 %", "pairs", "plan"};
+    for (int i = 0; i < 7; i++)
+        table_add(&t, "%s", head[i]);
+    for (int i = 0; i < s->kernels; i++) {
+        const struct tuned_kernel *x = &s->kernel[i];
+        if (!x->tuning)
+            continue;
+        const char *plan = moegen_tuning_plan(x->tuning);
+        table_add(&t, "%s", x->name);
+        table_add(&t, "%s", x->tokens.at);
+        table_add(&t, "%d", x->tuning->threads);
+        table_add(&t, "%.3f", x->paired.ratio);
+        table_add(&t, "%.3f..%.3f", x->paired.low, x->paired.high);
+        table_add(&t, "%d", x->paired.pairs);
+        table_add(&t, "%s%s%s", x->what, *plan ? ": " : "", plan);
+    }
+    table_print(&t, stdout);
+}
+
+static int show_json(const struct session *s)
+{
+    struct text j = {0};
+    text_fmt(&j, "{\"cpu\": ");
+    json_string(&j, moegen_rt_cpu_kind());
+    text_fmt(&j, ", \"tuned\": [");
+    const char *comma = "";
+    for (int i = 0; i < s->kernels; i++) {
+        const struct tuned_kernel *x = &s->kernel[i];
+        if (!x->tuning)
+            continue;
+        text_fmt(&j, "%s\n  {\"kernel\": ", comma);
+        json_string(&j, x->name);
+        text_fmt(&j, ", \"T\": [%s], \"threads\": %d, \"plan\": ", x->tokens.at,
+                 x->tuning->threads);
+        json_string(&j, moegen_tuning_plan(x->tuning));
+        text_fmt(&j, ", \"ratio\": ");
+        json_number(&j, x->paired.ratio);
+        text_fmt(&j, ", \"low\": ");
+        json_number(&j, x->paired.low);
+        text_fmt(&j, ", \"high\": ");
+        json_number(&j, x->paired.high);
+        text_fmt(&j, ", \"pairs\": %d, \"fresh\": %s, \"result\": ", x->paired.pairs,
+                 x->fresh ? "true" : "false");
+        json_string(&j, x->what);
+        text_fmt(&j, "}");
+        comma = ",";
+    }
+    text_fmt(&j, "\n]}\n");
+    return strcmp(s->o->json, "-") == 0 ? put_text(&j) : write_text(s->o->json, &j);
+}
+
+static int show(const struct session *s)
+{
+    int result = EXIT_OK;
+    if (s->o->json)
+        result = show_json(s);
+    if (!s->o->json || strcmp(s->o->json, "-") != 0)
+        show_table(s);
+    if (!result && s->o->plot) {
+        struct text svg = {0}, details = {0};
+        text_fmt(&details, "%s; %g s each; moegen %d.%d.%d", moegen_rt_cpu_kind(), s->budget,
+                 MOEGEN_VERSION_MAJOR, MOEGEN_VERSION_MINOR, MOEGEN_VERSION_PATCH);
+        result = history_svg(s->kernel, s->kernels, details.at ? details.at : "", &svg)
+                     ? write_text(s->o->plot, &svg)
+                     : fail(MOEGEN_NO_MEMORY, NULL);
+        text_free(&svg);
+        text_free(&details);
+    }
+    return result;
+}
+
+int cmd_tune(struct options *o)
+{
+    struct session s = {.o = o};
+    struct sigaction act = {.sa_handler = interrupted, .sa_flags = SA_RESTART};
+    int result = read_lists(&s);
+    if (!result && o->operands.count && strcmp(o->operands.at[0], "-") == 0)
+        result = bad("tune reads its spec again and again: a file, please, not -");
+    if (!result)
+        result = job_open(&s.job, o);
+    if (!result && !(s.kernel = calloc((size_t)(s.job.kernels * s.threads), sizeof *s.kernel)))
+        result = fail(MOEGEN_NO_MEMORY, NULL);
+    sigaction(SIGINT, &act, NULL);
+    for (int k = 0; k < s.job.kernels && !result && !interrupts; k++)
+        for (int i = 0; i < s.threads && !result && !interrupts; i++)
+            result = tune_one(&s, k, s.thread[i], &s.kernel[s.kernels++]);
+    if (s.kernels) {
+        int shown = show(&s);
+        result = result ? result : shown;
+    }
+    for (int i = 0; i < s.kernels; i++) {
+        free(s.kernel[i].name);
+        text_free(&s.kernel[i].tokens);
+        moegen_tuning_release(s.kernel[i].tuning);
+    }
+    free(s.kernel);
+    job_close(&s.job);
+    return result;
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* course.c - runs of many kernels on the same tensors, their times, and whether they are right. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tune.h"
+
+static const double some_flops = 2e8;    /* of a check in float64 */
+static const double sample_least = 2e-3; /* seconds: shorter runs are repeated */
+enum { BATCH_MOST = 256, SHARED_LEAST = 1 << 16 };
+
+double tune_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Does an argument have the same extents however many tokens there are? */
+static bool is_fixed(const moegen_arg *a)
+{
+    for (int d = 0; d < a->rank; d++)
+        for (const char *at = a->extent[d]; *at; at++)
+            if (*at >= 'A')
+                return false;
+    return a->role == MOEGEN_IN && a->rank > 0;
+}
+
+/* Weights of the first course serve all of them. */
+static moegen_status share(struct course *c, const struct course *first,
+                           const moegen_kernel *kernel, moegen_error **err)
+{
+    const moegen_kernel_facts *f = kernel_facts(kernel);
+    for (int i = 0; i < f->arg_count; i++) {
+        const moegen_rt_tensor *from = moegen_rt_problem_tensor(first->in, f->args[i].name);
+        if (!from || from->bytes < SHARED_LEAST || !is_fixed(&f->args[i]))
+            continue;
+        if (moegen_rt_problem_lend(c->in, from->name, from->dtype, from->rank, from->shape,
+                                   from->data, NULL))
+            return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+    }
+    return MOEGEN_OK;
+}
+
+/* The worst error of the outputs; NAN: one is wrong. */
+static double error_of(const struct course *c)
+{
+    double worst = 0;
+    for (size_t n = 0; moegen_rt_problem_at(c->stand.out, n); n++) {
+        const moegen_rt_tensor *got = moegen_rt_problem_at(c->stand.out, n);
+        const moegen_rt_tensor *expected = moegen_rt_problem_tensor(c->want, got->name);
+        moegen_rt_comparison r = {.ok = 1};
+        moegen_rt_error why;
+        if (!expected || moegen_rt_compare(got, expected, &r, &why) || !r.ok)
+            return NAN;
+        worst = fmax(worst, r.l2);
+    }
+    return stand_damage(&c->stand) ? NAN : worst;
+}
+
+moegen_status course_open(struct course *c, const struct course *first, const moegen_kernel *kernel,
+                          int64_t tokens, int threads, moegen_error **err)
+{
+    moegen_status status;
+    *c = (struct course){.trial.how = {.T = tokens, .seed = 1}, .batch = 1};
+    snprintf(c->trial.text, sizeof c->trial.text, "T=%" PRId64, tokens);
+    if ((status = inputs_fill(kernel, &c->trial, &c->in, err)) ||
+        (first && (status = share(c, first, kernel, err))))
+        return status;
+    c->lends = true;
+    if ((status = stand_open(&c->stand, kernel, c->in, threads, c->trial.text, err)) ||
+        (status = outputs_expect(kernel, c->in, &c->trial, some_flops, &c->want, err)))
+        return status;
+    stand_poison(&c->stand, c->in);
+    if ((status = moegen_call_run(c->stand.call, err)))
+        return status;
+    c->error = error_of(c);
+    if (isnan(c->error))
+        return error_set(err, MOEGEN_INTERNAL, "%s: the planner's own choice gives wrong results",
+                         c->trial.text);
+    c->seconds = course_time(c, c->stand.call);
+    c->batch = (int)fmin(BATCH_MOST, ceil(sample_least / fmax(c->seconds, 1e-9)));
+    return MOEGEN_OK;
+}
+
+void course_close(struct course *c)
+{
+    if (c->lends)
+        stand_close(&c->stand);
+    moegen_rt_problem_destroy(c->in);
+    moegen_rt_problem_destroy(c->want);
+    *c = (struct course){0};
+}
+
+double course_time(struct course *c, moegen_call *call)
+{
+    if (stand_use(&c->stand, call, NULL))
+        return NAN;
+    double start = tune_now();
+    for (int i = 0; i < c->batch; i++)
+        if (moegen_call_run(call, NULL))
+            return NAN;
+    return (tune_now() - start) / c->batch;
+}
+
+moegen_status course_check(struct course *c, moegen_call *call, bool *right, moegen_error **err)
+{
+    static const double slack = 1.25; /* sums in another order */
+    moegen_status status = stand_use(&c->stand, call, err);
+    if (status)
+        return status;
+    stand_poison(&c->stand, c->in);
+    if ((status = moegen_call_run(call, err)))
+        return status;
+    double error = error_of(c);
+    *right = !isnan(error) && error <= slack * c->error + 1e-9;
+    return MOEGEN_OK;
+}

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * search.c - the search for a plan.
+ *
+ * Screening: each value of each knob alone, in threes between two runs of the best so far; the
+ * slower ones are dropped. Combining: the fastest of them, one after the other, laid over the best
+ * so far, checked against float64, and measured with it in pairs; what is faster stays, and its
+ * value is doubled or halved again. Both are repeated while there is time and something was
+ * found. Confirming: the best against the planner's own choice.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tune.h"
+
+enum { GROUP = 3, MOST_TRIED = MAX_KNOBS * MAX_VALUES, KEPT = 16, DUEL_MOST = 12 };
+static const double share_of_screening = 0.5;
+static const double worth_trying = 0.002; /* log of a ratio */
+static const double margin = 0.01, loss_allowed = 0.98;
+
+/* ---- telling ---- */
+
+static bool stopped(const struct search *s)
+{
+    return s->stops > 0 || tune_now() > s->until;
+}
+
+/* To the callback, and to the history. gain: NAN: not measured. */
+static void tell(struct search *s, const char *what, const struct choice *tried, double gain,
+                 int done, int all)
+{
+    struct text plan = {0}, best = {0};
+    double now = tune_now();
+    choice_text(&s->space, tried, &plan);
+    choice_text(&s->space, &s->best.choice, &best);
+    if (isfinite(gain) && s->moments == s->room) {
+        int room = s->room ? 2 * s->room : 64;
+        struct moment *more = realloc(s->history, (size_t)room * sizeof *more);
+        s->history = more ? more : s->history;
+        s->room = more ? room : s->room;
+    }
+    if (isfinite(gain) && s->moments < s->room)
+        s->history[s->moments++] =
+            (struct moment){now - s->begin, exp(gain + s->best_gain), exp(s->best_gain)};
+    moegen_tune_step step = {
+        .struct_size = sizeof step,
+        .what = what,
+        .plan = plan.at ? plan.at : "",
+        .ratio = exp(gain),
+        .best = best.at ? best.at : "",
+        .best_ratio = exp(s->best_gain),
+        .tried = done,
+        .candidates = all,
+        .seconds_left = fmax(0, s->confirm_until - now),
+    };
+    if (s->options->step && s->options->step(s->options->user, &step))
+        s->stops++;
+    text_free(&plan);
+    text_free(&best);
+}
+
+/* ---- candidates ---- */
+
+static void candidate_close(struct candidate *c)
+{
+    for (int i = 0; i < MAX_COURSES; i++)
+        moegen_call_release(c->call[i]);
+    moegen_kernel_release(c->kernel);
+    *c = (struct candidate){0};
+}
+
+static bool takes_the_same(const moegen_kernel *a, const moegen_kernel *b)
+{
+    const moegen_kernel_facts *x = kernel_facts(a), *y = kernel_facts(b);
+    bool same = x->arg_count == y->arg_count;
+    for (int i = 0; same && i < x->arg_count; i++) {
+        same = x->args[i].rank == y->args[i].rank && x->args[i].dtype == y->args[i].dtype;
+        for (int d = 0; same && d < x->args[i].rank; d++)
+            same = strcmp(x->args[i].extent[d], y->args[i].extent[d]) == 0;
+    }
+    return same;
+}
+
+/* c->choice's kernel and calls. *legal: no such plan, or none that takes these tensors. */
+static moegen_status candidate_open(struct search *s, struct candidate *c, bool *legal,
+                                    moegen_error **err)
+{
+    moegen_error *own = NULL;
+    moegen_spec spec = s->spec;
+    spec.override_count = s->own + (size_t)choice_overrides(&s->space, &c->choice, s->set + s->own);
+    moegen_status status = moegen_kernel_get(s->engine, &spec, &c->kernel, &own);
+    *legal = !status && (!s->base.kernel || takes_the_same(c->kernel, s->base.kernel));
+    for (int i = 0; i < s->courses && *legal && !status; i++) {
+        struct course *at = &s->course[i];
+        status = stand_lend(&at->stand, c->kernel, at->in, s->threads, &c->call[i], &own);
+        *legal = !status;
+    }
+    if (status == MOEGEN_BAD_SPEC || status == MOEGEN_UNSUPPORTED ||
+        status == MOEGEN_BAD_ARGUMENT || !status) {
+        moegen_error_release(own);
+        return MOEGEN_OK;
+    }
+    *err = own;
+    return status;
+}
+
+static moegen_status candidate_check(struct search *s, struct candidate *c, bool *right,
+                                     moegen_error **err)
+{
+    moegen_status status = MOEGEN_OK;
+    *right = true;
+    for (int i = 0; i < s->courses && !status && *right; i++)
+        status = course_check(&s->course[i], c->call[i], right, err);
+    return status;
+}
+
+/* Is the choice that of `best` with at most one knob turned, and which? */
+static struct choice with(const struct choice *best, int knob, int value)
+{
+    struct choice c = *best;
+    c.at[knob] = (signed char)value;
+    return c;
+}
+
+/* ---- screening ---- */
+
+/* One knob turned to one value, and what that gains over the best. */
+struct turn {
+    int knob, value;
+    double gain;
+};
+
+static int compare_turns(const void *a, const void *b)
+{
+    double x = ((const struct turn *)a)->gain, y = ((const struct turn *)b)->gain;
+    return (x < y) - (x > y);
+}
+
+/* All turns from the best, the boldest values of all knobs first; as many as there is time for. */
+static int plan_turns(const struct search *s, struct turn *turn)
+{
+    int count = 0;
+    double once = 0, left = s->until - tune_now();
+    for (int i = 0; i < s->courses; i++)
+        once += s->course[i].seconds * s->course[i].batch;
+    double most = share_of_screening * left / (once * (GROUP + 2) / GROUP + 5e-3);
+    for (int v = 0; v < MAX_VALUES; v++)
+        for (int k = 0; k < s->space.knobs; k++)
+            if (v < s->space.knob[k].values && s->best.choice.at[k] < 0 && count < MOST_TRIED &&
+                count < most)
+                turn[count++] = (struct turn){k, v, -INFINITY};
+    return count;
+}
+
+/* Times up to GROUP candidates between two runs of the best, course after course. */
+static void time_group(struct search *s, struct candidate *c, const bool *legal, int count)
+{
+    for (int n = 0; n < count; n++)
+        c[n].gain = 0;
+    for (int i = 0; i < s->courses; i++) {
+        struct course *at = &s->course[i];
+        double own[GROUP], before = course_time(at, s->best.call[i]);
+        for (int n = 0; n < count; n++)
+            own[n] = legal[n] ? course_time(at, c[n].call[i]) : NAN;
+        double after = course_time(at, s->best.call[i]);
+        for (int n = 0; n < count; n++)
+            c[n].gain += log(sqrt(before * after) / own[n]) / s->courses;
+    }
+}
+
+static moegen_status screen(struct search *s, struct turn *turn, int count, moegen_error **err)
+{
+    moegen_status status = MOEGEN_OK;
+    for (int i = 0; i < count && !status && !stopped(s); i += GROUP) {
+        struct candidate c[GROUP] = {{.gain = 0}};
+        bool legal[GROUP] = {false};
+        int some = count - i < GROUP ? count - i : GROUP;
+        for (int n = 0; n < some && !status; n++) {
+            c[n].choice = with(&s->best.choice, turn[i + n].knob, turn[i + n].value);
+            status = candidate_open(s, &c[n], &legal[n], err);
+        }
+        if (!status)
+            time_group(s, c, legal, some);
+        for (int n = 0; n < some; n++) {
+            if (!status)
+                tell(s, "screening", &c[n].choice, c[n].gain, i + n + 1, count);
+            turn[i + n].gain = isfinite(c[n].gain) ? c[n].gain : -INFINITY;
+            candidate_close(&c[n]);
+        }
+    }
+    qsort(turn, (size_t)count, sizeof *turn, compare_turns);
+    return status;
+}
+
+/* ---- pairs ---- */
+
+/* Log ratios of speeds, b over a, of each course and over all. */
+struct pairs {
+    double all[PAIRED_MOST], of[MAX_COURSES][PAIRED_MOST];
+    int count;
+};
+
+static void add_pair(struct search *s, struct pairs *p, struct candidate *a, struct candidate *b)
+{
+    double sum = 0;
+    for (int i = 0; i < s->courses; i++) {
+        bool turned = p->count % 2;
+        struct course *at = &s->course[i];
+        double first = course_time(at, (turned ? b : a)->call[i]),
+               second = course_time(at, (turned ? a : b)->call[i]);
+        p->of[i][p->count] = turned ? log(second / first) : log(first / second);
+        sum += p->of[i][p->count];
+    }
+    p->all[p->count] = sum / s->courses;
+    p->count += isfinite(sum);
+}
+
+/* Is c faster than the best? */
+static bool wins(struct search *s, struct candidate *c, struct pairs *p)
+{
+    p->count = 0;
+    struct paired judged = {0};
+    for (int i = 0; i < DUEL_MOST && !stopped(s); i++) {
+        add_pair(s, p, &s->best, c);
+        if (p->count < 4 || p->count % 2)
+            continue;
+        judged = paired_judge(p->all, p->count, margin / 2);
+        if (judged.ratio < 1 || (p->count >= PAIRED_LEAST && judged.verdict != VERDICT_NOISY))
+            break;
+    }
+    c->gain = p->count ? log(judged.ratio) : NAN;
+    return p->count >= PAIRED_LEAST &&
+           (judged.verdict == VERDICT_FASTER ||
+            (judged.verdict == VERDICT_NOISY && judged.ratio > 1 + margin && judged.low > 1));
+}
+
+/* ---- combining ---- */
+
+/* Lays a turn over the best; *won: it is the best now. */
+static moegen_status combine(struct search *s, const struct turn *t, struct pairs *p, int done,
+                             int all, bool *won, moegen_error **err)
+{
+    struct candidate c = {.choice = with(&s->best.choice, t->knob, t->value), .gain = NAN};
+    bool legal = false, right = false;
+    *won = false;
+    moegen_status status = candidate_open(s, &c, &legal, err);
+    if (!status && legal)
+        status = candidate_check(s, &c, &right, err);
+    if (!status && right)
+        *won = wins(s, &c, p);
+    if (!status)
+        tell(s, "combining", &c.choice, c.gain, done, all);
+    if (*won) {
+        s->best_gain += c.gain;
+        struct candidate old = s->best;
+        s->best = c;
+        c = old;
+    }
+    candidate_close(&c);
+    return status;
+}
+
+/* The fastest turns one after the other. *found: one of them won. */
+static moegen_status combine_all(struct search *s, struct turn *turn, int count, struct pairs *p,
+                                 bool *found, moegen_error **err)
+{
+    moegen_status status = MOEGEN_OK;
+    int most = count < KEPT ? count : KEPT;
+    while (most && turn[most - 1].gain < worth_trying)
+        most--;
+    *found = false;
+    for (int i = 0; i < most && !status && !stopped(s); i++) {
+        bool won;
+        struct turn t = turn[i];
+        do {
+            status = combine(s, &t, p, i + 1, most, &won, err);
+            *found = *found || won;
+            t.value = won ? knob_farther(&s->space.knob[t.knob], t.value) : -1;
+        } while (!status && t.value >= 0 && !stopped(s));
+    }
+    return status;
+}
+
+/* ---- the end ---- */
+
+static void confirm(struct search *s, struct pairs *p)
+{
+    int stops = s->stops;
+    p->count = 0;
+    s->paired = (struct paired){.ratio = 1, .low = 1, .high = 1, .verdict = VERDICT_SAME};
+    if (choice_is_none(&s->best.choice))
+        return;
+    if (s->lenient && !stops) {
+        s->paired = (struct paired){.ratio = exp(s->best_gain), .low = NAN, .high = NAN};
+        s->paired.verdict = VERDICT_FASTER;
+        return;
+    }
+    for (int i = 0; i < PAIRED_MOST; i++) {
+        bool enough = p->count >= PAIRED_LEAST && p->count % 2 == 0;
+        if (enough)
+            s->paired = paired_judge(p->all, p->count, margin);
+        if (enough && (s->paired.verdict != VERDICT_NOISY || tune_now() > s->confirm_until))
+            break;
+        add_pair(s, p, &s->base, &s->best);
+        tell(s, "confirming", &s->best.choice, NAN, p->count, PAIRED_LEAST);
+        if (s->stops > stops) {
+            s->paired.verdict = VERDICT_NOISY;
+            return;
+        }
+    }
+    for (int i = 0; i < s->courses; i++) {
+        struct paired own = paired_judge(p->of[i], p->count, margin);
+        s->worse = s->worse || (own.verdict == VERDICT_SLOWER && own.ratio < loss_allowed);
+    }
+}
+
+moegen_status search_open(struct search *s, moegen_error **err)
+{
+    bool legal;
+    moegen_status status = space_read(&s->space, s->engine, &s->spec, err);
+    s->base.choice = s->best.choice = choice_none();
+    if (status || (status = moegen_kernel_get(s->engine, &s->spec, &s->base.kernel, err)))
+        return status;
+    int64_t usual[] = {1, 16, 256, 1024}, fixed = kernel_tokens(s->base.kernel, 0);
+    const int64_t *tokens = s->options->tokens ? s->options->tokens : usual;
+    size_t count = s->options->tokens ? s->options->token_count : 4;
+    if (fixed) {
+        if (s->options->tokens && (count != 1 || tokens[0] != fixed))
+            return error_set(err, MOEGEN_BAD_ARGUMENT, "tokens: the spec fixes them");
+        tokens = &fixed;
+        count = 1;
+    }
+    if (!count || count > MAX_COURSES)
+        return error_set(err, MOEGEN_BAD_ARGUMENT, "tokens: 1 to %d numbers", MAX_COURSES);
+    for (size_t i = 0; i < count; i++)
+        if (tokens[i] < 1)
+            return error_set(err, MOEGEN_BAD_ARGUMENT, "tokens: %lld is less than 1",
+                             (long long)tokens[i]);
+    if (s->threads <= 0)
+        s->threads = kernel_facts(s->base.kernel)->threads;
+    for (size_t i = 0; i < count && s->space.knobs; i++, s->courses++) {
+        tell(s, "filling", &s->best.choice, NAN, (int)i, (int)count);
+        if ((status = course_open(&s->course[i], i ? &s->course[0] : NULL, s->base.kernel,
+                                  tokens[i], s->threads, err)))
+            return s->courses++, status;
+    }
+    moegen_kernel *kernel = s->base.kernel;
+    s->base.kernel = NULL; /* it is opened again, with its calls */
+    moegen_kernel_release(kernel);
+    if ((status = candidate_open(s, &s->base, &legal, err)) ||
+        (status = candidate_open(s, &s->best, &legal, err)))
+        return status;
+    return legal ? MOEGEN_OK : error_set(err, MOEGEN_INTERNAL, "the kernel cannot be called");
+}
+
+moegen_status search_run(struct search *s, moegen_error **err)
+{
+    moegen_status status = MOEGEN_OK;
+    struct turn *turn = malloc(MOST_TRIED * sizeof *turn);
+    struct pairs *p = malloc(sizeof *p);
+    bool found = s->space.knobs > 0;
+    if (!turn || !p)
+        status = error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+    while (!status && found && !stopped(s)) {
+        int count = plan_turns(s, turn);
+        if (!count || (status = screen(s, turn, count, err)))
+            break;
+        status = combine_all(s, turn, count, p, &found, err);
+    }
+    if (!status)
+        confirm(s, p);
+    free(turn);
+    free(p);
+    return status;
+}
+
+void search_close(struct search *s)
+{
+    candidate_close(&s->base);
+    candidate_close(&s->best);
+    while (s->courses)
+        course_close(&s->course[--s->courses]);
+    space_free(&s->space);
+    free(s->history);
+    free(s->set);
+}

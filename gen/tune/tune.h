@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tune.h - finding the plan that is fastest here: what may be chosen, the runs that it is measured
+ * with, the search, and the file that the winner goes to. */
+#ifndef MOEGEN_TUNE_H
+#define MOEGEN_TUNE_H
+
+#include "paired.h"
+#include "trial/trial.h"
+
+enum { MAX_COURSES = 8, MAX_KNOBS = 48, MAX_VALUES = 12 };
+
+double tune_now(void); /* seconds */
+
+/* ---- space.c: what may be chosen ---- */
+
+/* A key of the plan that the spec leaves open, and values beside the planner's own. */
+struct knob {
+    char *key, *value[MAX_VALUES]; /* owned */
+    int values;
+};
+struct space {
+    char *spec, *target; /* of an entry of a file of tuned plans; owned */
+    struct knob knob[MAX_KNOBS];
+    int knobs;
+};
+/* Of each knob the number of a value, or -1: the planner's own. */
+struct choice {
+    signed char at[MAX_KNOBS];
+};
+moegen_status space_read(struct space *s, moegen_engine *engine, const moegen_spec *spec,
+                         moegen_error **err);
+void space_free(struct space *s);
+struct choice choice_none(void);
+bool choice_is_none(const struct choice *c);
+/* Room for MAX_KNOBS at *out; returns how many were filled in. Strings are lent. */
+int choice_overrides(const struct space *s, const struct choice *c, moegen_override *out);
+/* "plan.tile_rows=12 plan.slab=8" */
+void choice_text(const struct space *s, const struct choice *c, struct text *out);
+/* "{tile_rows: 12, experts: {slab: 8}}" */
+void choice_yaml(const struct space *s, const struct choice *c, struct text *out);
+/* A number of a knob's value doubled or halved, away from what it was before: the number of the
+ * value it added; -1: none, since it is no number, or there is no room. */
+int knob_farther(struct knob *k, int value);
+
+/* ---- course.c: the runs ---- */
+
+/* Calls of one number of tokens: the planner's own kernel bound to inputs, and what is right. */
+struct course {
+    struct trial trial;
+    moegen_rt_problem *in, *want;
+    struct stand stand;
+    double error;   /* of the planner's own choice: the worst relative L2 of its outputs */
+    int batch;      /* runs of a sample */
+    double seconds; /* of one */
+    bool lends;     /* its stand is open */
+};
+moegen_status course_open(struct course *c, const struct course *first, const moegen_kernel *kernel,
+                          int64_t tokens, int threads, moegen_error **err);
+void course_close(struct course *c);
+/* Seconds of a run, of a call on the course's tensors; NAN: it failed. */
+double course_time(struct course *c, moegen_call *call);
+/* Are its results as right as those of the planner's own choice? */
+moegen_status course_check(struct course *c, moegen_call *call, bool *right, moegen_error **err);
+
+/* ---- search.c ---- */
+
+/* A plan and its kernel, ready to run on every course. */
+struct candidate {
+    struct choice choice;
+    moegen_kernel *kernel;
+    moegen_call *call[MAX_COURSES];
+    double gain; /* log of its speed over that of the plan it was compared with */
+};
+/* A moment of a search, for its history. */
+struct moment {
+    double at, ratio, best; /* seconds; of the plan tried then, of the best; over the planner's */
+};
+struct search {
+    moegen_engine *engine;
+    moegen_spec spec; /* overrides[0 .. own) are the caller's, there is room for MAX_KNOBS more */
+    moegen_override *set;
+    size_t own;
+    const moegen_tune_options *options;
+    struct space space;
+    struct course course[MAX_COURSES];
+    int courses, threads;
+    struct candidate base, best; /* the planner's own choice; what is better so far */
+    double best_gain;
+    bool lenient;        /* another confirms the best, unless the callback stops this */
+    double begin, until; /* until: the search; then the best is confirmed */
+    double confirm_until;
+    int stops; /* how often the callback said so */
+    struct moment *history;
+    int moments, room;
+    struct paired paired; /* of the best, in the end */
+    bool worse;           /* for one of the courses */
+};
+moegen_status search_open(struct search *s, moegen_error **err);
+moegen_status search_run(struct search *s, moegen_error **err);
+void search_close(struct search *s);
+
+/* ---- file.c ---- */
+
+struct moegen_tuning {
+    struct text plan, yaml; /* of the winner, or empty */
+    struct text spec, target;
+    int64_t least, most; /* tokens */
+    int threads;
+    struct paired paired;
+    struct text entry;
+    struct moment *history;
+    int moments;
+};
+/* moegen_tune without a file; lenient: the best is confirmed by the caller, unless the callback
+ * stopped the search. */
+moegen_status tune(moegen_engine *engine, const moegen_spec *spec,
+                   const moegen_tune_options *options, bool lenient, moegen_tuning **tuning,
+                   moegen_error **err);
+/* The entry, with these figures. False: out of memory. */
+bool tuning_entry(moegen_tuning *t, double ratio, double low, double high, int pairs);
+/* Puts the entry into the file: in place of the one for the same spec, tokens, threads and target,
+ * or before the others. path "": this CPU's own. *pinned: that one is pinned, nothing was
+ * written. */
+moegen_status tuning_write(const moegen_tuning *t, moegen_engine *engine, const char *path,
+                           bool *pinned, moegen_error **err);
+
+#endif
