@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", exc_type=ImportError)
 
 import moegen  # noqa: E402
 import moegen.torch  # noqa: E402

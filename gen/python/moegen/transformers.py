@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers.py - moegen as an implementation of the experts of Hugging Face's models.
+
+    import moegen.transformers
+    model = AutoModelForCausalLM.from_pretrained(..., experts_implementation="moegen")      # or set_experts_implementation("moegen")
+
+What a model's experts compute is told from their parameters and by evaluating their gate on a few numbers; what moegen cannot
+express goes to transformers' own grouped_mm, with one warning that names the model and the reason.
+"""
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import Any
+
+import torch
+from transformers.integrations import moe
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
+
+from .torch import DTYPES, experts
+
+NAME = "moegen"
+log = logging.getLogger("moegen.transformers")
+
+ACTIVATIONS = {
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda g: torch.nn.functional.gelu(g, approximate="tanh"),
+    "swish": lambda g: g * torch.sigmoid(1.702 * g),
+    "relu": torch.relu,
+    "squared_relu": lambda g: torch.relu(g).square(),
+}
+CLOSE = 1e-5
+
+_known: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, Any] | str] = weakref.WeakKeyDictionary()
+_warned: set[tuple[type, str]] = set()
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and bool(((a - b).abs() <= CLOSE * (1 + b.abs())).all())
+
+
+def _activation_of(function) -> str | None:
+    """The name of an activation, told by its values."""
+    g = torch.linspace(-9, 9, 181)
+    with torch.no_grad():
+        got = function(g)
+        return next((name for name, act in ACTIVATIONS.items() if _same(got, act(g))), None)
+
+
+def _limits_of(module) -> list[float]:
+    """Numbers that may be the limit of a clamp: those of the module, and of its configuration by name."""
+    own = [v for v in vars(module).values() if isinstance(v, float)]
+    named = [v for k, v in vars(module.config).items() if "limit" in k and isinstance(v, (int, float)) and not isinstance(v, bool)]
+    return list(dict.fromkeys(float(v) for v in (*own, *named) if v and v > 0))
+
+
+def _gate_of(module) -> dict[str, Any] | None:
+    """Options of `experts` for a gate of the module's own, told by its values; None: it is none of those."""
+    limits = _limits_of(module)
+    reach = 2 * max([4.0, *limits])
+    g, u = torch.meshgrid(torch.linspace(-reach, reach, 41), torch.linspace(-reach, reach, 37), indexing="ij")
+    g, u = g.reshape(1, -1), u.reshape(1, -1)
+    both = torch.cat([g, u], 1) if module.is_concatenated else torch.stack([g, u], 2).reshape(1, -1)
+    with torch.no_grad():
+        got = module._apply_gate(both.clone())
+        for name, act in ACTIVATIONS.items():
+            for offset in (0.0, 1.0):
+                if _same(got, act(g) * (u + offset)):
+                    return {"activation": name, "up_offset": offset}
+                for limit in limits:
+                    if _same(got, act(g.clamp(max=limit)) * (u.clamp(-limit, limit) + offset)):
+                        return {"activation": name, "up_offset": offset, "clamp": {"gate": [None, limit], "up": [-limit, limit]}}
+    return None
+
+
+def options_of(module: torch.nn.Module) -> dict[str, Any] | str:
+    """Options of moegen.torch.experts for a module with transformers' experts, or the reason why there are none."""
+    if getattr(module, "has_post_expert_norm", False):
+        return "a norm after each expert"
+    options: dict[str, Any] = {"transposed": module.is_transposed, "gated": module.has_gate}
+    if not module.has_gate:
+        options["activation"] = _activation_of(module.act_fn)
+        return options if options["activation"] else "an activation that moegen does not have"
+    options["interleaved"] = not module.is_concatenated
+    if type(module)._apply_gate is moe._default_apply_gate:
+        options["activation"] = _activation_of(module.act_fn)
+        return options if options["activation"] else "an activation that moegen does not have"
+    gate = _gate_of(module)
+    return {**options, **gate} if gate else "a gate that moegen does not have"
+
+
+def _reason(module, x: torch.Tensor, first: torch.Tensor, down: torch.Tensor) -> str | None:
+    """What speaks against this call."""
+    if x.device.type != "cpu":
+        return "tensors that are not in the CPU's memory"
+    if first.dtype not in DTYPES or down.dtype != first.dtype:
+        return f"parameters of {first.dtype}"
+    if type(first) not in (torch.Tensor, torch.nn.Parameter):
+        return f"parameters that are {type(first).__name__}"
+    return None
+
+
+def _fall_back(module, reason: str, *args):
+    kind = type(module)
+    if (kind, reason) not in _warned:
+        _warned.add((kind, reason))
+        model = getattr(getattr(module, "config", None), "model_type", "?")
+        log.warning("%s (%s) is left to grouped_mm: %s", kind.__name__, model, reason)
+    return grouped_mm_experts_forward(module, *args)
+
+
+def experts_forward(module: torch.nn.Module, hidden_states: torch.Tensor, top_k_index: torch.Tensor,
+                    top_k_weights: torch.Tensor) -> torch.Tensor:
+    """transformers' interface: hidden_states [T, H], top_k_index and top_k_weights [T, k] to [T, H] in the dtype of hidden_states."""
+    options = _known.get(module)
+    if options is None:
+        options = _known[module] = options_of(module)
+    first = module.gate_up_proj if module.has_gate else module.up_proj
+    reason = options if isinstance(options, str) else _reason(module, hidden_states, first, module.down_proj)
+    if reason:
+        return _fall_back(module, reason, hidden_states, top_k_index, top_k_weights)
+    bias = {}
+    if module.has_bias:
+        bias = {"gate_up_bias": module.gate_up_proj_bias if module.has_gate else module.up_proj_bias, "down_bias": module.down_proj_bias}
+    y = experts(hidden_states.to(first.dtype), top_k_index, top_k_weights, first, module.down_proj, **bias, **options)
+    return y.to(hidden_states.dtype)
+
+
+def register(name: str = NAME) -> None:
+    """Makes the implementation known under a name; importing this module does so with "moegen"."""
+    ALL_EXPERTS_FUNCTIONS.register(name, experts_forward)
+
+
+register()
