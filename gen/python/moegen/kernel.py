@@ -2,6 +2,7 @@
 """kernel.py - from a spec to a kernel that is called with arrays."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import logging
@@ -145,14 +146,19 @@ class _Call:
             library.call_set_threads(self.handle, threads)
             self._threads = threads
 
+    def place(self, name: str, address: int, dtype: int, shape: tuple[int, ...]) -> None:
+        """Memory that stays there until the call has run; dtype: the library's number."""
+        key = address, dtype, shape
+        if self._bound.get(name) != key:
+            if len(shape) > MAX_RANK:
+                raise ArgumentError(f"tensor '{name}' has {len(shape)} dimensions")
+            self._bound.pop(name, None)
+            library.call_bind(self.handle, name.encode(), address, dtype, len(shape), (c_int64 * MAX_RANK)(*shape))
+            self._bound[name] = key
+
     def bind(self, arg: Arg, x) -> Bound:
         b = bind(x, arg.name, arg.dtype, arg.role != "in")
-        if self._bound.get(arg.name) != b[:3]:
-            if len(b.shape) > MAX_RANK:
-                raise ArgumentError(f"tensor '{arg.name}' has {len(b.shape)} dimensions")
-            self._bound.pop(arg.name, None)
-            library.call_bind(self.handle, arg.name.encode(), b.address, b.dtype, len(b.shape), (c_int64 * MAX_RANK)(*b.shape))
-            self._bound[arg.name] = tuple(b[:3])
+        self.place(arg.name, *b[:3])
         return b
 
     def unbind(self, arg: Arg) -> None:
@@ -175,6 +181,9 @@ class Kernel:
                            facts.flops_per_row, facts.weight_bytes_per_expert, facts.threads, facts.flops_per_token,
                            facts.weight_bytes)
         self._by_name = {a.name: a for a in self.args}
+        self._number = {a.name: library.dtype_number[a.dtype] for a in self.args}
+        # Shapes of those that do not depend on the call, () else.
+        self.fixed = {a.name: tuple(map(int, a.extent)) if all(n.isdigit() for n in a.extent) else () for a in self.args}
         self._idle: list[_Call] = []   # those that nobody uses
         self._lock = threading.Lock()
 
@@ -213,15 +222,30 @@ class Kernel:
         for name in out:
             if name in tensors or self._by_name[name].role == "in":
                 raise ArgumentError(f"tensor '{name}' is no output that `out` could give a place")
+        with self._call() as call:
+            return self._run(call, tensors, out, threads, sizes or {})
+
+    @contextlib.contextmanager
+    def _call(self):
+        """One that nobody uses meanwhile."""
         with self._lock:
             call = self._idle.pop() if self._idle else None
         if call is None:
             call = _Call(self._handle)
         try:
-            return self._run(call, tensors, out, threads, sizes or {})
+            yield call
         finally:
             with self._lock:
                 self._idle.append(call)
+
+    def run_at(self, tensors: Mapping[str, tuple[int, tuple[int, ...]]], threads: int = 0) -> None:
+        """The same for a host that has all tensors ready: addresses and shapes by name, of memory that is contiguous and of the
+        dtypes of `args`; the same names each time. Shapes are checked, nothing else is."""
+        with self._call() as call:
+            call.set_threads(threads)
+            for name, (address, shape) in tensors.items():
+                call.place(name, address, self._number[name], shape)
+            library.call_run(call.handle)
 
     def _run(self, call, tensors, out, threads, sizes):
         torch = any(is_torch(x) for x in (*tensors.values(), *out.values()))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from . import kernel
-from ._library import ArgumentError
+from ._library import ArgumentError, DataError
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 BLOCKS = (16, 32, 64, 128)   # slots of a block: a padded one costs memory between the passes, not time
@@ -76,80 +76,87 @@ def _blocks(tokens, s: _Shape):
     return torch.sym_max((tokens * s.top_k + s.block - s.E) // s.block + s.E - 1, 1)
 
 
-def _as(arg, x: Tensor) -> Tensor:
-    """x in the shape that an argument of a kernel has."""
-    return x.contiguous().view([int(n) for n in arg.extent])
+def _run(made, threads: int, **tensors: Tensor | None) -> None:
+    """Runs a kernel on contiguous tensors of its dtypes; those of fixed extents are seen in the kernel's shape."""
+    fixed = made.fixed
+    made.run_at({n: (t.data_ptr(), fixed[n] or t.shape) for n, t in tensors.items() if t is not None and n in fixed}, threads)
 
 
-def _weights_of(made, **tensors: Tensor | None) -> dict[str, Tensor]:
-    return {a.name: _as(a, tensors[a.name]) for a in made.args if tensors.get(a.name) is not None}
+def _route(s: _Shape, x: Tensor, ids: Tensor, weights: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
+    """Tensors that tell kernels of the experts; ids all of which name one; which of them count, None: all."""
+    T, n, valid = x.shape[0], int(_blocks(x.shape[0], s)), None
+    lists = torch.empty(n * (s.block + 2) + 1, dtype=torch.int32).split((n * s.block, n, n + 1))
+    given = dict(zip(("token_position_to_id", "block_to_expert", "conditions"), lists))
+    try:
+        _run(_kernels(s).index(), 1, expert_index=ids.clamp(-1, s.E).int().contiguous(), **given)
+    except DataError:   # some name no expert: the largest of the same token again, or the first one, with no weight
+        valid = (ids >= 0) & (ids < s.E)
+        ids, weights = torch.where(valid, ids, torch.where(valid, ids, 0).amax(1, keepdim=True)), torch.where(valid, weights, 0)
+        _run(_kernels(s).index(), 1, expert_index=ids.int().contiguous(), **given)
+    ids = ids.long()
+    dense = torch.zeros(T, s.E, dtype=torch.float32).scatter_add_(1, ids, weights.float())
+    return {"hidden_states": x, "expert_affinities_masked": dense.view(-1, 1), **given}, ids, valid
 
 
-def _route(s: _Shape, x: Tensor, ids: Tensor, weights: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """Tensors that tell kernels of the experts; ids all of which name one, and which of them count."""
-    valid = (ids >= 0) & (ids < s.E)
-    if not bool(valid.all()):   # others: an expert of the same token again, or the first one, with no weight
-        some = torch.where(valid, ids, -1).amax(1, keepdim=True).clamp_min(0)
-        ids, weights = torch.where(valid, ids, some), torch.where(valid, weights, 0)
-    dense = torch.zeros(x.shape[0], s.E, dtype=torch.float32).scatter_add_(1, ids.long(), weights.float())
-    lists = _kernels(s).index()(expert_index=ids.int(), threads=1)
-    return {"hidden_states": x, "expert_affinities_masked": dense.view(-1, 1), **lists}, ids, valid
+def _saved(x: Tensor, s: _Shape, save: bool) -> tuple[Tensor, Tensor]:
+    """Room for what the backward pass needs, see checkpoint: save of moe_forward."""
+    if not save:
+        return x.new_empty(0), x.new_empty(0)
+    n, parts = _blocks(x.shape[0], s), 2 if json.loads(s.options).get("gated", True) else 1
+    return x.new_empty(n, parts, s.I, s.block), x.new_empty(n, s.block, s.H)
 
 
 @torch.library.custom_op("moegen::experts", mutates_args=(), device_types="cpu")
 def _experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
              down_bias: Tensor | None, options: str, save: bool) -> tuple[Tensor, Tensor, Tensor]:
     s = _shape_of(x, ids, gate_up, down, options)
-    if x.shape[0] == 0:
-        return x.new_empty(x.shape), x.new_empty(_blocks(0, s), 2, s.I, s.block), x.new_empty(_blocks(0, s), s.block, s.H)
-    made = _kernels(s).forward(save)
-    given = _weights_of(made, gate_up_proj_weight=gate_up, down_proj_weight=down, gate_and_up_proj_bias=gate_up_bias,
-                        down_proj_bias=down_bias)
-    got = made(**_route(s, x.contiguous(), ids, weights)[0], **given, threads=torch.get_num_threads())
-    return got["output"], got.get("gate_up_activations_T", x.new_empty(0)), got.get("down_activations", x.new_empty(0))
+    y, saved = x.new_empty(x.shape), _saved(x, s, save)
+    if x.shape[0]:
+        left = dict(zip(("gate_up_activations_T", "down_activations"), saved)) if save else {}
+        gate_up_bias, down_bias = (b if b is None else b.contiguous() for b in (gate_up_bias, down_bias))
+        x, gate_up, down = x.contiguous(), gate_up.contiguous(), down.contiguous()
+        _run(_kernels(s).forward(save), torch.get_num_threads(), **_route(s, x, ids, weights)[0], gate_up_proj_weight=gate_up,
+             down_proj_weight=down, gate_and_up_proj_bias=gate_up_bias, down_proj_bias=down_bias, output=y, **left)
+    return y, *saved
 
 
 @_experts.register_fake
 def _(x, ids, weights, gate_up, down, gate_up_bias, down_bias, options, save):
-    s = _shape_of(x, ids, gate_up, down, options)
-    if not save:
-        return x.new_empty(x.shape), x.new_empty(0), x.new_empty(0)
-    n, parts = _blocks(x.shape[0], s), 2 if json.loads(options).get("gated", True) else 1
-    return x.new_empty(x.shape), x.new_empty(n, parts, s.I, s.block), x.new_empty(n, s.block, s.H)
+    return x.new_empty(x.shape), *_saved(x, _shape_of(x, ids, gate_up, down, options), save)
+
+
+def _gradients(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, s: _Shape, trains: bool) -> list[Tensor]:
+    """Room for them: of x, weights, and with `trains` of gate_up, down and the biases that there are."""
+    grads, bias = [x.new_empty(x.shape), weights.new_empty(weights.shape)], json.loads(s.options).get("bias", {})
+    if trains:
+        grads += [gate_up.new_empty(gate_up.shape), down.new_empty(down.shape)]
+        grads += [x.new_empty(s.E, gate_up.numel() // (s.E * s.H))] * bias.get("gate_up", False)
+        grads += [x.new_empty(s.E, s.H)] * bias.get("down", False)
+    return grads
 
 
 @torch.library.custom_op("moegen::experts_backward", mutates_args=(), device_types="cpu")
 def _experts_backward(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, saved_gate_up: Tensor,
                       saved_down: Tensor, options: str, trains: bool) -> list[Tensor]:
     s = _shape_of(x, ids, gate_up, down, options)
-    bias = json.loads(options).get("bias", {})
+    grads = _gradients(x, weights, gate_up, down, s, trains)
     if x.shape[0] == 0:
-        grads = [x.new_zeros(x.shape), weights.new_zeros(weights.shape)]
-        biases = [x.new_zeros(s.E, gate_up.numel() // max(s.E * s.H, 1))] * bias.get("gate_up", False)
-        biases += [x.new_zeros(s.E, s.H)] * bias.get("down", False)
-        return grads + ([torch.zeros_like(gate_up), torch.zeros_like(down), *biases] if trains else [])
-    made = _kernels(s).backward(trains)
+        return [g.zero_() for g in grads]
+    made, dense = _kernels(s).backward(trains), torch.empty(x.shape[0] * s.E, 1)
     given, ids, valid = _route(s, x.contiguous(), ids, weights)
-    got = made(**given, **_weights_of(made, gate_up_proj_weight=gate_up, down_proj_weight=down),
-               gate_up_proj_act_checkpoint_T=saved_gate_up, down_proj_act_checkpoint=saved_down,
-               output_hidden_states_grad=dy.contiguous(), threads=torch.get_num_threads())
-    dense = got["expert_affinities_masked_grad"].view(x.shape[0], s.E)
-    grads = [got["hidden_states_grad"], torch.where(valid, dense.gather(1, ids.long()), 0).to(weights.dtype)]
-    if trains:
-        grads += [got["gate_up_proj_weight_grad"].view(gate_up.shape), got["down_proj_weight_grad"].view(down.shape)]
-        grads += [got[name].view(s.E, -1) for name in ("gate_and_up_proj_bias_grad", "down_proj_bias_grad") if name in got]
+    names = [n for n in ("gate_up_proj_weight_grad", "down_proj_weight_grad", "gate_and_up_proj_bias_grad", "down_proj_bias_grad")
+             if n in made.fixed]
+    _run(made, torch.get_num_threads(), **given, gate_up_proj_weight=gate_up.contiguous(), down_proj_weight=down.contiguous(),
+         gate_up_proj_act_checkpoint_T=saved_gate_up, down_proj_act_checkpoint=saved_down, output_hidden_states_grad=dy.contiguous(),
+         hidden_states_grad=grads[0], expert_affinities_masked_grad=dense, **dict(zip(names, grads[2:])))
+    by_pair = dense.view(x.shape[0], s.E).gather(1, ids)
+    grads[1].copy_(by_pair if valid is None else torch.where(valid, by_pair, 0))
     return grads
 
 
 @_experts_backward.register_fake
 def _(dy, x, ids, weights, gate_up, down, saved_gate_up, saved_down, options, trains):
-    s, bias = _shape_of(x, ids, gate_up, down, options), json.loads(options).get("bias", {})
-    grads = [x.new_empty(x.shape), weights.new_empty(weights.shape)]
-    if trains:
-        grads += [torch.empty_like(gate_up), torch.empty_like(down)]
-        grads += [x.new_empty(s.E, gate_up.numel() // (s.E * s.H))] * bias.get("gate_up", False)
-        grads += [x.new_empty(s.E, s.H)] * bias.get("down", False)
-    return grads
+    return _gradients(x, weights, gate_up, down, _shape_of(x, ids, gate_up, down, options), trains)
 
 
 def _setup_context(ctx, inputs, output):
