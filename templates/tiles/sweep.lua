@@ -48,8 +48,8 @@ local function sweep(cfg, rows)
     end
     local function panel()
         for k = 0, 3 do
-            p:op("prefetch_0", p:at(b[k], 0, far))
-            p:op("prefetch_0", p:at(b[k], 0, far_second))
+            p:op("prefetch_1", p:at(b[k], 0, far))
+            p:op("prefetch_1", p:at(b[k], 0, far_second))
         end
         for v = 0, cfg.vectors - 1 do
             local acc = {}
