@@ -204,7 +204,7 @@ function tiles.dX(spec, _, names, cfg)
     return plans.append({rows.zero(cfg, "zero")}, strips.packed(names, cfg), in_place.tiles(names, cfg), plans.list(
         gemm.pack(cfg),
         names.dots and spec.N >= 2 * cfg.isa.lanes and rows.words(cfg, cfg.dtype, "words"),
-        spec.N >= cfg.isa.lanes and rows.move(cfg, "widen", {from = cfg.dtype}),
+        (names.mixed or not names.dots) and spec.N >= cfg.isa.lanes and rows.move(cfg, "widen", {from = cfg.dtype}),
         names.enters and panel_rows.collect_rows(cfg, {name = "collect_rows"}),
         panel_rows.collect(cfg, {name = "collect", dtype = names.reduces and dtype.f32 or out}),
         names.reduces and panel_rows.collect_rows(cfg, {name = "collect_rows_add", add = true}),
@@ -256,8 +256,8 @@ function grouped.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
         out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
         narrow_out = out.narrow ~= nil, out_size = out.size, lanes = lanes, staged = false, bursts = false,
-        clears = reduces(spec) or dw and not adds, routed_rows = "w->args->M", edges = edges, parts_add = dw, reads_past = true,
-        scaled = false, long = spec.N, enters = dw or dx and (reduces(spec) or not out.narrow),
+        clears = reduces(spec) or dw and not adds, routed_rows = "w->args->M", edges = edges, lone = false,
+        parts_add = dw, reads_past = true, scaled = false, long = spec.N, enters = dw or dx and (reduces(spec) or not out.narrow),
         tile_sums = "w->tile",
         -- a flat index names a row of the output
         once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),

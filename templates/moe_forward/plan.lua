@@ -167,7 +167,7 @@ local function tiles(spec, names, cfg)
     end
     return plans.append(strips.packed(names, cfg), in_place.tiles(names, cfg), plans.list(
         gemm.pack(cfg),
-        epilogue.intermediate(cfg, spec, between),
+        (names.mixed or not names.dots) and epilogue.intermediate(cfg, spec, between),
         names.dots and epilogue.intermediate(cfg, spec, between, io),
         has.norm and norm.sum(cfg, "row_sum"),
         has.norm and norm.squares(cfg, "row_squares"),
@@ -175,7 +175,7 @@ local function tiles(spec, names, cfg)
         finish(false),
         has.add and finish(true),
         names.dots and spec.H >= 2 * lanes and rows.words(cfg, io, "words"),
-        spec.H >= lanes and rows.move(cfg, "widen", {from = io, scaled = has.affinity_on_x}),
+        (names.mixed or not names.dots) and spec.H >= lanes and rows.move(cfg, "widen", {from = io, scaled = has.affinity_on_x}),
         spec.H >= lanes and out.narrow and rows.move(cfg, "narrow_output", {to = out}),
         has.checkpoint_down and names.down_vectors and not names.by_part and rows.move(cfg, "narrow_io", {to = io}),
         (names.compensated or names.by_part and spec.H >= lanes) and rows.move(cfg, "add", {add = true}),
@@ -213,6 +213,7 @@ local function column_names(names, spec, plan, job)
     names.saves_squares = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes
     names.edges, names.edge_down = spec.I_TP % up ~= 0 or spec.H % width ~= 0, spec.H % width ~= 0
     names.down_vectors = spec.H >= width
+    names.lone = plan.lines and spec.gated and not stored.of(spec).interleaved and (spec.I_TP // isa.lanes | plan.direct_strip) % 2 > 0
     panels.tiled(names, plan)
     strips.names(names, plan, cfg)
     in_place.names(names, cfg, plan, spec, {spec.H, spec.I_TP})

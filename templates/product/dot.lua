@@ -3,8 +3,8 @@
 --
 -- A lane of 32 bits holds a pair: of a packed panel, elements of rows 2 k and 2 k + 1 of one column; of A, neighbours 2 k
 -- and 2 k + 1 of a row. So a panel, and a row of A, is half as long as in f32. Pairs move as floats that nobody computes
--- with. Weights that are read where they lie are joined to pairs on their way to the instruction. The rows of a segment that
--- sweeps (see sweep.lua) stay f32: they wait for memory, whatever multiplies them. The instruction gives 2 products per lane,
+-- with. Weights that are read where they lie are joined to pairs on their way to the instruction; where these are codes, the rows of a
+-- segment that sweeps (see sweep.lua) stay f32: they wait for memory, whatever multiplies them. The instruction gives 2 products per lane,
 -- but on some CPUs at a quarter of the rate of FMA: a property of the CPU, measured once (see gen/api/property.c), decides.
 local dtype = require "dtype"
 local formats = require "tiles.formats"

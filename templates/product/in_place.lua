@@ -1,12 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- in_place.lua - products of columns for few rows of tokens, whose weights are read where they lie: plan, constants, names and tiles of
--- in_place.c.in. Up to 4 rows sweep, those of up to direct_rows have direct tiles, the others packed weights.
+-- in_place.c.in. Up to 4 rows sweep, those of up to direct_rows have direct tiles, the others packed weights. Of 16-bit weights whose
+-- pairs a dot product multiplies, whole cache lines are read: in_lines.c.in.
 local amx = require "tiles.amx"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local gemm = require "tiles.gemm"
 local int = require("schema").types.int
 local limits = require "shared.limits"
+local lines = require "tiles.lines"
 local plans = require "shared.plans"
 local quantise = require "tiles.quantise"
 local sweep = require "tiles.sweep"
@@ -17,8 +19,8 @@ local in_place, heights = {}, {}
 in_place.keys = {
     {"direct_rows", int(1, 64), optional = true, doc = "up to so many rows, weights are read where they lie"},
     {"direct_strip", int(1, 4096), optional = true, doc = "panels that such a pass covers"},
-    {"run", int(1, 1024), optional = true, doc = "vectors of a row that a direct tile fetches ahead before the next row"},
-    {"direct_k", int(16, 65536), optional = true, doc = "rows of weights that direct tiles pass over at a time"},
+    {"run", int(1, 1024), optional = true, doc = "vectors, or lines, of a row that direct tiles fetch ahead before the next row"},
+    {"direct_k", int(2, 65536), optional = true, doc = "rows of weights that direct tiles pass over at a time"},
 }
 
 -- Rows of the tiles that sweep; what rounding lost of compensated sums is kept in as many rows behind them.
@@ -62,9 +64,43 @@ function heights.direct(plan)
     return set
 end
 
+-- Are weights read by lines?
+local function in_lines(plan, weights)
+    return plan.group > 1 and not plan.tiled and not weights.decode and plan.isa.rows.unpack_low_words ~= nil
+end
+
+-- The largest one that is not more than n.
+local function power_of_two(n)
+    local p = 1
+    while 2 * p <= n do
+        p = 2 * p
+    end
+    return p
+end
+
+-- Rows of the tallest tile of lines.
+local function line_rows(plan)
+    return math.min(plan.direct_rows, plan.isa.tile.rows)
+end
+
+-- The choices of products by lines; deep, slices: see in_place.choose
+local function choose_lines(plan, spec, deep, slices)
+    plan:choose("direct_rows", 2 * plan.isa.tile.rows, "up to so many rows, packing weights costs more than reading them once more")
+    plan:choose("direct_k", 64, "rows of weights that stay in L2 while a strip's lines pass",
+        limits.sum(spec, deep, ("matrices have %d rows"):format(deep), 2))
+    plan:choose("direct_strip", math.min(slices, 2048 // plan.isa.lanes), "panels that share a pass over rows of weights: 4096 columns",
+        limits.useful(slices, ("matrices have %d panels of columns"):format(slices)))
+    plan:choose("run", 64, "lines of a row fetched before the next row: a page")
+    plan.direct_sums = ((plan.direct_rows + 1) * plan.vectors * plan.isa.lanes // 16 | 1) * 16   -- the last tile may have a row more
+end
+
 -- How weights are read where they lie. deep: rows of the tallest matrix; slices: panels of columns of the widest one
 function in_place.choose(plan, spec, deep, slices)
     local isa, weights = plan.isa, formats.of(spec)
+    plan.lines = in_lines(plan, weights)
+    if plan.lines then
+        return choose_lines(plan, spec, deep, slices)
+    end
     local across = ("matrices have %d panels of columns"):format(slices)
     plan:choose("direct_rows", plan.tiled and 4 or 2 * isa.tile.rows, plan.tiled
         and "so many rows wait for memory; matrix tiles multiply more of them faster than vectors do"
@@ -83,6 +119,15 @@ function in_place.choose(plan, spec, deep, slices)
 end
 
 function in_place.constants(plan, spec)
+    if plan.lines then
+        return plans.list(
+            {"DIRECT_ROWS", plan.direct_rows, "up to so many rows read weights in place"},
+            {"DIRECT_STRIP", plan.direct_strip, "panels of a strip whose weights are read in place"},
+            {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
+            {"RUN", power_of_two(plan.run), "lines of a row that direct tiles fetch ahead before they go to the next row"},
+            {"DIRECT_K", plan.direct_k // 2 * 2, "rows of weights per pass of direct tiles"},
+            {"SINGLE_K", math.min(plan.direct_k, 8) // 2 * 2, "the same for a single row: those of a column share a set of L1"})
+    end
     local run = math.max(plan.run // plan.group, 1) * plan.group
     return plans.list(
         {"DIRECT_ROWS", plan.direct_rows, "up to so many rows read weights in place"},
@@ -99,7 +144,9 @@ end
 function in_place.names(names, cfg, plan, spec, depths)
     local compensated, dots = not dtype[spec.dtype].narrow, plan.group > 1
     cfg.compensated, cfg.compensation, cfg.direct_sums = compensated, plan.direct_rows // 2, plan.direct_sums
-    names.direct, names.sweep_rows = heights.direct(plan), heights.sweep(plan, compensated)
+    names.line_rows = plan.lines and lines.heights(line_rows(plan))
+    names.mixed = dots and not plan.lines   -- are a few rows of A in f32, others pairs?
+    names.direct, names.sweep_rows = plan.lines and {} or heights.direct(plan), not plan.lines and heights.sweep(plan, compensated)
     names.direct_tiles, names.packed_rows = names.direct.tiles, plan.tiled and tile_heights.steps(plan.tile_rows, amx.unit)
         or tile_heights.packed(plan.tile_rows, plan.direct_rows)
     names.compensated = compensated and names.sweep_rows ~= false   -- there is a tile `add`
@@ -111,6 +158,9 @@ function in_place.names(names, cfg, plan, spec, depths)
 end
 
 function in_place.tiles(names, cfg)
+    if names.line_rows then
+        return plans.append(gemm.heights(lines.tile, cfg, names.line_rows), {lines.in_order(cfg)})
+    end
     return plans.append(gemm.heights(gemm.direct, cfg, names.direct.rows), gemm.heights(gemm.direct_pairs, cfg, names.direct.pairs),
         gemm.heights(sweep, cfg, names.sweep_rows or {}))
 end

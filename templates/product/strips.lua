@@ -99,7 +99,7 @@ function strips.work(names, deep)
         {"packed", ("const %s *"):format(names.weights_c), nil, "what is in `panel`: from here,", starts = "0"},
         {"packed_panels", "int64_t", nil, "so many panels"},
         names.phases.beside and {"packed_second", "int64_t", nil, "whose second vectors lie there", starts = "0"},
-        names.edges and {"edge", names.weights_c, {deep, "WIDTH"}, "columns of a panel that is not full", own = true},
+        (names.edges or names.lone) and {"edge", names.weights_c, {deep, "WIDTH"}, "columns of a panel that is not full", own = true},
     }
 end
 

@@ -32,6 +32,12 @@ return {
     lookup_bytes = {operands = "D a b",     whole = "for (int j = 0; j < 4 * LANES; j++) "
                                                  .. "d->b[j] = (d->b[j] & 4 * LANES ? b : a)->b[d->b[j] & (4 * LANES - 1)];",
                                             says = "$d = bytes of $a, $b at $d"},
+    unpack_low_words = {operands = "d a b", whole = "for (int h = 0; h < 2 * LANES; h++) "
+                                                 .. "d->h[h] = (h & 1 ? b : a)->h[(h & ~7) + (h & 7) / 2];",
+                                            says = "$d = low words of $a, $b"},
+    unpack_high_words = {operands = "d a b", whole = "for (int h = 0; h < 2 * LANES; h++) "
+                                                 .. "d->h[h] = (h & 1 ? b : a)->h[(h & ~7) + 4 + (h & 7) / 2];",
+                                            says = "$d = high words of $a, $b"},
     unpack_low_bytes = {operands = "d a b", whole = "for (int j = 0; j < 2 * LANES; j++) "
                                                  .. "d->h[j] = (uint16_t)(a->b[j + j / 8 * 8] | b->b[j + j / 8 * 8] << 8);",
                                             says = "$d = low bytes of $a, $b"},

@@ -1,0 +1,105 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- lines.lua - register tiles of S += A B for few rows, of 16-bit weights in pairs that are read where they lie, a cache line at a time.
+--
+-- A line holds 2 * lanes columns. Those of two rows of weights, unpacked, are two vectors of pairs: of columns 0 .. 3, 8 .. 11, ..,
+-- and of columns 4 .. 7, 12 .. 15, ... Sums stay in that order until all of K is in them: see in_order.
+local ir = require "ir"
+local micro = require "tiles.micro"
+
+local lines = {}
+
+-- Heights of the tiles for up to `most` rows, ascending.
+function lines.heights(most)
+    local list = {}
+    for m = 1, most do
+        if m == 1 or m % 2 == 0 or m == most then
+            list[#list + 1] = m
+        end
+    end
+    return list
+end
+
+-- For some lines of columns, over 2 * steps * inner rows of B; A is pairs. The sums of a line are two vectors, `apart` elements apart,
+-- those of the next line `along` elements on. Each step fetches two lines from `ahead` on; after `inner` steps that goes `jump` elements
+-- on. A goes `back` and B `over` elements on after a line.
+function lines.tile(cfg, rows)
+    local lanes, how = cfg.isa.lanes, cfg.product
+    local line, width, io = 2 * lanes, cfg.vectors * lanes, "const " .. cfg.weights.c
+    local p = ir.program(cfg.isa, ("%slines_%d"):format(cfg.prefix, rows),
+        {("S[%d rows] += A * B for some lines of columns, over steps * inner pairs of rows of B as they lie."):format(rows)})
+    p.hoists = 0   -- the sums need the registers
+    local S, A = p:pointer("S", "float", "DIRECT_SUMS WIDTH LANES"), p:pointer("A", "const float", "STRIDE")
+    local B, ld = p:pointer("B", io), p:integer("ld")
+    local columns, steps, inner = p:integer("columns"), p:amount("steps"), p:amount("inner")
+    local ahead, jump = p:pointer("ahead", io), p:integer("jump")
+    local back, over = p:integer("back"), p:integer("over")
+    local apart, along = p:integer("apart"), p:integer("along")
+    p:loop(columns, function()
+        local function sum(r, v)
+            return p:at(S, r * width, v > 0 and apart or nil)
+        end
+        local acc = {}
+        for r = 0, rows - 1 do
+            p:row(r)
+            acc[r] = {}
+            for v = 0, 1 do
+                acc[r][v] = p:op("load", ("acc_%d_%d"):format(r, v), sum(r, v))
+            end
+        end
+        p:row(nil)
+        local down = p:count_from("down", steps)
+        p:loop(down, function()
+            local left = p:count_from("left", inner)
+            p:loop(left, function()
+                p:op("prefetch_1", p:at(ahead, 0))
+                p:op("prefetch_1", p:at(ahead, line))
+                local first, second = p:op("load_bits", "first", p:at(B, 0)), p:op("load_bits", "second", p:at(B, 0, ld))
+                local low = p:op("unpack_low_words", "low", first, second)
+                micro.multiply(p, how, acc, 2, function(r) return p:at(A, r * cfg.stride) end,
+                    {[0] = low, p:op("unpack_high_words", "high", first, second)})
+                p:advance(A, 1)
+                p:advance(B, ld)
+                p:advance(B, ld)
+                p:advance(ahead, 2 * line)
+            end, "over K")
+            p:advance(ahead, jump)
+        end)
+        for r = 0, rows - 1 do
+            p:row(r)
+            for v = 0, 1 do
+                p:op("store", sum(r, v), acc[r][v])
+            end
+        end
+        p:row(nil)
+        p:advance(S, along)
+        p:advance(A, back)
+        p:advance(B, over)
+    end, "lines")
+    return p
+end
+
+-- The sums of n lines in the order of their columns. back: from behind a line's last row to the next line
+function lines.in_order(cfg)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "in_order", {"The sums of n lines of columns, of so many rows, in their columns' order."})
+    local S, n, rows = p:pointer("S", "float", "DIRECT_SUMS WIDTH LANES"), p:integer("n"), p:integer("rows")
+    local apart, back = p:integer("apart"), p:integer("back")
+    p:loop(n, function()
+        local left = p:count_from("left", rows)
+        p:loop(left, function()
+            local a, b = p:op("load", "a_0", p:at(S, 0)), p:op("load", "b_0", p:at(S, 0, apart))
+            local groups, times = lanes // 4, 1
+            while groups > 1 do
+                a, b = p:op("groups_even", "a_" .. times, a, b), p:op("groups_odd", "b_" .. times, a, b)
+                groups, times = groups // 2, times + 1
+            end
+            p:op("store", p:at(S, 0), a)
+            p:op("store", p:at(S, 0, apart), b)
+            p:advance(S, cfg.vectors * lanes)
+        end, "rows")
+        p:advance(S, back)
+    end, "lines")
+    return p
+end
+
+return lines
