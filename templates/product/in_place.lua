@@ -111,8 +111,8 @@ function in_place.choose(plan, spec, deep, slices)
         limits.sum(spec, deep, ("matrices have %d rows"):format(deep)))
     plan:choose("direct_strip", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns",
         limits.useful(slices, across))
-    local lines = math.max(1, 256 // (isa.lanes * weights.size))
-    plan:choose("run", math.min(lines, plan.direct_k), "vectors of a row fetched before the next row: 4 cache lines",
+    local held = math.max(1, 256 // (isa.lanes * weights.size))
+    plan:choose("run", math.min(held, plan.direct_k), "vectors of a row fetched before the next row: 4 cache lines",
         {useful = slices, of = across, most = plan.direct_k,
          because = ("a direct tile passes over %d rows of weights at a time (direct_k)"):format(plan.direct_k)})
     plan.direct_sums = (plan.direct_rows * plan.vectors * isa.lanes // 16 | 1) * 16
