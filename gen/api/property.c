@@ -16,13 +16,13 @@
 #include "engine.h"
 
 /* As thousandths: what is kept, and given back, is exactly the same number. */
-enum { KNOWN = 16, NAME = 64, MOST = 1000000, ITERATIONS = 2000, ROUNDS = 5 };
+enum { NAME = 64, MOST = 1000000, ITERATIONS = 2000, ROUNDS = 5 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     char name[NAME];
     long value;
-} known[KNOWN];
+} known[KNOWN_PROPS];
 static int count;
 
 static bool recall(const char *name, long *value)
@@ -42,11 +42,21 @@ static void remember(const char *name, long value)
     if (recall(name, &before))
         return;
     pthread_mutex_lock(&lock);
-    if (count < KNOWN) {
+    if (count < KNOWN_PROPS) {
         snprintf(known[count].name, NAME, "%s", name);
         known[count++].value = value;
     }
     pthread_mutex_unlock(&lock);
+}
+
+size_t properties_known(struct host_prop out[KNOWN_PROPS])
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < count; i++)
+        out[i] = (struct host_prop){known[i].name, (double)known[i].value / 1000};
+    size_t n = (size_t)count;
+    pthread_mutex_unlock(&lock);
+    return n;
 }
 
 /* ---- on disk: an entry of the cache whose metadata says it ---- */
