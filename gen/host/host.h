@@ -5,7 +5,7 @@
 
 #include "base/base.h"
 
-/* The generator. Every call runs in a Lua state of its own (sandboxed: no files, no clock, no
+/* The generator. Every call runs in a Lua state as good as new (sandboxed: no files, no clock, no
  * randomness, bounded memory), so any thread may call at any time and equal requests give equal
  * bytes. Complaints about the spec are MOEGEN_BAD_SPEC (all of them, with places) or
  * MOEGEN_UNSUPPORTED; a failure of the generator itself is MOEGEN_INTERNAL with the Lua traceback
