@@ -44,6 +44,7 @@ void generated_free(struct generated *g)
     text_free(&g->c);
     text_free(&g->h);
     text_free(&g->meta);
+    text_free(&g->code);
     listing_free(&g->notes);
 }
 
@@ -172,6 +173,7 @@ static void take_result(lua_State *L, struct job *job)
         take_text(L, "c", &job->built->c);
         take_text(L, "h", &job->built->h);
         take_text(L, "meta", &job->built->meta);
+        take_text(L, "code", &job->built->code);
         take_list(L, "notes", &job->built->notes, false);
     }
     if (job->text)

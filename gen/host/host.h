@@ -55,6 +55,7 @@ struct listing {
 void listing_free(struct listing *l);
 struct generated {
     struct text name, c, h, meta; /* kernel name; the two files; metadata lines */
+    struct text code;             /* of the tiles, where the C lacks it, for jit_compile */
     struct listing notes;         /* remarks on the request that are no errors: item[i].text */
 };
 void generated_free(struct generated *g);
