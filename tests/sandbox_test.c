@@ -36,6 +36,16 @@ static const char faults[] =
     "    {file = 'f', line = 2, col = 3, len = 4, message = 'm', hint = 'h', source = 'spec'},\n"
     "    {file = '--set x=y', line = 1, col = 1, message = 'n', source = 'set'}} end\n"
     "function checks.unsupported() return {{message = 'm', status = 'unsupported'}} end\n"
+    "function checks.format()\n"
+    "    assert(('%s_%d_%d.'):format('acc', -12, 0) == 'acc_-12_0.' and ('%d'):format(3.0) == "
+    "'3')\n"
+    "    assert(('%d'):format(math.mininteger) == '-9223372036854775808' and ('%s'):format(1) == "
+    "'1')\n"
+    "    assert(('%3d%%%x'):format(7, 255) == '  7%ff' and #('%s,'):format(('x'):rep(300)) == "
+    "301)\n"
+    "    assert(not pcall(string.format, '%d', 1.5) and not pcall(string.format, '%s'))\n"
+    "    assert(not pcall(string.format, '%') and ('%s'):format('a\\0b') == 'a\\0b')\n"
+    "end\n"
     "return checks\n";
 
 static const char module[] =
@@ -163,6 +173,7 @@ static const struct {
     {"two_fragments", MOEGEN_INTERNAL,
      "templates/none.c.in:4: fragment 'twice' is in more than one room: more, again", NULL},
     {"native", MOEGEN_OK, NULL, NULL},
+    {"format", MOEGEN_OK, NULL, NULL},
     {"locale", MOEGEN_OK, NULL, NULL},
     {"garbage", MOEGEN_OK, NULL, NULL},
     {"large_garbage", MOEGEN_OK, NULL, NULL},

@@ -131,6 +131,7 @@ void sandbox_setup(lua_State *L, struct sandbox *s)
         lua_setfield(L, -2, removed[i].name);
         lua_pop(L, 1);
     }
+    native_format(L);
     lua_newtable(L); /* loaded modules */
     source_open(L);
     lua_setfield(L, -2, "source");

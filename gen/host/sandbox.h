@@ -72,9 +72,10 @@ void source_load(struct lua_State *L, const char *root,
 void source_open(struct lua_State *L); /* pushes module "source" */
 /* Loads them, and runs the modules; may raise. */
 void source_load_wishes(struct lua_State *L, const struct wishes *w);
-int native_open(struct lua_State *L); /* native.c: pushes module "native" */
-int words_open(struct lua_State *L);  /* words.c: pushes module "words" */
-int tape_open(struct lua_State *L);   /* tape.c: pushes module "tape" */
+int native_open(struct lua_State *L);    /* native.c: pushes module "native" */
+void native_format(struct lua_State *L); /* replaces string.format by a faster one */
+int words_open(struct lua_State *L);     /* words.c: pushes module "words" */
+int tape_open(struct lua_State *L);      /* tape.c: pushes module "tape" */
 
 /* ---- embedded.c ---- */
 
