@@ -66,14 +66,13 @@ moegen_status kernel_get(moegen_engine *e, const moegen_spec *spec, const char *
 /* The host's spec in this library's form, or a complaint about it. text is never NULL. */
 moegen_status spec_take(moegen_spec *own, const moegen_spec *given, moegen_error **err);
 /* A request to the generator that borrows from spec and engine. */
-enum { MAX_PROPS = 4, KNOWN_PROPS = 16 };
+enum { MAX_PROPS = 4 };
 struct ask {
     struct host_request request;
     struct host_set *set;
-    struct host_prop prop[KNOWN_PROPS + MAX_PROPS]; /* known before, then wanted */
-    struct text wanted[MAX_PROPS];                  /* names */
-    int wants;
-    struct tuned tuned; /* the file that an override names */
+    struct host_prop prop[MAX_PROPS];
+    struct text wanted[MAX_PROPS]; /* their names */
+    struct tuned tuned;            /* the file that an override names */
 };
 moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_spec *spec,
                        const char *purpose, moegen_error **err);

@@ -79,10 +79,10 @@ moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_
         .set = a->set,
         .set_count = spec->override_count,
         .purpose = purpose,
+        .known = property_known,
+        .known_of = engine,
     };
     engine_features(engine, &a->request.feature, &a->request.feature_count);
-    a->request.prop = a->prop;
-    a->request.prop_count = properties_known(a->prop);
     return take_tuned(a, engine, tuned_named(spec), strcmp(purpose, "jit") == 0, err);
 }
 
@@ -99,7 +99,9 @@ void ask_close(struct ask *a)
 /* Where the next property's name goes. */
 static void expect(struct ask *a)
 {
-    a->request.measure = a->wants < MAX_PROPS ? &a->wanted[a->wants] : NULL;
+    size_t n = a->request.prop_count;
+    a->request.prop = a->prop;
+    a->request.measure = n < MAX_PROPS ? &a->wanted[n] : NULL;
 }
 
 /* Was a property wanted? Then it is there now, and the request is made again. */
@@ -113,7 +115,6 @@ static bool provide(struct ask *a, moegen_engine *engine, moegen_status *status,
         *status = error_set(err, MOEGEN_NO_MEMORY, "out of memory while measuring this CPU");
     else
         a->prop[a->request.prop_count++] = (struct host_prop){name->at, value};
-    a->wants++;
     return value >= 0;
 }
 

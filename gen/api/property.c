@@ -16,13 +16,13 @@
 #include "engine.h"
 
 /* As thousandths: what is kept, and given back, is exactly the same number. */
-enum { NAME = 64, MOST = 1000000, ITERATIONS = 2000, ROUNDS = 5 };
+enum { KNOWN = 16, NAME = 64, MOST = 1000000, ITERATIONS = 2000, ROUNDS = 5 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     char name[NAME];
     long value;
-} known[KNOWN_PROPS];
+} known[KNOWN];
 static int count;
 
 static bool recall(const char *name, long *value)
@@ -42,21 +42,11 @@ static void remember(const char *name, long value)
     if (recall(name, &before))
         return;
     pthread_mutex_lock(&lock);
-    if (count < KNOWN_PROPS) {
+    if (count < KNOWN) {
         snprintf(known[count].name, NAME, "%s", name);
         known[count++].value = value;
     }
     pthread_mutex_unlock(&lock);
-}
-
-size_t properties_known(struct host_prop out[KNOWN_PROPS])
-{
-    pthread_mutex_lock(&lock);
-    for (int i = 0; i < count; i++)
-        out[i] = (struct host_prop){known[i].name, (double)known[i].value / 1000};
-    size_t n = (size_t)count;
-    pthread_mutex_unlock(&lock);
-    return n;
 }
 
 /* ---- on disk: an entry of the cache whose metadata says it ---- */
@@ -180,15 +170,27 @@ static long measure(moegen_engine *e, const char *name)
     return value;
 }
 
-double property_of(moegen_engine *e, const char *name)
+double property_known(const void *of, const char *name)
 {
     long value = 0;
-    if (recall(name, &value))
-        return (double)value / 1000;
-    if (!property_load(engine_cache(e), name, &value) && (value = measure(e, name)) > 0)
-        property_save(engine_cache(e), name, value);
+    if (!recall(name, &value)) {
+        if (!property_load(engine_cache(of), name, &value))
+            return -1;
+        remember(name, value);
+    }
+    return (double)value / 1000;
+}
+
+double property_of(moegen_engine *e, const char *name)
+{
+    double kept = property_known(e, name);
+    if (kept >= 0)
+        return kept;
+    long value = measure(e, name);
     if (value < 0)
         return -1;
+    if (value > 0)
+        property_save(engine_cache(e), name, value);
     remember(name, value);
     return (double)value / 1000;
 }

@@ -31,7 +31,9 @@ struct host_request {
     size_t set_count;
     const char *const *feature; /* names of cpu.c that this machine, or the machine aimed at, has */
     size_t feature_count;
-    const struct host_prop *prop;
+    double (*known)(const void *of, const char *name); /* such a property, or -1; may be NULL */
+    const void *known_of;
+    const struct host_prop *prop; /* more of them */
     size_t prop_count;
     struct text *measure; /* gets the name of a property without which there is no plan, and then
                            * nothing else is given: ask again with it in `prop` (0: it cannot be
