@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "host/host.h"
+#include "host/sandbox.h"
 
 #define EXPERTS "H: 64\nI_TP: 32\nE: 4\ntop_k: 2\nblock_size: 8\n"
 static const struct row {
@@ -99,5 +99,8 @@ int main(void)
         pthread_join(thread[t], NULL);
         CHECK(from[t] == 0, "%d builds of thread %d differ", from[t], t);
     }
+    struct sandbox *s;
+    CHECK(image_open(&s), "the image is not in use");
+    image_close();
     return failures != 0;
 }

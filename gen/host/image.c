@@ -37,22 +37,44 @@ static bool find_room(void)
     return room && wishes.asked;
 }
 
+static void put_back(void)
+{
+    memcpy(room, image.bytes, image.len);
+    state = image.state;
+}
+
 /* Runs protected. */
 static int load_wishes(lua_State *L)
 {
-    sandbox_setup(L, &state);
+    if (!image.bytes)
+        sandbox_setup(L, &state);
     source_load_wishes(L, &wishes);
     return 0;
 }
 
-/* A new state with all that was asked for, and the image of it. */
+static void keep(void)
+{
+    size_t len = (size_t)(state.arena.at - room);
+    char *bytes = realloc(image.bytes, len);
+    if (!bytes)
+        return; /* the next build tries again */
+    memcpy(bytes, room, len);
+    image.bytes = bytes;
+    image.len = len;
+    image.wishes = wishes.count;
+    image.state = state;
+}
+
+/* The state with all that was asked for, and the image of it. */
 static bool load(void)
 {
-    free(image.bytes);
-    image.bytes = NULL;
     if (!find_room())
         return false;
-    lua = sandbox_create(&state, room, ROOM);
+    if (image.bytes)
+        put_back();
+    else
+        lua = sandbox_create(&state, room, ROOM);
+    state.arena.whole = true;
     if (lua)
         lua_pushcfunction(lua, load_wishes);
     if (!lua || lua_pcall(lua, 0, 0, 0) != LUA_OK) {
@@ -61,19 +83,8 @@ static bool load(void)
     }
     state.arena.whole = false;
     state.wishes = &wishes;
-    image.len = (size_t)(state.arena.at - room);
-    image.wishes = wishes.count;
-    image.state = state;
-    image.bytes = wishes.count ? malloc(image.len) : NULL;
-    if (image.bytes)
-        memcpy(image.bytes, room, image.len);
-    return true;
-}
-
-static bool put_back(void)
-{
-    memcpy(room, image.bytes, image.len);
-    state = image.state;
+    if (wishes.count)
+        keep();
     return true;
 }
 
@@ -82,13 +93,14 @@ lua_State *image_open(struct sandbox **s)
     const char *root = secure_getenv("MOEGEN_TEMPLATE_DIR");
     if ((root && *root) || atomic_flag_test_and_set(&taken))
         return NULL;
-    bool current = image.bytes && image.wishes == wishes.count;
-    if (!too_small && (current ? put_back() : load())) {
-        *s = &state;
-        return lua;
+    if (image.bytes && image.wishes == wishes.count)
+        put_back();
+    else if (too_small || !load()) {
+        image_close();
+        return NULL;
     }
-    image_close();
-    return NULL;
+    *s = &state;
+    return lua;
 }
 
 void image_close(void)

@@ -70,7 +70,7 @@ bool source_digest(const char *root, char hex[65]); /* false: there is none */
 void source_load(struct lua_State *L, const char *root,
                  const char *name);    /* pushes a module's chunk, or raises */
 void source_open(struct lua_State *L); /* pushes module "source" */
-/* Loads them, and runs the modules; may raise. */
+/* Loads those that are not loaded, and runs the modules; may raise. */
 void source_load_wishes(struct lua_State *L, const struct wishes *w);
 int native_open(struct lua_State *L);    /* native.c: pushes module "native" */
 void native_format(struct lua_State *L); /* replaces string.format by a faster one */

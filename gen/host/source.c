@@ -313,7 +313,10 @@ void source_load_wishes(lua_State *L, const struct wishes *w)
     lua_getfield(L, LUA_REGISTRYINDEX, chunks);
     for (size_t i = 0; i < embedded_template_count; i++)
         if (w->asked[embedded_module_count + i]) {
-            keep_chunk(L, &embedded_templates[i]);
+            if (lua_getfield(L, -1, embedded_templates[i].name) == LUA_TNIL) {
+                lua_pop(L, 1);
+                keep_chunk(L, &embedded_templates[i]);
+            }
             lua_pop(L, 1);
         }
     lua_pop(L, 1);
