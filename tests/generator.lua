@@ -18,7 +18,5 @@ return function(root)
     local function hex(code)
         return (code:gsub(".", function(c) return (",0x%02x"):format(c:byte()) end):sub(2))
     end
-    package.preload.native = function()
-        return {hex = hex, quads = function(code) return "\".byte " .. hex(code) .. "\\n\"\n" end}
-    end
+    package.preload.native = function() return {hex = hex} end
 end

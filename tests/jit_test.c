@@ -53,13 +53,21 @@ static int no_rwx(void)
     return !bad;
 }
 
+/* Its code is given beside it. */
+static const char beside[] =
+    "__asm__(\".data\\n.globl moegen_tiles_here\\n.hidden moegen_tiles_here\\n\"\n"
+    "\"moegen_tiles_here:\\n.text\\n\");\n"
+    "static const unsigned char tiles[16] = \"\";\n"
+    "int f(int x, int y) { return ((int (*)(int, int))(tiles + 8))(x, y); }\n";
+
 /* Compile and map, or stop. */
-static struct code make(const char *text, const char *const *symbols, int n)
+static struct code make_with(const char *text, const struct text *given, const char *const *symbols,
+                             int n)
 {
     struct blob blob = {0};
     struct code code = {0};
     moegen_error *err = NULL;
-    moegen_status status = jit_compile(text, symbols, n, &blob, &err);
+    moegen_status status = jit_compile(text, given, symbols, n, &blob, &err);
     if (!status)
         status = code_map(&blob, &code, &err);
     if (status)
@@ -67,6 +75,30 @@ static struct code make(const char *text, const char *const *symbols, int n)
     CHECK(status == MOEGEN_OK);
     blob_free(&blob);
     return code;
+}
+
+static struct code make(const char *text, const char *const *symbols, int n)
+{
+    return make_with(text, NULL, symbols, n);
+}
+
+static void run_beside(void)
+{
+    static char lea[] = "........\x67\x8d\x04\xb7\xc3...";
+    struct text code = {.at = lea, .len = 16}, large = {.at = lea, .len = 1 << 20};
+    struct code c = make_with(beside, &code, (const char *const[]){"f"}, 1);
+    int (*f)(int, int);
+    memcpy(&f, &c.fn[0], sizeof f);
+    CHECK(f(1, 10) == 41);
+    code_unmap(&c);
+    struct blob blob = {0};
+    moegen_error *err = NULL;
+    CHECK(jit_compile(arith, &code, (const char *const[]){"sum"}, 1, &blob, &err) ==
+          MOEGEN_INTERNAL);
+    CHECK(strstr(moegen_error_text(err), "no room for tiles is called"));
+    moegen_error_release(err);
+    CHECK(jit_compile(beside, &large, (const char *const[]){"f"}, 1, &blob, NULL) ==
+          MOEGEN_INTERNAL);
 }
 
 static void run_arith(void)
@@ -96,7 +128,7 @@ static void refuse(const char *text, int line, const char *want)
 {
     struct blob blob = {0};
     moegen_error *err = NULL;
-    moegen_status status = jit_compile(text, (const char *const[]){"f"}, 1, &blob, &err);
+    moegen_status status = jit_compile(text, NULL, (const char *const[]){"f"}, 1, &blob, &err);
     CHECK(status == MOEGEN_INTERNAL && err && err->count >= 1 && !blob.at);
     if (err->diag[0].line != line || !strstr(err->diag[0].message, want))
         fprintf(stderr, "line %d wanted %d: %s (%s)\n", err->diag[0].line, line,
@@ -190,7 +222,8 @@ static void run_out_of_memory(void)
         struct blob blob = {0};
         moegen_error *err = NULL;
         tcc_shim_limit = limit;
-        moegen_status status = jit_compile(arith, (const char *const[]){"twice"}, 1, &blob, &err);
+        moegen_status status =
+            jit_compile(arith, NULL, (const char *const[]){"twice"}, 1, &blob, &err);
         tcc_shim_limit = usual;
         CHECK(status == MOEGEN_OK || status == MOEGEN_NO_MEMORY);
         done = status == MOEGEN_OK;
@@ -264,10 +297,10 @@ static void run_pages(void)
 static void run_same(void)
 {
     struct blob a = {0}, b = {0};
-    CHECK(jit_compile(arith, (const char *const[]){"sum"}, 1, &a, NULL) == MOEGEN_OK);
+    CHECK(jit_compile(arith, NULL, (const char *const[]){"sum"}, 1, &a, NULL) == MOEGEN_OK);
     refuse("int f(void) {\n return yy;\n}\n", 2, "yy");
     run_bytes();
-    CHECK(jit_compile(arith, (const char *const[]){"sum"}, 1, &b, NULL) == MOEGEN_OK);
+    CHECK(jit_compile(arith, NULL, (const char *const[]){"sum"}, 1, &b, NULL) == MOEGEN_OK);
     CHECK(a.len == b.len && memcmp(a.at, b.at, a.len) == 0 && a.entry[0] == b.entry[0]);
     blob_free(&a);
     blob_free(&b);
@@ -326,6 +359,7 @@ static const struct {
     {"errors", run_errors},
     {"small_stack", run_small_stack},
     {"hardened", run_hardened},
+    {"beside", run_beside},
     {"locale", run_locale},
     {"out_of_memory", run_out_of_memory},
     {"fork", run_fork},

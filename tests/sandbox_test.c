@@ -36,6 +36,16 @@ static const char faults[] =
     "    {file = 'f', line = 2, col = 3, len = 4, message = 'm', hint = 'h', source = 'spec'},\n"
     "    {file = '--set x=y', line = 1, col = 1, message = 'n', source = 'set'}} end\n"
     "function checks.unsupported() return {{message = 'm', status = 'unsupported'}} end\n"
+    "function checks.format()\n"
+    "    assert(('%s_%d_%d.'):format('acc', -12, 0) == 'acc_-12_0.' and ('%d'):format(3.0) == "
+    "'3')\n"
+    "    assert(('%d'):format(math.mininteger) == '-9223372036854775808' and ('%s'):format(1) == "
+    "'1')\n"
+    "    assert(('%3d%%%x'):format(7, 255) == '  7%ff' and #('%s,'):format(('x'):rep(300)) == "
+    "301)\n"
+    "    assert(not pcall(string.format, '%d', 1.5) and not pcall(string.format, '%s'))\n"
+    "    assert(not pcall(string.format, '%') and ('%s'):format('a\\0b') == 'a\\0b')\n"
+    "end\n"
     "return checks\n";
 
 static const char module[] =
@@ -112,12 +122,6 @@ static const char module[] =
     "'again'}}, {}) end\n"
     "function checks.native()\n"
     "    assert(native.hex '' == '' and native.hex '\\x62\\xf2' == '0x62,0xf2')\n"
-    "    assert(native.quads '' == '' and native.quads 'abc' == '\".byte "
-    "0x61,0x62,0x63\\\\n\"\\n')\n"
-    "    assert(native.quads '\\1\\2\\3\\4\\5\\6\\7\\8' == '\".quad "
-    "0x0807060504030201\\\\n\"\\n')\n"
-    "    local _, lines = native.quads(('12345678'):rep(17) .. 'x'):gsub('\\n', '')\n"
-    "    assert(lines == 4)\n"
     "end\n"
     "function checks.locale() assert(tostring(0.5) == '0.5' and ('%.2f'):format(1.25) == '1.25' "
     "and tonumber '1.5' == 1.5) end\n"
@@ -128,7 +132,8 @@ static const char module[] =
     "#req.digest == 64)\n"
     "    local errors = checks[req.sets[1].key]()\n"
     "    if type(errors) == 'table' then return {errors = errors} end\n"
-    "    return {name = 'n', c = 'c', h = 'h', meta = req.generator, notes = {'remark'}}\n"
+    "    return {name = 'n', c = 'c', h = 'h', code = '', meta = req.generator, notes = "
+    "{'remark'}}\n"
     "end}\n";
 
 static const struct {
@@ -168,6 +173,7 @@ static const struct {
     {"two_fragments", MOEGEN_INTERNAL,
      "templates/none.c.in:4: fragment 'twice' is in more than one room: more, again", NULL},
     {"native", MOEGEN_OK, NULL, NULL},
+    {"format", MOEGEN_OK, NULL, NULL},
     {"locale", MOEGEN_OK, NULL, NULL},
     {"garbage", MOEGEN_OK, NULL, NULL},
     {"large_garbage", MOEGEN_OK, NULL, NULL},

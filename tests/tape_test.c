@@ -22,22 +22,6 @@ static void complain(const char *what, const char *detail)
     failures++;
 }
 
-/* Bytes of a C string literal with octal escapes from `at` to the next '"'. */
-static size_t literal(const char *at, unsigned char *out)
-{
-    size_t n = 0;
-    while (*at != '"' && n < MAX_TILE) {
-        unsigned byte = (unsigned char)*at++;
-        if (byte == '\\') {
-            byte = 0;
-            for (int i = 0; i < 3 && *at >= '0' && *at <= '7'; i++)
-                byte = byte * 8 + (unsigned)(*at++ - '0');
-        }
-        out[n++] = (unsigned char)byte;
-    }
-    return n;
-}
-
 /* Bytes of the lines `".byte 0x62,0xf1\n" // ...` that follow the label, until a line begins with
  * ')'. */
 static size_t listing(const char *at, unsigned char *out)
@@ -56,30 +40,37 @@ static size_t listing(const char *at, unsigned char *out)
     return n;
 }
 
-static void compare(const char *jit, const char *file)
+/* Tiles of the JIT are lines `#define NAME ((TYPE)(moegen_tiles+PLACE))`, in the order of their
+ * code: up to the next one there are zeros, fewer than a cache line and a byte. */
+static void compare(const struct generated *jit, const char *file)
 {
-    static unsigned char one[MAX_TILE], two[MAX_TILE];
-    static const char head[] = "static const unsigned char ",
-                      tail[] = "_code[] __attribute__((aligned(64))) = \"";
+    static unsigned char bytes[MAX_TILE];
+    static const char head[] = "#define ", tail[] = ")(moegen_tiles+";
     const char *rest = file; /* tiles have the same order in both */
     int found = 0;
-    for (const char *at = jit; (at = strstr(at, tail)); at++) {
-        const char *name = at;
-        while (name > jit && name[-1] != '\n')
-            name--;
+    for (const char *at = strstr(jit->c.at, tail), *next; at; at = next, found++) {
         char label[200];
+        const char *name = at;
+        next = strstr(at + 1, tail);
+        while (name > jit->c.at && name[-1] != '\n')
+            name--;
         name += strlen(head);
-        snprintf(label, sizeof label, "\"%.*s:\\n\"\n", (int)(at - name), name);
+        snprintf(label, sizeof label, "\"%.*s:\\n\"\n", (int)strcspn(name, " "), name);
         const char *lines = strstr(rest, label);
         if (!lines) {
             complain("no such tile in the text for readers", label);
             continue;
         }
         rest = lines;
-        size_t n = literal(at + strlen(tail), one), m = listing(lines + strlen(label), two);
-        if (n != m || memcmp(one, two, n) != 0)
+        size_t from = strtoul(at + strlen(tail), NULL, 10);
+        size_t stop = next ? strtoul(next + strlen(tail), NULL, 10) : jit->code.len;
+        size_t n = listing(lines + strlen(label), bytes);
+        if (from % 64 || stop < from + n || stop > from + n + 64 || stop > jit->code.len ||
+            memcmp(jit->code.at + from, bytes, n) != 0)
             complain("other bytes", label);
-        found++;
+        for (size_t i = from + n; i < stop; i++)
+            if (jit->code.at[i])
+                complain("something behind the tile", label);
     }
     if (!found)
         complain("no tile", "in the JIT's text");
@@ -113,7 +104,7 @@ static void build(const char *path, const struct text *spec, const char *name, c
     if (status || host_build(&r, &file, &err))
         complain("cannot be made", moegen_error_text(err));
     else
-        compare(jit.c.at, file.c.at);
+        compare(&jit, file.c.at);
     moegen_error_release(err);
     generated_free(&jit);
     generated_free(&file);

@@ -295,7 +295,7 @@ static moegen_status from_spec(moegen_engine *e, const moegen_spec *spec, const 
     }
     if (external)
         status = through_cc(u, built.c.at, cc ? cc : e->cc, symbols, &code, err);
-    else if (!(status = jit_compile(built.c.at, symbols, 2, &blob, err)))
+    else if (!(status = jit_compile(built.c.at, &built.code, symbols, 2, &blob, err)))
         status = code_map(&blob, &code, err);
     if (status)
         goto out;

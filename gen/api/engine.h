@@ -70,6 +70,8 @@ const char *tuned_named(const moegen_spec *spec);
  * out. The first call takes some milliseconds. Thread-safe; a thread that makes a kernel may call
  * it. */
 double property_of(moegen_engine *engine, const char *name);
+/* The same if it need not be measured: -1 otherwise. Of: an engine. */
+double property_known(const void *of, const char *name);
 /* What is kept on disk of it, in thousandths. */
 bool property_load(struct cache *cache, const char *name, long *value);
 void property_save(struct cache *cache, const char *name, long value);

@@ -79,6 +79,8 @@ moegen_status ask_open(struct ask *a, const moegen_engine *engine, const moegen_
         .set = a->set,
         .set_count = spec->override_count,
         .purpose = purpose,
+        .known = property_known,
+        .known_of = engine,
     };
     engine_features(engine, &a->request.feature, &a->request.feature_count);
     return take_tuned(a, engine, tuned_named(spec), strcmp(purpose, "jit") == 0, err);

@@ -170,15 +170,27 @@ static long measure(moegen_engine *e, const char *name)
     return value;
 }
 
-double property_of(moegen_engine *e, const char *name)
+double property_known(const void *of, const char *name)
 {
     long value = 0;
-    if (recall(name, &value))
-        return (double)value / 1000;
-    if (!property_load(engine_cache(e), name, &value) && (value = measure(e, name)) > 0)
-        property_save(engine_cache(e), name, value);
+    if (!recall(name, &value)) {
+        if (!property_load(engine_cache(of), name, &value))
+            return -1;
+        remember(name, value);
+    }
+    return (double)value / 1000;
+}
+
+double property_of(moegen_engine *e, const char *name)
+{
+    double kept = property_known(e, name);
+    if (kept >= 0)
+        return kept;
+    long value = measure(e, name);
     if (value < 0)
         return -1;
+    if (value > 0)
+        property_save(engine_cache(e), name, value);
     remember(name, value);
     return (double)value / 1000;
 }

@@ -14,6 +14,22 @@ struct arena_block {
     struct arena_block *next, *prev;
 };
 
+static bool in_base(const struct arena *a, const void *block)
+{
+    return (uintptr_t)block - (uintptr_t)a->base < a->base_size;
+}
+
+/* From the newest chunk; NULL: it has no room for it. */
+static void *cut(struct arena *a, size_t size)
+{
+    void *block = a->at;
+    if (a->left < size)
+        return NULL;
+    a->at += size;
+    a->left -= size;
+    return block;
+}
+
 /* A block of at most SMALL bytes: freed ones of its class first, then the rest of the newest chunk.
  */
 static void *take_small(struct arena *a, size_t size)
@@ -25,7 +41,7 @@ static void *take_small(struct arena *a, size_t size)
         return first;
     }
     size = class * STEP;
-    if (a->left < size) {
+    if (a->left < size && !a->whole) {
         size_t room = a->chunk_size ? a->chunk_size * 2 : CHUNK_MIN;
         room = room < CHUNK_MAX ? room : CHUNK_MAX;
         struct arena_block *chunk = malloc(room);
@@ -37,10 +53,7 @@ static void *take_small(struct arena *a, size_t size)
         a->at = (char *)(chunk + 1);
         a->left = room - sizeof *chunk;
     }
-    void *block = a->at;
-    a->at += size;
-    a->left -= size;
-    return block;
+    return cut(a, size);
 }
 
 static void give_small(struct arena *a, void *block, size_t size)
@@ -53,6 +66,8 @@ static void give_small(struct arena *a, void *block, size_t size)
 /* Resizes a large block; `old` NULL: a new one. */
 static void *take_large(struct arena *a, void *old, size_t size)
 {
+    if (a->whole)
+        return cut(a, (size + STEP - 1) / STEP * STEP);
     struct arena_block *b = old ? (struct arena_block *)old - 1 : NULL;
     b = realloc(b, sizeof *b + size);
     if (!b)
@@ -84,15 +99,15 @@ static void give_large(struct arena *a, void *block)
 
 void arena_give(struct arena *a, void *block, size_t size)
 {
-    if (block && size > SMALL)
+    if (block && size > SMALL && !in_base(a, block))
         give_large(a, block);
-    else if (block && size)
+    else if (block && size && size <= SMALL)
         give_small(a, block, size);
 }
 
 void *arena_resize(struct arena *a, void *old, size_t old_size, size_t size)
 {
-    if (old && old_size > SMALL && size > SMALL)
+    if (old && old_size > SMALL && size > SMALL && !in_base(a, old))
         return take_large(a, old, size);
     if (old && old_size <= SMALL && size <= SMALL &&
         (old_size + STEP - 1) / STEP == (size + STEP - 1) / STEP)

@@ -21,7 +21,8 @@ struct job {
     struct text *text;
     struct listing *listing;
     bool names; /* the listing's items are plain names */
-    struct sandbox box;
+    struct sandbox *box;
+    bool ready; /* is the sandbox set up? */
     moegen_status status;
     moegen_error **err;
 };
@@ -43,6 +44,7 @@ void generated_free(struct generated *g)
     text_free(&g->c);
     text_free(&g->h);
     text_free(&g->meta);
+    text_free(&g->code);
     listing_free(&g->notes);
 }
 
@@ -171,6 +173,7 @@ static void take_result(lua_State *L, struct job *job)
         take_text(L, "c", &job->built->c);
         take_text(L, "h", &job->built->h);
         take_text(L, "meta", &job->built->meta);
+        take_text(L, "code", &job->built->code);
         take_list(L, "notes", &job->built->notes, false);
     }
     if (job->text)
@@ -185,11 +188,12 @@ static void take_result(lua_State *L, struct job *job)
 static int work(lua_State *L)
 {
     struct job *job = lua_touserdata(L, 1);
-    sandbox_setup(L, &job->box);
+    if (!job->ready)
+        sandbox_setup(L, job->box);
     lua_getglobal(L, "require");
     lua_pushliteral(L, "moegen");
     if (job->request) {
-        job->status = request_push(L, job->request, job->box.root, job->err);
+        job->status = request_push(L, job->request, job->box->root, job->err);
         if (job->status != MOEGEN_OK)
             return 0;
     } else {
@@ -228,7 +232,13 @@ static moegen_status broken(lua_State *L, struct job *job)
 static moegen_status protected_call(struct job *job)
 {
     moegen_status status;
-    lua_State *L = sandbox_create(&job->box);
+    struct sandbox own;
+    lua_State *L = image_open(&job->box);
+    job->ready = L != NULL;
+    if (!L) {
+        job->box = &own;
+        L = sandbox_create(&own, NULL, 0);
+    }
     if (!L) {
         status = error_set(job->err, MOEGEN_NO_MEMORY, "out of memory");
         goto out;
@@ -242,7 +252,7 @@ static moegen_status protected_call(struct job *job)
         break;
     case LUA_ERRMEM:
         status = error_set(job->err, MOEGEN_NO_MEMORY,
-                           job->box.full
+                           job->box->full
                                ? "the kernel is too large: generating it takes more than 256 MiB"
                                : "out of memory");
         break;
@@ -250,7 +260,10 @@ static moegen_status protected_call(struct job *job)
         status = broken(L, job);
     }
 out:
-    sandbox_destroy(&job->box);
+    if (job->ready)
+        image_close();
+    else
+        sandbox_destroy(&own);
     return status;
 }
 

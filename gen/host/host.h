@@ -5,7 +5,7 @@
 
 #include "base/base.h"
 
-/* The generator. Every call runs in a Lua state of its own (sandboxed: no files, no clock, no
+/* The generator. Every call runs in a Lua state as good as new (sandboxed: no files, no clock, no
  * randomness, bounded memory), so any thread may call at any time and equal requests give equal
  * bytes. Complaints about the spec are MOEGEN_BAD_SPEC (all of them, with places) or
  * MOEGEN_UNSUPPORTED; a failure of the generator itself is MOEGEN_INTERNAL with the Lua traceback
@@ -31,7 +31,9 @@ struct host_request {
     size_t set_count;
     const char *const *feature; /* names of cpu.c that this machine, or the machine aimed at, has */
     size_t feature_count;
-    const struct host_prop *prop;
+    double (*known)(const void *of, const char *name); /* such a property, or -1; may be NULL */
+    const void *known_of;
+    const struct host_prop *prop; /* more of them */
     size_t prop_count;
     struct text *measure; /* gets the name of a property without which there is no plan, and then
                            * nothing else is given: ask again with it in `prop` (0: it cannot be
@@ -55,6 +57,7 @@ struct listing {
 void listing_free(struct listing *l);
 struct generated {
     struct text name, c, h, meta; /* kernel name; the two files; metadata lines */
+    struct text code;             /* of the tiles, where the C lacks it, for jit_compile */
     struct listing notes;         /* remarks on the request that are no errors: item[i].text */
 };
 void generated_free(struct generated *g);

@@ -105,6 +105,17 @@ static void push_digest(lua_State *L, const void *bytes, size_t len)
     lua_pushlstring(L, hex, 64);
 }
 
+/* props[name], where the request does not say it; upvalue: the request */
+static int known_property(lua_State *L)
+{
+    const struct host_request *r = lua_touserdata(L, lua_upvalueindex(1));
+    double value = lua_type(L, 2) == LUA_TSTRING ? r->known(r->known_of, lua_tostring(L, 2)) : -1;
+    if (value < 0)
+        return 0;
+    lua_pushnumber(L, value);
+    return 1;
+}
+
 moegen_status request_push(lua_State *L, const struct host_request *r, const char *root,
                            moegen_error **err)
 {
@@ -124,6 +135,13 @@ moegen_status request_push(lua_State *L, const struct host_request *r, const cha
     for (size_t i = 0; i < r->prop_count; i++) {
         lua_pushnumber(L, r->prop[i].value);
         lua_setfield(L, -2, r->prop[i].name);
+    }
+    if (r->known) {
+        lua_createtable(L, 0, 1);
+        lua_pushlightuserdata(L, (void *)(uintptr_t)r);
+        lua_pushcclosure(L, known_property, 1);
+        lua_setfield(L, -2, "__index");
+        lua_setmetatable(L, -2);
     }
     lua_setfield(L, -2, "props");
     lua_pushboolean(L, r->measure != NULL);

@@ -56,9 +56,12 @@ static void *allocate(void *user, void *old, size_t old_size, size_t new_size)
     return new;
 }
 
-lua_State *sandbox_create(struct sandbox *s)
+lua_State *sandbox_create(struct sandbox *s, char *room, size_t size)
 {
     *s = (struct sandbox){.soft = soft_limit, .root = secure_getenv("MOEGEN_TEMPLATE_DIR")};
+    if (room)
+        s->arena = (struct arena){
+            .at = room, .left = size, .base = room, .base_size = size, .whole = true};
     if (s->root && !*s->root)
         s->root = NULL;
     lua_State *L = lua_newstate(allocate, s);
@@ -128,6 +131,7 @@ void sandbox_setup(lua_State *L, struct sandbox *s)
         lua_setfield(L, -2, removed[i].name);
         lua_pop(L, 1);
     }
+    native_format(L);
     lua_newtable(L); /* loaded modules */
     source_open(L);
     lua_setfield(L, -2, "source");

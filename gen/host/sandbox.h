@@ -23,6 +23,9 @@ struct arena {
     void *freed[ARENA_CLASSES];
     char *at; /* rest of the newest chunk */
     size_t left, chunk_size;
+    char *base; /* first chunk, the caller's; or NULL */
+    size_t base_size;
+    bool whole; /* nothing beside it is to be had */
 };
 /* size > 0; old NULL: a new block. NULL: out of memory, and the old block is as it was. */
 void *arena_resize(struct arena *a, void *old, size_t old_size, size_t size);
@@ -31,19 +34,34 @@ void arena_drop(struct arena *a);
 
 /* ---- sandbox.c ---- */
 
+/* Built-in modules and templates that were asked for. */
+struct wishes {
+    unsigned char *asked; /* one for each of embedded_modules, then of embedded_templates */
+    size_t count;
+};
+
 /* The Lua states of host.c. */
 struct sandbox {
     struct arena arena;
-    size_t used, soft; /* bytes; at `soft` garbage is collected */
-    bool asked;        /* a collection was asked for: the next request decides */
-    bool full;         /* the cap was hit */
-    const char *root;  /* $MOEGEN_TEMPLATE_DIR or NULL */
+    size_t used, soft;     /* bytes; at `soft` garbage is collected */
+    bool asked;            /* a collection was asked for: the next request decides */
+    bool full;             /* the cap was hit */
+    const char *root;      /* $MOEGEN_TEMPLATE_DIR or NULL */
+    struct wishes *wishes; /* gets what is loaded; or NULL */
 };
-struct lua_State *
-sandbox_create(struct sandbox *s); /* a bare state, NULL: out of memory; *s must stay put */
+/* A bare state; NULL: out of memory; *s must stay put. room: all its memory until arena.whole is
+ * unset, and its first chunk then; NULL: malloc's. */
+struct lua_State *sandbox_create(struct sandbox *s, char *room, size_t size);
 void sandbox_setup(struct lua_State *L,
                    struct sandbox *s);   /* libraries and `require`; call protected */
 void sandbox_destroy(struct sandbox *s); /* ends the state too */
+
+/* ---- image.c ---- */
+
+/* The state of the process for one build, with libraries, `require` and modules: as good as a new
+ * one, and sooner there. NULL: another thread has it, there is a source tree, or memory is out. */
+struct lua_State *image_open(struct sandbox **s);
+void image_close(void); /* ends the build; only after an image_open that gave a state */
 
 /* ---- modules for them: source.c native.c words.c tape.c ---- */
 
@@ -52,9 +70,12 @@ bool source_digest(const char *root, char hex[65]); /* false: there is none */
 void source_load(struct lua_State *L, const char *root,
                  const char *name);    /* pushes a module's chunk, or raises */
 void source_open(struct lua_State *L); /* pushes module "source" */
-int native_open(struct lua_State *L);  /* native.c: pushes module "native" */
-int words_open(struct lua_State *L);   /* words.c: pushes module "words" */
-int tape_open(struct lua_State *L);    /* tape.c: pushes module "tape" */
+/* Loads those that are not loaded, and runs the modules; may raise. */
+void source_load_wishes(struct lua_State *L, const struct wishes *w);
+int native_open(struct lua_State *L);    /* native.c: pushes module "native" */
+void native_format(struct lua_State *L); /* replaces string.format by a faster one */
+int words_open(struct lua_State *L);     /* words.c: pushes module "words" */
+int tape_open(struct lua_State *L);      /* tape.c: pushes module "tape" */
 
 /* ---- embedded.c ---- */
 

@@ -204,6 +204,22 @@ static bool load_from_tree(lua_State *L, const char *root, const char *name, str
     return true;
 }
 
+static struct sandbox *sandbox_of(lua_State *L)
+{
+    void *user;
+    lua_getallocf(L, &user);
+    return user;
+}
+
+/* index: of embedded_modules, and of embedded_templates behind them */
+static void wish(struct wishes *w, size_t index)
+{
+    if (w && !w->asked[index]) {
+        w->asked[index] = 1;
+        w->count++;
+    }
+}
+
 static void load_embedded(lua_State *L, const struct embedded *e)
 {
     if (luaL_loadbufferx(L, (const char *)e->at, e->len, e->name, "b") != LUA_OK)
@@ -219,6 +235,7 @@ void source_load(lua_State *L, const char *root, const char *name)
         } else {
             const struct embedded *m = find(embedded_modules, embedded_module_count, name);
             if (m) {
+                wish(sandbox_of(L)->wishes, (size_t)(m - embedded_modules));
                 load_embedded(L, m);
                 return;
             }
@@ -232,9 +249,7 @@ void source_load(lua_State *L, const char *root, const char *name)
 /* $MOEGEN_TEMPLATE_DIR of the sandbox, or NULL. */
 static const char *root_of(lua_State *L)
 {
-    void *user;
-    lua_getallocf(L, &user);
-    return ((const struct sandbox *)user)->root;
+    return sandbox_of(L)->root;
 }
 
 /* source.text("moe_forward"), or "shared.team" for a fragment -> text, path; of a source tree only:
@@ -255,6 +270,17 @@ static int source_text(lua_State *L)
     return luaL_error(L, "no template '%s'", name);
 }
 
+/* Of the registry: name -> chunk of a template. */
+static const char chunks[] = "moegen.chunks";
+
+/* Pushes the chunk and keeps it in the table on top. */
+static void keep_chunk(lua_State *L, const struct embedded *e)
+{
+    load_embedded(L, e);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -3, e->name);
+}
+
 /* source.chunk("moe_forward", "body") -> that part of the template or fragment (see translate.lua)
  * as a function, or nil with a source tree */
 static int source_chunk(lua_State *L)
@@ -267,8 +293,33 @@ static int source_chunk(lua_State *L)
                                     lua_pushfstring(L, "%s.%s", family, part));
     if (!e)
         return luaL_error(L, "no template '%s' with part '%s'", family, part);
-    load_embedded(L, e);
+    lua_getfield(L, LUA_REGISTRYINDEX, chunks);
+    if (lua_getfield(L, -1, e->name) != LUA_TNIL)
+        return 1;
+    lua_pop(L, 1);
+    wish(sandbox_of(L)->wishes, embedded_module_count + (size_t)(e - embedded_templates));
+    keep_chunk(L, e);
     return 1;
+}
+
+void source_load_wishes(lua_State *L, const struct wishes *w)
+{
+    for (size_t i = 0; i < embedded_module_count; i++)
+        if (w->asked[i]) {
+            lua_getglobal(L, "require");
+            lua_pushstring(L, embedded_modules[i].name);
+            lua_call(L, 1, 0);
+        }
+    lua_getfield(L, LUA_REGISTRYINDEX, chunks);
+    for (size_t i = 0; i < embedded_template_count; i++)
+        if (w->asked[embedded_module_count + i]) {
+            if (lua_getfield(L, -1, embedded_templates[i].name) == LUA_TNIL) {
+                lua_pop(L, 1);
+                keep_chunk(L, &embedded_templates[i]);
+            }
+            lua_pop(L, 1);
+        }
+    lua_pop(L, 1);
 }
 
 /* source.holds("shared.team") -> is there such a fragment? */
@@ -338,5 +389,7 @@ static const luaL_Reg source_functions[] = {{"text", source_text},   {"chunk", s
 
 void source_open(lua_State *L)
 {
+    lua_newtable(L);
+    lua_setfield(L, LUA_REGISTRYINDEX, chunks);
     luaL_newlib(L, source_functions);
 }

@@ -107,13 +107,27 @@ static enum file file_of(lua_State *L, const char *name)
 
 /* ---- the functions: (program, ...) ---- */
 
-/* tape.new(sizes, machine, zero_upper): registers of each file; a machine of arch/arch.h */
+/* tape.ops() -> what is known of the ops of a target: nothing yet */
+static int tape_ops(lua_State *L)
+{
+    struct ops *ops = lua_newuserdatauv(L, sizeof *ops, 0);
+    memset(ops, 0, sizeof *ops);
+    return 1;
+}
+
+/* tape.new(sizes, machine, zero_upper, ops): registers of each file; a machine of arch/arch.h; the
+ * caller keeps both of these */
 static int tape_new(lua_State *L)
 {
     const struct machine *m = lua_touserdata(L, 2);
     luaL_argcheck(L, lua_type(L, 2) == LUA_TUSERDATA, 2, "no machine");
+    luaL_argcheck(L, lua_type(L, 4) == LUA_TUSERDATA, 4, "no ops");
     struct tape *t = lua_newuserdatauv(L, sizeof *t, 0);
-    *t = (struct tape){.row = -1, .machine = m, .arch = m->arch, .zero_upper = lua_toboolean(L, 3)};
+    *t = (struct tape){.row = -1,
+                       .machine = m,
+                       .arch = m->arch,
+                       .zero_upper = lua_toboolean(L, 3),
+                       .ops = lua_touserdata(L, 4)};
     for (int i = 0; i < FILES; i++) {
         lua_rawgeti(L, 1, i + 1);
         t->registers[i] = (int)lua_tointeger(L, -1);
@@ -170,13 +184,14 @@ static const struct op *op_named(lua_State *L, struct tape *t)
 {
     size_t n;
     const char *name = luaL_checkstring(L, 2);
-    for (unsigned h = (unsigned)((uintptr_t)name >> 4) % MAX_OPS;; h = (h + 1) % MAX_OPS) {
-        struct op *op = &t->op[h];
+    for (unsigned h = (unsigned)((uintptr_t)name >> 4) * 2654435769u >> 24;;
+         h = (h + 1) % MAX_OPS) {
+        struct op *op = &t->ops->row[h];
         if (op->name == name)
             return op;
         if (op->name)
             continue;
-        if (++t->ops == MAX_OPS)
+        if (++t->ops->count == MAX_OPS)
             luaL_error(L, "more than %d ops", MAX_OPS - 1);
         lua_getfield(L, 1, "describe");
         lua_pushvalue(L, 1);
@@ -345,19 +360,12 @@ static int field_of_reference(lua_State *L)
 
 int tape_open(lua_State *L)
 {
-    static const luaL_Reg functions[] = {{"new", tape_new},
-                                         {"parameter", tape_parameter},
-                                         {"row", tape_row},
-                                         {"at", tape_at},
-                                         {"op", tape_op},
-                                         {"hoist", tape_hoist},
-                                         {"loop", tape_loop},
-                                         {"again", tape_again},
-                                         {"count", tape_count},
-                                         {"set", tape_set},
-                                         {"advance", tape_advance},
-                                         {"code", tape_code},
-                                         {NULL, NULL}};
+    static const luaL_Reg functions[] = {
+        {"new", tape_new},     {"ops", tape_ops},   {"parameter", tape_parameter},
+        {"row", tape_row},     {"at", tape_at},     {"op", tape_op},
+        {"hoist", tape_hoist}, {"loop", tape_loop}, {"again", tape_again},
+        {"count", tape_count}, {"set", tape_set},   {"advance", tape_advance},
+        {"code", tape_code},   {NULL, NULL}};
     lua_pushlightuserdata(L, NULL); /* all light userdata share a metatable */
     lua_createtable(L, 0, 1);
     lua_pushcfunction(L, field_of_reference);

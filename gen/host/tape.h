@@ -9,7 +9,7 @@
 
 struct lua_State;
 
-enum { MAX_PARAMS = 32, MAX_OPS = 64 };
+enum { MAX_PARAMS = 32, MAX_OPS = 256 };
 
 struct value {
     int def, last; /* items; last: the last one that uses it */
@@ -35,6 +35,12 @@ struct op {
     bool pooled; /* its immediate lies behind the code */
 };
 
+/* Those of a target: a table of names, which the generator's modules keep. */
+struct ops {
+    struct op row[MAX_OPS];
+    int count;
+};
+
 enum item_kind { OP, LOOP, AGAIN, COUNT, SET, ADVANCE };
 struct item {
     uint8_t kind;
@@ -52,8 +58,7 @@ struct tape {
     int registers[FILES];
     bool zero_upper;
     int row; /* what is added belongs to it */
-    struct op op[MAX_OPS];
-    int ops;
+    struct ops *ops;
     struct value *value;
     struct place *place;
     struct item *item, *hoisted;

@@ -13,19 +13,34 @@ struct span {
     const char *at, *stop;
 };
 
+enum { FIRST = 1, WORD = 2, SPACE = 4 };
+#define LETTER(c) [c] = FIRST | WORD, [c | 32] = FIRST | WORD
+static const unsigned char kinds[256] = {
+    LETTER('A'),    LETTER('B'),          LETTER('C'),    LETTER('D'),    LETTER('E'),
+    LETTER('F'),    LETTER('G'),          LETTER('H'),    LETTER('I'),    LETTER('J'),
+    LETTER('K'),    LETTER('L'),          LETTER('M'),    LETTER('N'),    LETTER('O'),
+    LETTER('P'),    LETTER('Q'),          LETTER('R'),    LETTER('S'),    LETTER('T'),
+    LETTER('U'),    LETTER('V'),          LETTER('W'),    LETTER('X'),    LETTER('Y'),
+    LETTER('Z'),    ['_'] = FIRST | WORD, ['0'] = WORD,   ['1'] = WORD,   ['2'] = WORD,
+    ['3'] = WORD,   ['4'] = WORD,         ['5'] = WORD,   ['6'] = WORD,   ['7'] = WORD,
+    ['8'] = WORD,   ['9'] = WORD,         [' '] = SPACE,  ['\t'] = SPACE, ['\n'] = SPACE,
+    ['\v'] = SPACE, ['\f'] = SPACE,       ['\r'] = SPACE,
+};
+#undef LETTER
+
 static bool is_first(char c)
 {
-    return ((unsigned)c | 32) - 'a' < 26 || c == '_';
+    return kinds[(unsigned char)c] & FIRST;
 }
 
 static bool is_word(char c)
 {
-    return is_first(c) || (unsigned)c - '0' < 10;
+    return kinds[(unsigned char)c] & WORD;
 }
 
 static bool is_space(char c)
 {
-    return c == ' ' || (unsigned)c - '\t' < 5;
+    return kinds[(unsigned char)c] & SPACE;
 }
 
 static const char *skip_spaces(const char *at, const char *stop)

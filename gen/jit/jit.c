@@ -64,16 +64,31 @@ struct job {
     const char *text;
     const char *const *symbols;
     int n;
+    size_t code_len; /* 0: none */
     unsigned char
         *at; /* result: relocated for this address; mapping, MAP_FAILED while there is none */
     size_t size;
     uint32_t entry[MAX_ENTRIES];
+    uint32_t code;   /* where code goes */
     struct text log; /* libtcc's messages, one per line */
 };
 
 static void collect(void *log, const char *message)
 {
     text_fmt(log, "%s\n", message);
+}
+
+/* Offset of so many bytes that have a name; what: they are. */
+static bool find(TCCState *s, struct job *j, const char *what, const char *name, size_t len,
+                 uint32_t *offset)
+{
+    size_t at = (size_t)((unsigned char *)tcc_get_symbol(s, name) - j->at);
+    if (at >= j->size || len > j->size - at) {
+        text_fmt(&j->log, "no %s is called '%s'\n", what, name);
+        return false;
+    }
+    *offset = (uint32_t)at;
+    return true;
 }
 
 static bool translate(struct job *j)
@@ -97,15 +112,10 @@ static bool translate(struct job *j)
     }
     if (tcc_relocate(s, j->at))
         return false;
-    for (int i = 0; i < j->n; i++) {
-        size_t offset = (size_t)((unsigned char *)tcc_get_symbol(s, j->symbols[i]) - j->at);
-        if (offset >= j->size) {
-            text_fmt(&j->log, "no function is called '%s'\n", j->symbols[i]);
+    for (int i = 0; i < j->n; i++)
+        if (!find(s, j, "function", j->symbols[i], 1, &j->entry[i]))
             return false;
-        }
-        j->entry[i] = (uint32_t)offset;
-    }
-    return true;
+    return !j->code_len || find(s, j, "room for tiles", "moegen_tiles_here", j->code_len, &j->code);
 }
 
 /* The shim leaves libtcc by jumping here. */
@@ -213,15 +223,19 @@ enum { ALWAYS_COMPARE = 0 };
 enum { ALWAYS_COMPARE = 1 };
 #endif
 
-moegen_status jit_compile(const char *text, const char *const *symbols, int n, struct blob *out,
-                          moegen_error **err)
+moegen_status jit_compile(const char *text, const struct text *code, const char *const *symbols,
+                          int n, struct blob *out, moegen_error **err)
 {
     if (n < 1 || n > MAX_ENTRIES)
         return error_set(err, MOEGEN_INTERNAL, "a kernel has 1 to %d entries, not %d", MAX_ENTRIES,
                          n);
     if (!setup())
         return error_set(err, MOEGEN_NO_MEMORY, "out of memory while starting libtcc");
-    struct job j = {.text = text, .symbols = symbols, .n = n, .at = MAP_FAILED};
+    struct job j = {.text = text,
+                    .symbols = symbols,
+                    .n = n,
+                    .code_len = code ? code->len : 0,
+                    .at = MAP_FAILED};
     moegen_status status = stack_check(err);
     if (status)
         return status;
@@ -249,6 +263,8 @@ moegen_status jit_compile(const char *text, const char *const *symbols, int n, s
     }
     *out = (struct blob){.at = memcpy(copy, j.at, j.size), .len = j.size};
     memcpy(out->entry, j.entry, sizeof j.entry);
+    if (j.code_len)
+        memcpy(out->at + j.code, code->at, j.code_len);
 out:
     job_free(&j);
     return status;

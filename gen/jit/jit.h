@@ -25,11 +25,13 @@ void code_unmap(struct code *c);
 /* ---- jit.c ---- */
 
 /* Compile C text with libtcc, in memory and hermetically: no includes, no libraries, no files, no
- * external symbols; static data must be const. symbols: names of the 1..MAX_ENTRIES functions that
- * are not static. A rejected text is MOEGEN_INTERNAL with tcc's sentence and the line of the text,
- * since we wrote that text. Any thread may call at any time; compiles take turns. */
-moegen_status jit_compile(const char *text, const char *const *symbols, int n, struct blob *out,
-                          moegen_error **err);
+ * external symbols; static data must be const. code: goes where the text defines
+ * `moegen_tiles_here`, which has room for it; or NULL. symbols: names of the 1..MAX_ENTRIES
+ * functions that are not static. A rejected text is MOEGEN_INTERNAL with tcc's sentence and the
+ * line of the text, since we wrote that text. Any thread may call at any time; compiles take turns.
+ */
+moegen_status jit_compile(const char *text, const struct text *code, const char *const *symbols,
+                          int n, struct blob *out, moegen_error **err);
 /* What the machine code depends on besides the text: digest of the libtcc it was built with. For
  * cache keys. */
 const char *jit_identity(void);

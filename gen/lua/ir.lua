@@ -55,6 +55,7 @@ function ir.parse(op)
     end
     op.roles, op.reads, op.at = roles, reads, at
     op.size = op.ctype and size_of[(op.ctype:gsub(" %*$", ""))]
+    return op
 end
 
 -- The class of programs: this file's, or that of vector/taped.lua.
@@ -142,18 +143,17 @@ function Program.at(_, base, offset, index)
     return {base = base, offset = offset or 0, index = index}
 end
 
--- The op called name, which the program uses from now on.
+-- The op called name.
+function ir.op(name)
+    local op = ops[name] or error("no op " .. tostring(name), 4)
+    return op.roles and op or ir.parse(op)
+end
+
+-- The same, which the program uses from now on.
 function Program:use(name)
-    local op = self.used[name]
-    if not op then
-        op = ops[name]
-        if not op then
-            error("no op " .. tostring(name), 3)
-        elseif not op.roles then
-            ir.parse(op)
-        end
-        self.used[name] = op
-        self.used_list[#self.used_list + 1] = name
+    local op = self.used[name] or ir.op(name)
+    if not self.used[name] then
+        self.used[name], self.used_list[#self.used_list + 1] = op, name
     end
     return op
 end

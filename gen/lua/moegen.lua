@@ -10,6 +10,7 @@ local compose = require "kernel.compose"
 local diag = require "diag"
 local emit = require "kernel.emit"
 local planner = require "planner"
+local print_data = require "vector.print_data"
 local schema = require "schema"
 local source = require "source"
 local space = require "space"
@@ -132,12 +133,13 @@ local function build(req, notes, untuned)
         return {errors = errors}, job.tuned
     end
     compose.fill(job, names, tile_text.preamble(job, shared), tiles)
-    names.includes = emit.includes(job)
+    names.includes = emit.includes(job, shared.code)
     local text = template.render(job.family, names, job.bare)  -- C
     local file = not job.bare and require "c.fit"                       -- lines that a reader's window holds
     text = (file and require("kernel.banner").file(job, text) or "") .. symbols.settle(text, job.title, emit.members(job))
     return {name = job.title, c = file and file.text(text) or text, h = file and file.text(emit.header(job)) or "",
-            meta = emit.meta(job), notes = table.move(job.info.notes or {}, 1, #(job.info.notes or {}), #notes + 1, notes)}
+            code = print_data.code(shared.code), meta = emit.meta(job),
+            notes = table.move(job.info.notes or {}, 1, #(job.info.notes or {}), #notes + 1, notes)}
 end
 
 function moegen.build(req)

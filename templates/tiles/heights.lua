@@ -16,13 +16,15 @@ end
 -- Heights, ascending, of the tiles that cut more than `few` rows as evenly as pairs of rows can be, see packing.c.in. Of longer cuts
 -- come no others.
 function heights.packed(most, few)
-    local set, list = {}, {}
+    local set, list, seen, least <const> = {}, {}, {}, math.min
     for rows = few + 1, few + most * (most + 1) do
-        local left = rows
-        for tiles = (rows + most - 1) // most, 1, -1 do
-            local m = math.min(((left + 1) // 2 + tiles - 1) // tiles * 2, most)
-            set[m] = true
-            left = left - m
+        local left, tiles = rows, (rows + most - 1) // most
+        local rest = left << 16 | tiles   -- what is left to cut, and into how many: once is enough
+        while tiles > 0 and not seen[rest] do
+            local m = least(((left + 1) // 2 + tiles - 1) // tiles * 2, most)
+            seen[rest], set[m] = true, true
+            left, tiles = left - m, tiles - 1
+            rest = left << 16 | tiles
         end
     end
     for m = 1, most do

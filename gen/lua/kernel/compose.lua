@@ -203,7 +203,8 @@ local function part_text(job, shared)
         end
     end
     text = c_words.renamed(text, map):gsub("^%s+", "")
-    text = text:gsub("int64_t " .. job.name .. "_workspace%(", "static %0")
+    local workspace = "int64_t " .. job.name .. "_workspace("
+    text = c_words.replaced(text, workspace, "static " .. workspace)
     local at, stop = text:find(MARK, 1, true)
     if at then
         text = text:sub(1, at - 1) .. tiles .. text:sub(stop + 1)

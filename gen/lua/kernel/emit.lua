@@ -4,6 +4,7 @@
 local comment = require "c.comment"
 local dtype = require "dtype"
 local planner = require "planner"
+local print_data = require "vector.print_data"
 local schema = require "schema"
 local tensors = require "kernel.tensors"
 local symbols = require "c.symbols"
@@ -101,9 +102,10 @@ typedef struct moegen_worker {
 } moegen_worker;
 ]]
 
-function emit.includes(job)
+-- code: of its tiles, see print_data.lua
+function emit.includes(job, code)
     if job.bare then
-        return bare
+        return bare .. print_data.place(code)
     end
     local out = {}
     if job.plan.spelling == "bytes" then

@@ -1,12 +1,17 @@
 -- SPDX-License-Identifier: Apache-2.0
--- print_data.lua - a program of taped.lua as C for libtcc: its machine code as a string, and a macro that calls it. libtcc takes a
--- string's bytes as they are, much faster than assembly.
-local native = require "native"
-
+-- print_data.lua - a program of taped.lua for libtcc: its machine code beside the C, and a macro that calls it. The compiler only
+-- keeps a place for the code of all tiles, which gen/jit/jit.c fills: it never reads a byte of it.
 local data = {}
 
--- C text, or nil and the reason why the program does not fit.
-function data.print(p)
+local ALIGN <const> = 64
+
+-- What tiles of one file share.
+function data.shared()
+    return {list = {}, size = 0}
+end
+
+-- C text, or nil and the reason why the program does not fit. Adds its code to `all`.
+function data.print(p, all)
     local code, why = p:code()
     if not code then
         return nil, why
@@ -20,8 +25,26 @@ function data.print(p)
         tall.type = p.name .. "_t"
         typedef = ("typedef void (*%s)(%s);\n"):format(tall.type, table.concat(list, ","))
     end
-    return table.concat{typedef, "static const unsigned char ", p.name, "_code[] __attribute__((aligned(64))) = \"",
-        native.text(code), "\";\n#define ", p.name, " ((", tall.type, ")", p.name, "_code)\n"}
+    local gap, list = -all.size % ALIGN, all.list
+    local at = all.size + gap
+    list[#list + 1], list[#list + 2] = ("\0"):rep(gap), code
+    list[#list + 1] = "\0"   -- no code runs into the next
+    all.size = at + #code + 1
+    return ("%s#define %s ((%s)(moegen_tiles+%d))\n"):format(typedef, p.name, tall.type, at)
+end
+
+-- The place of all code, and the name by which jit.c finds it.
+local text <const> = [[
+__asm__(".data\n.p2align 6\n.globl NAME\n.hidden NAME\nNAME:\n.text\n");
+static const unsigned char moegen_tiles[SIZE] __attribute__((aligned(64)))="";
+]]
+
+function data.place(all)
+    return all.size > 0 and text:gsub("NAME", "moegen_tiles_here"):gsub("SIZE", ("%d"):format(all.size)) or ""
+end
+
+function data.code(all)
+    return table.concat(all.list)
 end
 
 return data

@@ -10,10 +10,14 @@ local Taped = setmetatable({
 }, {__index = ir.Program})
 Taped.__index = Taped
 
+local described = {}   -- of a target: what the tape asked of its ops
+local none = {}
+
 function Taped.new(p)
     local registers = p.isa.registers
-    p[1] = tape.new({registers.v, registers.k or 0, registers.t or 0}, p.isa.arch.code.machine(), p.isa.zero_upper)
-    p.params, p.consts, p.used, p.used_list, p.hoists = {}, {}, {}, {}, registers.v - 16
+    described[p.isa] = described[p.isa] or tape.ops()
+    p[1] = tape.new({registers.v, registers.k or 0, registers.t or 0}, p.isa.arch.code.machine(), p.isa.zero_upper, described[p.isa])
+    p.params, p.consts, p.used_list, p.hoists = {}, {}, none, registers.v - 16
     return setmetatable(p, Taped)
 end
 
@@ -32,9 +36,13 @@ function Taped:amount()
     return tape.parameter(self, 0, true)
 end
 
--- What the tape asks of an op.
+-- Only the scalar spelling wants to know.
+function Taped.use()
+end
+
+-- What the tape asks of an op, once for all programs of a target.
 function Taped:describe(name)
-    local op, isa = self:use(name), self.isa
+    local op, isa = ir.op(name), self.isa
     local row, class = ir.instruction(isa, name), op.class or "v"
     op.letters = op.letters or table.concat(op.roles)
     return row.coder or isa.arch.code.coder(row), op.letters, isa.classes[class] or class, op.size or 0

@@ -2,19 +2,21 @@
 -- tile_text.lua - the tiles of a kernel as C text, in the plan's spelling, and what they share.
 local entry = require "vector.entry"
 local ir = require "ir"
+local print_data = require "vector.print_data"
 
 local tile_text = {}
 
 local print_tile = {
     bytes = function(p) return require("vector.print_bytes").print(p) end,
-    data = function(p) return require("vector.print_data").print(p) end,   -- bytes for the JIT
+    data = function(p, shared) return print_data.print(p, shared.code) end,   -- bytes for the JIT
     intrinsics = function(p) return require("vector.print_c").intrinsics(p) end,
     scalar = function(p) return require("vector.print_c").scalar(p) end,
 }
 
--- What tiles of one file share: C functions on single elements, and the ops that the scalar spelling defines; each once.
+-- What tiles of one file share: C functions on single elements, and the ops that the scalar spelling defines; each once. Code: see
+-- print_data.lua.
 function tile_text.shared()
-    return {functions = {}, ops = {}, seen = {}}
+    return {functions = {}, ops = {}, seen = {}, code = print_data.shared()}
 end
 
 local function once(shared, list, key, value)
@@ -46,7 +48,7 @@ function tile_text.tiles(job, names, shared)
             once(shared, shared.ops, "op " .. op, op)
         end
         p.lengths = lengths
-        local text, why = print(p)
+        local text, why = print(p, shared)
         if not text then
             return nil, why
         end
