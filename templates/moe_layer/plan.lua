@@ -149,6 +149,7 @@ function layer.parts(s)
         part.accumulate_grads, part.output_dtype = s.accumulate_grads, s.output_dtype
         part.hidden_grad_dtype = given.is(s) and s.dtype or "f32"
     end
+    experts.rounded_later = dtype[s.dtype].narrow ~= nil or nil
     experts.accumulate_grads = s.accumulate_grads and s.weight_grads == "all"
     return plans.list({"experts", "moe_backward", experts, plan = "plan.experts"},
         not given.is(s) and {"router", "router", scores, plan = "plan.router"})
