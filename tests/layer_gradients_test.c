@@ -107,6 +107,8 @@ static void layer_cases(void)
     layer_case("router given shared.I 5 shared.gate sigmoid checkpoint recompute up_offset 1 "
                "clamp.up.lo -0.4 clamp.up.hi 0.7",
                7, "uniform", 0);
+    layer_case("method softmax_topk shared.I 3 clamp.activated 0.2 checkpoint recompute", 7,
+               "uniform", 0);
     dispatch_case("method topk_softmax checkpoint recompute");
     dispatch_case("method sigmoid_topk affinity.on intermediate router_bias true");
 }

@@ -151,7 +151,8 @@ struct rt_moe {
     bool pre, post_hidden, post_intermediate; /* where the affinity enters; none of them: nowhere */
     struct rt_limits gate, up;
     double up_offset;
-    bool norm; /* layer normalisation before the activation; then not gated */
+    double most; /* of what the activation gives */
+    bool norm;   /* layer normalisation before the activation; then not gated */
     double norm_eps;
     int64_t static_blocks; /* run whatever `conditions` says */
     const moegen_rt_activation *act;
@@ -182,6 +183,9 @@ int64_t rt_moe_affinity(const struct rt_moe *m, int64_t slot, int64_t token, int
 moegen_rt_status rt_moe_block(const struct rt_moe *m, const struct rt_moe_inputs *in, int64_t b,
                               const uint8_t *wanted, int64_t *expert, int64_t *slots,
                               int64_t *tokens, int64_t *count, moegen_rt_error *err);
+/* The activation, clamped, and its derivative: 0 where it gives more than that. */
+double rt_moe_act(const struct rt_moe *m, double x);
+double rt_moe_act_slope(const struct rt_moe *m, double x);
 /* x[n], normalised: hat = (x - mean) / sqrt(mean square deviation + eps); gives 1 / that root. */
 double rt_moe_norm(const struct rt_moe *m, const double *x, int64_t n, double *hat);
 /* n elements from element `first` on, as double. */
