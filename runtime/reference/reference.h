@@ -145,24 +145,27 @@ struct rt_moe {
     int64_t H, I, E, k, B;
     int64_t parts; /* matrices in gate_up: 2, or 1 when not gated (then: up) */
     bool gated, skip_token, dropping, accumulate, save;
+    bool slots; /* there is an affinity for each slot, not for each token and expert */
     bool bias_gate_up, bias_down;
     bool frozen; /* backward gives no gradients of the experts' parameters */
     bool pre, post_hidden, post_intermediate; /* where the affinity enters; none of them: nowhere */
     struct rt_limits gate, up;
     double up_offset;
-    bool norm; /* layer normalisation before the activation; then not gated */
+    double most; /* of what the activation gives */
+    bool norm;   /* layer normalisation before the activation; then not gated */
     double norm_eps;
     int64_t static_blocks; /* run whatever `conditions` says */
     const moegen_rt_activation *act;
 };
 moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moegen_rt_error *err);
-/* Adds the inputs that forward and backward share: hidden_states, expert_affinities_masked,
- * weights and their scales, biases, token_position_to_id, block_to_expert, conditions. */
+/* Adds the inputs that forward and backward share: hidden_states, affinities, weights and their
+ * scales, biases, token_position_to_id, block_to_expert, conditions. */
 moegen_rt_status rt_moe_fill(moegen_rt_problem *p, const moegen_rt_fill *how, moegen_rt_error *err);
 
 /* The inputs of a moe_ kernel with agreeing shapes; absent optional ones are NULL, or empty. */
 struct rt_moe_inputs {
-    const moegen_rt_tensor *hidden, *affinity, *ids, *experts, *conditions;
+    const moegen_rt_tensor *hidden, *ids, *experts, *conditions;
+    const moegen_rt_tensor *affinity; /* element rt_moe_affinity(..) is that of a slot */
     const moegen_rt_tensor *down_bias, *norm_weight, *norm_bias;
     struct rt_weights gate_up, down, gate_up_bias;
     int64_t T, N;
@@ -172,11 +175,17 @@ struct rt_moe_inputs {
 moegen_rt_status rt_moe_inputs(const moegen_rt_problem *p, const struct rt_moe *m,
                                struct rt_moe_inputs *in, moegen_rt_error *err);
 void rt_moe_inputs_free(struct rt_moe_inputs *in);
+/* The tensor of the affinities, and where that of a slot of an expert, with this token, is. */
+const char *rt_moe_affinities(const struct rt_moe *m);
+int64_t rt_moe_affinity(const struct rt_moe *m, int64_t slot, int64_t token, int64_t e);
 /* The tokens of block b: slots[i] and tokens[i] of its i-th real slot (room for B each), *count of
  * them, those of `wanted` only (one byte per token) if that is not NULL; *expert its expert. */
 moegen_rt_status rt_moe_block(const struct rt_moe *m, const struct rt_moe_inputs *in, int64_t b,
                               const uint8_t *wanted, int64_t *expert, int64_t *slots,
                               int64_t *tokens, int64_t *count, moegen_rt_error *err);
+/* The activation, clamped, and its derivative: 0 where it gives more than that. */
+double rt_moe_act(const struct rt_moe *m, double x);
+double rt_moe_act_slope(const struct rt_moe *m, double x);
 /* x[n], normalised: hat = (x - mean) / sqrt(mean square deviation + eps); gives 1 / that root. */
 double rt_moe_norm(const struct rt_moe *m, const double *x, int64_t n, double *hat);
 /* n elements from element `first` on, as double. */
@@ -302,7 +311,7 @@ struct rt_router {
     struct rt_router_method how;
     bool backward, bias, correction;
     double eps, least;    /* of the sum that the chosen are divided by: added, or no less */
-    double cap;           /* of the logits; 0: none */
+    double cap, times;    /* of the logits: what they are capped at, 0: not; their factor */
     int64_t groups, keep; /* groups of experts, and those that stay; 0: no groups */
     bool top2, fill_zero; /* their score is a sum of two; what others are filled with */
     double scale;         /* of the affinities */
@@ -357,35 +366,6 @@ int64_t rt_block_count(int64_t T, int64_t k, int64_t E, int64_t B);
 moegen_rt_status rt_index_build(const int32_t *chosen, int64_t T, int64_t k, int64_t E, int64_t B,
                                 int64_t N, int32_t padding, bool dropping, int32_t *ids,
                                 int32_t *experts, int32_t *conditions, moegen_rt_error *err);
-
-/* ---- ref_moe_layer.c ---- */
-
-/* The whole layer: a router and experts over hidden states without a padding row. */
-struct rt_layer {
-    struct rt_router r;
-    struct rt_moe m;
-    bool backward;
-    bool dense; /* every expert sees every token */
-    bool keeps; /* forward leaves what backward needs; activations too, unless `recompute` */
-    bool recompute;
-};
-moegen_rt_status rt_layer_read(const moegen_rt_problem *p, struct rt_layer *l,
-                               moegen_rt_error *err);
-/* A problem with the parameters and, by name, the tensors of the router, or of the experts, that p
- * has; it borrows them. NULL after a failure. */
-moegen_rt_problem *rt_layer_router(const moegen_rt_problem *p, moegen_rt_error *err);
-moegen_rt_problem *rt_layer_experts(const moegen_rt_problem *p, moegen_rt_error *err);
-/* `to` has the tensor of that name in `from`, under another one; without it, nothing happens. */
-moegen_rt_status rt_lend(moegen_rt_problem *to, const char *name, const moegen_rt_problem *from,
-                         const char *as, moegen_rt_error *err);
-/* Which experts float64 chooses for each token from f64 logits [T,E]: chosen[T,k]; close[T] (may
- * be NULL) says where rounding could choose others. */
-moegen_rt_status rt_layer_choose(const struct rt_layer *l, const moegen_rt_problem *p,
-                                 const double *logits, int64_t T, int32_t *chosen, uint8_t *close,
-                                 moegen_rt_error *err);
-/* Adds token_position_to_id, block_to_expert and conditions. */
-moegen_rt_status rt_layer_index(const struct rt_layer *l, const int32_t *chosen, int64_t T,
-                                moegen_rt_problem *to, moegen_rt_error *err);
 
 /* ---- weights.layout = packed ---- */
 
