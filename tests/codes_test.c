@@ -17,7 +17,7 @@ static const char text[] = "kernel: moe_forward\nH: 80\nI_TP: 80\nE: 3\ntop_k: 1
                            "block_size: 160\ngated: false\nactivation: relu\n"
                            "affinity: {scale: none}\ndtype: f32\n"
                            "affinity_dtype: f32\n"
-                           "plan: {strip: 2, slab: 32}\n"; /* some are packed amid tiles */
+                           "plan: {nc: 2, pack_k: 32}\n"; /* some are packed amid tiles */
 static const float scales[EXPERTS] = {0.25f, 2, 1}, ones[EXPERTS] = {1, 1, 1};
 static uint8_t up[EXPERTS][WIDE][WIDE], down[EXPERTS][WIDE][WIDE];
 static double value[256];

@@ -26,7 +26,7 @@ static moegen_kernel *kernel_of(moegen_engine *engine, const struct how *w, cons
     say(w, sets + n, sizeof sets - (size_t)n);
     snprintf(head, sizeof head,
              "kernel: moe_backward\nH: %lld\nI_TP: %lld\nE: %lld\ntop_k: 2\nblock_size: 4\n"
-             "plan: {k_block: 128, along: 0}\n",
+             "plan: {kc: 128, along: 0}\n",
              (long long)w->H, (long long)w->I, (long long)w->E);
     moegen_override set[SETS];
     moegen_spec spec = {.struct_size = sizeof spec,

@@ -6,7 +6,7 @@
 enum { KEYS = 64, CASES = 128, WORDS = 8 };
 
 struct key {
-    char name[48]; /* plan.slab */
+    char name[48]; /* plan.mc */
     int64_t least, most;
     char word[WORDS][24]; /* its values, if they are no numbers */
     int words, ran;       /* ran: values that no kernel refused */

@@ -265,9 +265,9 @@ static void test_choices(void)
 {
     struct space s = {0};
     s.knob[s.knobs++] = (struct knob){.key = strdup("plan.tile_rows"), .values = 1};
-    s.knob[s.knobs++] = (struct knob){.key = strdup("plan.experts.slab"), .values = 1};
-    s.knob[s.knobs++] = (struct knob){.key = strdup("plan.experts.strip"), .values = 1};
-    s.knob[s.knobs++] = (struct knob){.key = strdup("plan.router.strip"), .values = 1};
+    s.knob[s.knobs++] = (struct knob){.key = strdup("plan.experts.mc"), .values = 1};
+    s.knob[s.knobs++] = (struct knob){.key = strdup("plan.experts.nc"), .values = 1};
+    s.knob[s.knobs++] = (struct knob){.key = strdup("plan.router.nc"), .values = 1};
     for (int i = 0; i < s.knobs; i++)
         s.knob[i].value[0] = strdup(i % 2 ? "word" : "8");
     struct choice c = choice_none();
@@ -277,11 +277,11 @@ static void test_choices(void)
         c.at[i] = 0;
     choice_yaml(&s, &c, &yaml);
     CHECK(strcmp(yaml.at,
-                 "{tile_rows: 8, experts: {slab: word, strip: 8}, router: {strip: word}}") == 0,
+                 "{tile_rows: 8, experts: {pack_k: word, nc: 8}, router: {nc: word}}") == 0,
           "%s", yaml.at);
     choice_text(&s, &c, &text);
-    CHECK(strcmp(text.at, "plan.tile_rows=8 plan.experts.slab=word plan.experts.strip=8 "
-                          "plan.router.strip=word") == 0,
+    CHECK(strcmp(text.at, "plan.tile_rows=8 plan.experts.mc=word plan.experts.nc=8 "
+                          "plan.router.nc=word") == 0,
           "%s", text.at);
     CHECK(knob_farther(&s.knob[1], 0) == -1, "a word is doubled");
     CHECK(knob_farther(&s.knob[0], 0) == 1 && strcmp(s.knob[0].value[1], "16") == 0, "8 to 16");

@@ -391,7 +391,7 @@ MOEGEN_API moegen_status moegen_layer_state_tensor(const moegen_layer_state *sta
 typedef struct moegen_tune_step {
     size_t struct_size;
     const char *what;  /* "filling", "screening", "verifying", "combining" or "confirming" */
-    const char *plan;  /* what was tried: "plan.tile_rows=12 plan.slab=8"; "": nothing yet */
+    const char *plan;  /* what was tried: "plan.tile_rows=12 plan.mc=8"; "": nothing yet */
     double ratio;      /* its speed over that of the best until then; NAN: not measured, since it
                         * was refused, gives wrong results, or is yet to be measured */
     const char *best;  /* the best plan so far; "": the planner's own */
@@ -435,7 +435,7 @@ typedef struct moegen_tuning moegen_tuning;
 MOEGEN_API moegen_status moegen_tune(moegen_engine *engine, const moegen_spec *spec,
                                      const moegen_tune_options *options, moegen_tuning **tuning,
                                      moegen_error **err);
-/* The winner, as overrides separated by spaces: "plan.tile_rows=12 plan.slab=8"; "" : the planner's
+/* The winner, as overrides separated by spaces: "plan.tile_rows=12 plan.mc=8"; "" : the planner's
  * own choice stays. Owned by the tuning, as is the entry for a file of tuned plans; "" for NULL. */
 MOEGEN_API const char *moegen_tuning_plan(const moegen_tuning *tuning);
 MOEGEN_API const char *moegen_tuning_entry(const moegen_tuning *tuning);

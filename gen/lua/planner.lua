@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- planner.lua - choices that the spec leaves open: target, spelling, tile shape, blocking; each with its reason.
 --
--- A plan is an ordered list of {key, value, why}; keys can be overridden in the spec (`plan: {strip: 3}` or `--set plan.strip=3`).
+-- A plan is an ordered list of {key, value, why}; keys can be overridden in the spec (`plan: {nc: 3}` or `--set plan.nc=3`).
 local dtype = require "dtype"
 local schema = require "schema"
 local target = require "target"
@@ -14,7 +14,7 @@ local Plan = {}
 Plan.__index = Plan
 
 -- What a given value comes to, and why: see Plan:choose.
-local function settle(plan, key, given, value, limits)
+local function resolve(plan, key, given, value, limits)
     local used, why = given, plan.info.origin["plan." .. key] == "tuned" and "tuned" or "given"
     if limits.useful and given > math.max(limits.useful, value) then
         used = math.max(limits.useful, value)
@@ -39,7 +39,7 @@ end
 function Plan:choose(key, value, why, limits)
     local given = self.spec.plan and self.spec.plan[key]
     if given ~= nil and given ~= false then
-        value, why = settle(self, key, given, value, limits or {})
+        value, why = resolve(self, key, given, value, limits or {})
     end
     self[key] = value
     self.choices[#self.choices + 1] = {key = key, value = value, why = why}

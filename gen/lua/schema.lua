@@ -38,7 +38,7 @@
 --                                 { "cores", either(enum { "auto" }, int(1, 1024)), default = "auto" } } },
 --       { "target",         enum(targets), default = "auto" },
 --       { "spelling",       enum { "auto", "bytes", "intrinsics", "scalar" }, default = "auto" },
---       { "plan",           map { { "strip", int(1), optional = true }, { "prefetch", int(0), optional = true } } },
+--       { "plan",           map { { "nc", int(1), optional = true }, { "prefetch", int(0), optional = true } } },
 --     },
 --     rules = {                 -- between keys; tried once all keys are sound. {key} reads `key = value (origin)`
 --       { "top_k", function(s) return s.top_k <= s.E end, "{top_k} is more than the number of experts, {E}" },

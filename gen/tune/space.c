@@ -100,7 +100,7 @@ void choice_text(const struct space *s, const struct choice *c, struct text *out
         text_fmt(out, "%s%s=%s", i ? " " : "", set[i].key, set[i].value);
 }
 
-/* Length of the part's name in "plan.experts.slab"; 0: none. */
+/* Length of the part's name in "plan.experts.mc"; 0: none. */
 static size_t part_of(const char *key)
 {
     const char *name = key + sizeof plan_prefix - 1, *dot = strchr(name, '.');

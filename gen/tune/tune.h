@@ -34,9 +34,9 @@ struct choice choice_none(void);
 bool choice_is_none(const struct choice *c);
 /* Room for MAX_KNOBS at *out; returns how many were filled in. Strings are lent. */
 int choice_overrides(const struct space *s, const struct choice *c, moegen_override *out);
-/* "plan.tile_rows=12 plan.slab=8" */
+/* "plan.tile_rows=12 plan.mc=8" */
 void choice_text(const struct space *s, const struct choice *c, struct text *out);
-/* "{tile_rows: 12, experts: {slab: 8}}" */
+/* "{tile_rows: 12, experts: {mc: 8}}" */
 void choice_yaml(const struct space *s, const struct choice *c, struct text *out);
 /* A number of a knob's value doubled or halved, away from what it was before: the number of the
  * value it added; -1: none, since it is no number, or there is no room. */

@@ -101,7 +101,7 @@ end
 
 -- Words of K that a block has, or nil: as elsewhere. With gaps panels of tokens take more of L1, and so do sums of runs.
 function integers.block(spec, plan)
-    return integers.are(spec) and gap_of(spec, plan) and amx.k_block // 2 or nil
+    return integers.are(spec) and gap_of(spec, plan) and amx.kc // 2 or nil
 end
 
 -- How they are multiplied: micro.integers, and of runs what tiles/runs.lua says.

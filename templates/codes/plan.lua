@@ -93,8 +93,8 @@ end
 local function space(names, plan)
     local widened = names.coded.widened
     return names.runs and runs.space(plan) or plans.list(
-        names.coded.sums and {"row_scales", "float", {"SLAB"}, "of rows of sums", own = true},
-        widened and {"block_scales", "float", {"SLAB > BLOCK_ROWS ? SLAB : BLOCK_ROWS", "BLOCK_SCALES"}, "of a block of codes, in f32:",
+        names.coded.sums and {"row_scales", "float", {"MC"}, "of rows of sums", own = true},
+        widened and {"block_scales", "float", {"MC > BLOCK_ROWS ? MC : BLOCK_ROWS", "BLOCK_SCALES"}, "of a block of codes, in f32:",
             own = true},
         widened and {"scales_row", "int64_t", nil, "from this row on,"},
         widened and {"scales_from", "int64_t", nil, "and this element of it"},
@@ -137,10 +137,10 @@ function codes.names(names, spec, plan, how)
     if names.transposes then
         local unit, list = (names.coded.part or names.coded.whole).unit, names.constants
         names.transposes_whole = true
-        list[#list + 1] = {"IMAGE", plans.round_up(plan.slab, unit) + unit, "columns of codes that are decoded to be turned, at most"}
+        list[#list + 1] = {"IMAGE", plans.round_up(plan.mc, unit) + unit, "columns of codes that are decoded to be turned, at most"}
     end
     if widened then
-        local long = math.max(panels.block(plan) * depth, names.transposes and plan.slab + 2 * coded.unit(run, depth) or 0)
+        local long = math.max(panels.block(plan) * depth, names.transposes and plan.mc + 2 * coded.unit(run, depth) or 0)
         plans.append(names.constants, {
             {"BLOCK_ROWS", panels.block(plan) * depth, "rows of codes that are decoded to be turned, at most;"},
             {"BLOCK_SCALES", plans.round_up((long + run - 1) // run, plan.isa.lanes), "scales of a row of a block, at most"}})

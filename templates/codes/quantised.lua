@@ -5,7 +5,7 @@
 -- Panels and weights are rounded to the numbers that their codes would have, so products, panels and schedules are the same as
 -- without: tokens once they are in panels, in phases of the family's; weights on their way to a chunk's product, as many as it multiplies,
 -- into memory of the rank. A family declares
---     names.quantised, and a row {"quantised", io, {"SLAB", "Q_COLUMNS"}} of its own; constants of this file
+--     names.quantised, and a row {"quantised", io, {"MC", "Q_COLUMNS"}} of its own; constants of this file
 --     of phases: whole = n    blocks of K do not reach over multiples of n
 -- A number of the largest exponent that rule `wide` rounds up is infinite.
 -- Blocks of tokens begin with the first token of all, or of an expert. So that they are whole vectors of panels, tokens are rounded up
@@ -85,7 +85,7 @@ function quantised.tiles(names, cfg, spec)
         runs and mx.along(cfg, "quantise_runs", how, io, true),
         apart and mx.along(cfg, "quantise_tokens_line", how, dtype.f32, false),
         apart and runs and mx.along(cfg, "quantise_tokens_runs", how, dtype.f32, true),
-        names.transposes and mx.down(cfg, "quantise_columns", how, mx.elements(io), {ld_to = cfg.slab, apart = true}))
+        names.transposes and mx.down(cfg, "quantise_columns", how, mx.elements(io), {ld_to = cfg.mc, apart = true}))
 end
 
 return quantised

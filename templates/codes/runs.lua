@@ -10,7 +10,7 @@ local runs = {}
 -- tile has beside them, or false; scale_ld: floats between rows of scales; panel_rows: words of a panel of K in panels of tokens
 function runs.how(how, plan, run, gap)
     local words, width = run // plan.group, plan.vectors * plan.isa.lanes
-    local panels = math.max(1, plan.k_block // (width * plan.group))   -- of a block
+    local panels = math.max(1, plan.kc // (width * plan.group))   -- of a block
     return setmetatable({run = words, gap = gap, panel_rows = width + (gap and width // (2 * words) * gap or 0),
         scale_ld = plans.round_up((panels * width + words - 1) // words, plan.isa.lanes)}, {__index = how})
 end
@@ -25,7 +25,7 @@ end
 
 -- What a rank keeps: rows of workspace.lua.
 function runs.space(plan)
-    return plans.list({"block_scales", "float", {"SLAB", "BLOCK_SCALES"}, "of a block of codes, in f32", own = true},
+    return plans.list({"block_scales", "float", {"MC", "BLOCK_SCALES"}, "of a block of codes, in f32", own = true},
         plan.tiled and {"run_sums", "float", {2, amx.tallest, "WIDTH"}, "sums of runs, before their scales multiply them", own = true})
 end
 

@@ -73,7 +73,7 @@ function words.names(names, spec, plan, bits, unit)
         turn("columns", "k", math.max(spec.H, spec.I_TP), "WORDS", "words between columns that have become rows")
     end
     if names.transposes then
-        turn("block", "n", plans.round_up(plan.slab, unit) + unit, "BLOCK_WORDS", "the same of a block of columns, which are contracted")
+        turn("block", "n", plans.round_up(plan.mc, unit) + unit, "BLOCK_WORDS", "the same of a block of columns, which are contracted")
         list[#list + 1] = {"BLOCK_UNIT", unit, "elements that such a block starts at a multiple of"}
     end
     names.coded.words = {c = kind.c, kind = kind, square = kind.joined and 2 * lanes or lanes, turns = turns}
@@ -85,8 +85,8 @@ end
 function words.space(names)
     local c, contiguous, transposes = names.coded.words.c, names.phases.contiguous, names.transposes
     return plans.list(
-        contiguous and {"words", c, {"SLAB", "WORDS"}, "columns of weights at work, as rows,", own = true},
-        contiguous and {"word_scales", "uint8_t", {"SLAB", "WORDS / WORD_SCALE"}, "and their scales", own = true},
+        contiguous and {"words", c, {"MC", "WORDS"}, "columns of weights at work, as rows,", own = true},
+        contiguous and {"word_scales", "uint8_t", {"MC", "WORDS / WORD_SCALE"}, "and their scales", own = true},
         transposes and {"block_words", c, {"K_PANELS", names.depth, "BLOCK_WORDS"}, "a block of columns, as rows,", own = true},
         transposes and {"block_word_scales", "uint8_t", {"K_PANELS", names.depth, "BLOCK_WORDS / WORD_SCALE"}, "and their scales",
             own = true})

@@ -16,7 +16,7 @@ local panels = require "product.panels"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
 local stored = require "shared.stored"
-local strips = require "product.strips"
+local column_blocks = require "product.column_blocks"
 local work = require "grouped_gemm.work"
 
 local grouped = {}
@@ -57,22 +57,22 @@ local PASS <const> = "rows of an expert per pass: bounds the workspace"
 local choose = {}
 
 function choose.forward(plan, spec, info)
-    panel_plan.choose_block(plan, spec, info, plan.tiled and amx.k_block or dtype[spec.dtype].narrow and 128 or 64, spec.N, spec.K)
+    panel_plan.choose_block(plan, spec, info, plan.tiled and amx.kc or dtype[spec.dtype].narrow and 128 or 64, spec.N, spec.K)
     along.choose(plan, spec)
     plan:choose("pass_rows", 1024, PASS)
     packed_plan.choose(plan, spec)
 end
 
 function choose.dX(plan, spec, info)
-    strips.choose_sums(plan, spec, spec.N)
-    strips.choose_fetch(plan, spec.N, "matrices have %d rows")
+    column_blocks.choose_sums(plan, spec, spec.N)
+    column_blocks.choose_fetch(plan, spec.N, "matrices have %d rows")
     plan:choose("pass_rows", 1024, PASS)
     panel_plan.check(plan, info)
     local width = plan.vectors * plan.isa.lanes
     in_place.choose(plan, spec, spec.N, (spec.K + width - 1) // width)
-    local deep = strips.panel_rows(plan, spec.N)
-    plan.strip, plan.slab = gemm.strip(plan.isa, dtype[spec.dtype]), deep * plan.group
-    plan.stride = plans.odd_lines(plan.slab)   -- few rows are f32
+    local deep = column_blocks.panel_rows(plan, spec.N)
+    plan.nc, plan.pack_k = gemm.nc(plan.isa, dtype[spec.dtype]), deep * plan.group
+    plan.stride = plans.odd_lines(plan.pack_k)   -- few rows are f32
 end
 
 -- Bytes from a row of a gradient to the next one where rows are put together: an odd number of cache lines.
@@ -82,7 +82,7 @@ end
 
 function choose.dW(plan, spec, info)
     local out = dtype[spec.output_dtype]
-    panel_plan.choose_slab(plan, spec.N, "rows of a gradient whose sums pass through memory together", 2)
+    panel_plan.choose_mc(plan, spec.N, "rows of a gradient whose sums pass through memory together", 2)
     plan:choose("pass_rows", 1024, PASS)
     panel_plan.check(plan, info)
     panel_plan.choose_sums(plan, info)
@@ -100,7 +100,7 @@ function grouped.plan(plan, spec, _, info)
     plan.vectors = 2
     panel_plan.choose_tile(plan)
     if spec.op == "dX" then
-        strips.choose_steps(plan, "k steps of a loop body")
+        column_blocks.choose_steps(plan, "k steps of a loop body")
     elseif spec.op == "forward" then
         plan:choose("unroll", 4, "k steps of a loop body")
     end
@@ -186,7 +186,7 @@ local function constants(spec, plan)
         spec.permute == "x" and (spec.op ~= "dX" or spec.reduce_topk) and {"TOP_K", spec.top_k, "rows of a token"} or nil,
     }, panels.shape(plan))
     if spec.op == "dX" then
-        return plans.append(list, in_place.constants(plan, spec), strips.constants(plan, spec.N))
+        return plans.append(list, in_place.constants(plan, spec), column_blocks.constants(plan, spec.N))
     end
     local deep = across(spec, plan)
     local apart = forward and deep // plan.group or deep
@@ -201,7 +201,7 @@ local tiles = {}
 
 function tiles.dX(spec, _, names, cfg)
     local out = dtype[spec.output_dtype]
-    return plans.append({rows.zero(cfg, "zero")}, strips.packed(names, cfg), in_place.tiles(names, cfg), plans.list(
+    return plans.append({rows.zero(cfg, "zero")}, column_blocks.packed(names, cfg), in_place.tiles(names, cfg), plans.list(
         gemm.pack(cfg),
         names.dots and spec.N >= 2 * cfg.isa.lanes and rows.words(cfg, cfg.dtype, "words"),
         (names.mixed or not names.dots) and spec.N >= cfg.isa.lanes and rows.move(cfg, "widen", {from = cfg.dtype}),
@@ -227,9 +227,9 @@ end
 function tiles.forward(spec, plan, names, cfg)
     local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
     return plans.append(panels.product_tiles(names, cfg, plan), panels.switches(cfg), entering(spec, plan, names, cfg), plans.list(
-        not cfg.in_place and panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}),
-        names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}),
-        rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = width, pitch = plan.slab, t_units = "SLAB", along = lanes * width,
+        not cfg.in_place and panel_rows.copy(cfg, {name = "copy", pitch = plan.mc * width}),
+        names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.mc * width, masked = true}),
+        rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = width, pitch = plan.mc, t_units = "MC", along = lanes * width,
             step = lanes}),
         rows.move(cfg, "put", {to = dtype[spec.output_dtype], scaled = names.factor})))
 end
@@ -251,7 +251,7 @@ function grouped.names(spec, plan, job)
     local factor = spec.fuse_mul == "post" and dtype[spec.affinity_dtype]
     local edges, dots = spec.K % width ~= 0, plan.group > 1
     local adds = dw and spec.accumulate_grads
-    local cfg = dx and strips.cfg(spec, plan, job, spec.N) or panels.cfg(spec, plan, job)
+    local cfg = dx and column_blocks.cfg(spec, plan, job, spec.N) or panels.cfg(spec, plan, job)
     local names = {
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
         out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
@@ -274,7 +274,7 @@ function grouped.names(spec, plan, job)
         panels.tiled(names, plan)
     end
     names.copies_edges, cfg.unaligned = spec.K % panels.depth(plan) ~= 0, spec.K * io.size % 64 ~= 0
-    strips.names(names, plan, cfg)
+    column_blocks.names(names, plan, cfg)
     names.splits = dots and dw
     names.sums = names.reduces and {apart = true, first = "from", row = "K", is_long = spec.K >= lanes, rounded = out.narrow and
         {output = "dX", c = out.c, tile = "narrow", narrow = names.narrow_o, rows = "w->args->T"}}

@@ -2,7 +2,7 @@
 -- work.lua - what a call of grouped_gemm keeps, see workspace.lua, and what its segments go through, see phases.lua.
 local phases = require "product.phases"
 local space = require "product.space"
-local strips = require "product.strips"
+local column_blocks = require "product.column_blocks"
 local workspace = require "shared.workspace"
 
 local work = {}
@@ -25,7 +25,7 @@ function work.forward(names)
     space.rows(names, {
         seen(names),
         {"X", "float", {"APART"}, "rows of X, transposed", of = "columns"},
-        {"out", "float", {"LANES", "SLAB"}, "parts of rows of Y", own = true},
+        {"out", "float", {"LANES", "MC"}, "parts of rows of Y", own = true},
     }, {})
 end
 
@@ -41,7 +41,7 @@ function work.dX(names)
         names.reduces and {"Y", "float", {"most_rows", "K"}, "what each row adds to dX", when = "apart(w)"},
         names.reduces and names.narrow_out and {"sum", "float", {"w->args->T", "K"}, "dX in f32"},
         names.enters and {"out", "float *", {"columns + 8"}, "rows of dX", own = true},
-        table.unpack(strips.work(names, "N")),
+        table.unpack(column_blocks.work(names, "N")),
     })
 end
 

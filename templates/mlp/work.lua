@@ -12,12 +12,12 @@ end
 
 -- Room of a rank for the weights of a chunk, quantised.
 local function quantised_weights(names)
-    return {"quantised", names.io, {"SLAB", "Q_COLUMNS"}, "weights at work", own = true}
+    return {"quantised", names.io, {"MC", "Q_COLUMNS"}, "weights at work", own = true}
 end
 
 function work.forward(names, spec, save)
     local io, dots, words, floats = names.panel_c, names.dots, names.words, names.as_floats
-    local slab, q = "[panels][SLAB][WIDTH]", names.quantised
+    local by_block, q = "[panels][MC][WIDTH]", names.quantised
     names.token_rows_too = q and not names.given.hidden_states
     phases.add(names, {
         gather(names),
@@ -31,9 +31,9 @@ function work.forward(names, spec, save)
     space.rows(names, {
         {"X", io, {"HK"}, dots and "hidden states, in pairs" or "hidden states", of = "columns"},
         {"P", io, {"IK"}, dots and "what the second product sees, in pairs" or "what the second product sees", of = "columns"},
-        spec.gated and {"G", "float", {"columns", "SLAB"}, "sums of the gate", own = true, shape = slab},
-        save and spec.gated and {"act", "float", {"columns", "SLAB"}, "act(gate)", own = true, shape = slab},
-        save and dots and {"hidden", "float", {"columns", "SLAB"}, "P in f32", own = true, shape = slab},
+        spec.gated and {"G", "float", {"columns", "MC"}, "sums of the gate", own = true, shape = by_block},
+        save and spec.gated and {"act", "float", {"columns", "MC"}, "act(gate)", own = true, shape = by_block},
+        save and dots and {"hidden", "float", {"columns", "MC"}, "P in f32", own = true, shape = by_block},
         q and quantised_weights(names),
     }, {})
 end
@@ -79,7 +79,7 @@ function work.backward(names)
         q and quantised_weights(names),
         dots and {"seen", "float", {"GK"}, "gate and up as the activation saw them", of = "columns"},
         {"held", "float", {names.phases.held}, "gradients of weights, over the segments", when = "rows > PASS_ROWS", shape = ""},
-    }, {pairs = "SLAB / 2", row = "most(HK, IK)"})
+    }, {pairs = "MC / 2", row = "most(HK, IK)"})
 end
 
 return work

@@ -91,7 +91,7 @@ local function space_of(names, has, common)
         {"X", "float", {names.integers and "H_ROWS" or names.words "HK"}, "hidden states" .. kind, of = "columns"},
         {"P", names.integers and "float" or names.panel_c, {names.integers and "I_ROWS" or "IK"}, "act(gate) * up" .. kind, of = "columns"},
         (names.integers or names.rounds and names.dots) and {"hidden", "float", {"IK"}, "and before it is quantised", of = "columns"},
-        has.gate_apart and {"G", "float", {"columns", "SLAB"}, "sums of the gate", own = true, shape = "[panels][SLAB][WIDTH]"},
+        has.gate_apart and {"G", "float", {"columns", "MC"}, "sums of the gate", own = true, shape = "[panels][MC][WIDTH]"},
         {"Y", "float", {"w->columns", "H"}, "what each row adds to the output", when = "apart(w)", shape = "[columns][H]"},
         {"at", "int64_t", {"columns"}, "row of a column, or -1", own = true},
         {"out", "float *", {"columns"}, "where its output is summed", own = true},

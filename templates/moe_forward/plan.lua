@@ -20,7 +20,7 @@ local panels = require "product.panels"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
 local stored = require "shared.stored"
-local strips = require "product.strips"
+local column_blocks = require "product.column_blocks"
 local tensors = require "shared.tensors"
 local work = require "moe_forward.work"
 
@@ -33,9 +33,9 @@ local column_keys = {
     dot.key,
     {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
     {"unroll", int(1, 16), optional = true, doc = "k steps of a tile's loop body"},
-    {"strip", int(1, 8), optional = true, doc = "panels packed together"},
-    {"slab", int(16, 1 << 20), optional = true, doc = "rows of weights that are packed at a time"},
-    {"k_block", int(16, 1 << 20), optional = true, doc = "products summed in a register before they are added to the sum"},
+    {"nc", int(1, 8), optional = true, doc = "panels packed together"},
+    {"pack_k", int(16, 1 << 20), optional = true, doc = "rows of weights that are packed at a time"},
+    {"kc", int(16, 1 << 20), optional = true, doc = "products summed in a register before they are added to the sum"},
     {"prefetch", int(0, 4096), optional = true, doc = "rows of weights fetched ahead of packing"},
     {"segment_rows", int(16, 65536), optional = true, doc = "rows of an expert that share packed weights"},
     {"batch_rows", int(16, 65536), optional = true, doc = "rows between two meetings of the team, for each rank"},
@@ -59,10 +59,10 @@ end
 -- Rows of weights: how many are packed, and how many make a sum. step: rows that a tile takes at least
 local function choose_depth(plan, spec, step)
     local deep = math.max(spec.H, spec.I_TP)
-    local bytes = formats.of(spec).size   -- if this is one, strips are wide
-    plan:choose("slab", bytes > 1 and 2048 or 1024, "rows of weights packed at a time: what two strips take of the caches",
+    local bytes = formats.of(spec).size   -- if this is one, blocks of columns are wide
+    plan:choose("pack_k", bytes > 1 and 2048 or 1024, "rows of weights packed at a time: what two blocks take of the caches",
         limits.useful(round_up(deep, step), ("matrices have %d rows"):format(deep), plan.tiled and step))
-    strips.choose_sums(plan, spec, deep)
+    column_blocks.choose_sums(plan, spec, deep)
 end
 
 function forward.plan(plan, spec, shape, info)
@@ -75,10 +75,10 @@ function forward.plan(plan, spec, shape, info)
     dot.choose(plan, spec, info, nil, nil, may_tile(spec))
     plan.vectors = 2
     panel_plan.choose_tile(plan)
-    strips.choose_steps(plan, "k steps per row of the next panel that is packed on the way")
+    column_blocks.choose_steps(plan, "k steps per row of the next panel that is packed on the way")
     local columns = spec.gated and isa.lanes or 2 * isa.lanes
     local slices = math.max(round_up(spec.I_TP, columns) // columns, round_up(spec.H, 2 * isa.lanes) // (2 * isa.lanes))
-    plan:choose("strip", gemm.strip(isa, formats.of(spec)), "panels packed side by side: full cache lines of weights",
+    plan:choose("nc", gemm.nc(isa, formats.of(spec)), "panels packed side by side: full cache lines of weights",
         limits.useful(slices, ("matrices have %d panels of columns"):format(slices)))
     local step = plan.group * plan.unroll
     choose_depth(plan, spec, step)
@@ -87,18 +87,18 @@ function forward.plan(plan, spec, shape, info)
     else
         plan.parts = 1
     end
-    strips.choose_fetch(plan, plan.slab, "a slab has %d rows")
+    column_blocks.choose_fetch(plan, plan.pack_k, "a packed block has %d rows")
     plan:choose("segment_rows", 512, "rows of an expert per pass over its weights")
     plan:choose("batch_rows", 512, "rows between barriers, for each rank")
     in_place.choose(plan, spec, math.max(spec.H, spec.I_TP), slices)
     if not plan.tiled and columns % step ~= 0 then   -- a step of K may end past I, but not past the columns of the last panel
         schema.complain(info, "plan.unroll", ("steps of %d do not divide the %d columns of a panel"):format(step, columns))
     end
-    if plan.slab % step ~= 0 then
-        schema.complain(info, "plan.slab", ("steps of %d do not divide %d rows"):format(step, plan.slab))
+    if plan.pack_k % step ~= 0 then
+        schema.complain(info, "plan.pack_k", ("steps of %d do not divide %d rows"):format(step, plan.pack_k))
     end
-    if plan.group > 1 and plan.strip > 2 and not formats.of(spec).decode then
-        schema.complain(info, "plan.strip", "pairs of rows leave registers for 2 panels at a time")
+    if plan.group > 1 and plan.nc > 2 and not formats.of(spec).decode then
+        schema.complain(info, "plan.nc", "pairs of rows leave registers for 2 panels at a time")
     end
     local longest = math.max(round_up(spec.H, step), round_up(spec.I_TP, math.max(columns, step)))
     plan.stride = plans.odd_lines(longest)
@@ -154,7 +154,7 @@ local function constants(spec, plan)
         {"DEEP", deep, "rows of the taller matrix"},
     })
     return plans.append(list, in_place.constants(plan, spec), panels.shape(plan, plan.segment_rows, plan.batch_rows),
-        strips.constants(plan, deep))
+        column_blocks.constants(plan, deep))
 end
 
 local function tiles(spec, names, cfg)
@@ -165,7 +165,7 @@ local function tiles(spec, names, cfg)
         return epilogue.output(cfg, {scale = has.scale, bias = has.bias_down, bias_scaled = has.bias_scaled,
             affinity = has.affinity_in_finish, checkpoint = has.checkpoint_down and not names.by_part, add = add})
     end
-    return plans.append(strips.packed(names, cfg), in_place.tiles(names, cfg), plans.list(
+    return plans.append(column_blocks.packed(names, cfg), in_place.tiles(names, cfg), plans.list(
         gemm.pack(cfg),
         (names.mixed or not names.dots) and epilogue.intermediate(cfg, spec, between),
         names.dots and epilogue.intermediate(cfg, spec, between, io),
@@ -203,7 +203,7 @@ end
 -- Adds to the names what products of columns need.
 local function column_names(names, spec, plan, job)
     local isa, has = plan.isa, names.has
-    local cfg = strips.cfg(spec, plan, job, math.max(spec.H, spec.I_TP))
+    local cfg = column_blocks.cfg(spec, plan, job, math.max(spec.H, spec.I_TP))
     cfg.unaligned = spec.H * cfg.weights.size % 64 ~= 0 or spec.I_TP * cfg.weights.size % 64 ~= 0
     local up, width = spec.gated and isa.lanes or plan.vectors * isa.lanes, plan.vectors * isa.lanes
     names.scale = scales_of(spec, has.scale == "row", cfg.weights.unit)
@@ -213,9 +213,9 @@ local function column_names(names, spec, plan, job)
     names.saves_squares = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes
     names.edges, names.edge_down = spec.I_TP % up ~= 0 or spec.H % width ~= 0, spec.H % width ~= 0
     names.down_vectors = spec.H >= width
-    names.lone = plan.lines and spec.gated and not stored.of(spec).interleaved and (spec.I_TP // isa.lanes | plan.direct_strip) % 2 > 0
+    names.lone = plan.lines and spec.gated and not stored.of(spec).interleaved and (spec.I_TP // isa.lanes | plan.direct_nc) % 2 > 0
     panels.tiled(names, plan)
-    strips.names(names, plan, cfg)
+    column_blocks.names(names, plan, cfg)
     in_place.names(names, cfg, plan, spec, {spec.H, spec.I_TP})
     work.phases(names, spec, has)
     work.space(names, has)

@@ -3,7 +3,7 @@
 local phases = require "product.phases"
 local plans = require "shared.plans"
 local stored = require "shared.stored"
-local strips = require "product.strips"
+local column_blocks = require "product.column_blocks"
 local workspace = require "shared.workspace"
 
 local work = {}
@@ -31,7 +31,7 @@ function work.space(names, has)
         (has.bias_up or has.bias_down) and {"bias", "float", {"WIDTH"}, "of one panel", own = true},
         has.scale and {"scale", "float", {"WIDTH"}, "of one panel", own = true},
         has.norm and {"norm", "float", {3, "UP_PANELS * WIDTH"}, "weight and bias of an expert's normalisation; 1 for columns of I, else 0",
-            own = true}), strips.work(names, "DEEP")))
+            own = true}), column_blocks.work(names, "DEEP")))
 end
 
 function work.phases(names, spec, has)

@@ -75,10 +75,10 @@ function along.space(names, add)
         add("lines_of" .. which, "const float *", nil, "of these panels").starts = "0"
         add("lines_in" .. which, "int64_t", nil, "of this segment").starts = "-1"
     end
-    add("parts", "float", {"ALONG_SLOTS", "SLAB", "LANES"}, "sums in lanes")
-    add("sums", "float", {"ALONG_SLOTS", "SLAB"}, "of tokens")
+    add("parts", "float", {"ALONG_SLOTS", "MC", "LANES"}, "sums in lanes")
+    add("sums", "float", {"ALONG_SLOTS", "MC"}, "of tokens")
     if names.along.coded then
-        add("scales", "float", {"SLAB", "ALONG_SCALES"}, "of the rows at work")
+        add("scales", "float", {"MC", "ALONG_SCALES"}, "of the rows at work")
     end
 end
 
@@ -93,7 +93,7 @@ function along.tiles(names, cfg)
     end
     return plans.append(list, plans.list(
         along_rows.lines(cfg, has), along_rows.fold(cfg),
-        rows.squares(cfg, "turn", {dtype = dtype.f32, stride = cfg.slab, s_units = "SLAB", pitch = width,
+        rows.squares(cfg, "to_panels", {dtype = dtype.f32, stride = cfg.mc, s_units = "MC", pitch = width,
             step = lanes * width, along = lanes})))
 end
 

@@ -18,7 +18,7 @@ local in_place, heights = {}, {}
 
 in_place.keys = {
     {"direct_rows", int(1, 64), optional = true, doc = "up to so many rows, weights are read where they lie"},
-    {"direct_strip", int(1, 4096), optional = true, doc = "panels that such a pass covers"},
+    {"direct_nc", int(1, 4096), optional = true, doc = "panels that such a pass covers"},
     {"run", int(1, 1024), optional = true, doc = "vectors, or lines, of a row that direct tiles fetch ahead before the next row"},
     {"direct_k", int(2, 65536), optional = true, doc = "rows of weights that direct tiles pass over at a time"},
 }
@@ -86,9 +86,9 @@ end
 -- The choices of products by lines; deep, slices: see in_place.choose
 local function choose_lines(plan, spec, deep, slices)
     plan:choose("direct_rows", 2 * plan.isa.tile.rows, "up to so many rows, packing weights costs more than reading them once more")
-    plan:choose("direct_k", 64, "rows of weights that stay in L2 while a strip's lines pass",
+    plan:choose("direct_k", 64, "rows of weights that stay in L2 while a block's lines pass",
         limits.sum(spec, deep, ("matrices have %d rows"):format(deep), 2))
-    plan:choose("direct_strip", math.min(slices, 2048 // plan.isa.lanes), "panels that share a pass over rows of weights: 4096 columns",
+    plan:choose("direct_nc", math.min(slices, 2048 // plan.isa.lanes), "panels that share a pass over rows of weights: 4096 columns",
         limits.useful(slices, ("matrices have %d panels of columns"):format(slices)))
     plan:choose("run", 64, "lines of a row fetched before the next row: a page")
     plan.direct_sums = ((plan.direct_rows + 1) * plan.vectors * plan.isa.lanes // 16 | 1) * 16   -- the last tile may have a row more
@@ -107,9 +107,9 @@ function in_place.choose(plan, spec, deep, slices)
         or "up to so many accumulators fit beside one vector of weights",
         {most = isa.registers.v - math.max(2, quantise.registers(weights) + plan.group - 1),   -- of weights; weights and a row's value
          because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)})
-    plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a strip's vectors pass",
+    plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a block's vectors pass",
         limits.sum(spec, deep, ("matrices have %d rows"):format(deep)))
-    plan:choose("direct_strip", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns",
+    plan:choose("direct_nc", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns",
         limits.useful(slices, across))
     local held = math.max(1, 256 // (isa.lanes * weights.size))
     plan:choose("run", math.min(held, plan.direct_k), "vectors of a row fetched before the next row: 4 cache lines",
@@ -122,7 +122,7 @@ function in_place.constants(plan, spec)
     if plan.lines then
         return plans.list(
             {"DIRECT_ROWS", plan.direct_rows, "up to so many rows read weights in place"},
-            {"DIRECT_STRIP", plan.direct_strip, "panels of a strip whose weights are read in place"},
+            {"DIRECT_NC", plan.direct_nc, "panels of a block whose weights are read in place"},
             {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
             {"RUN", power_of_two(plan.run), "lines of a row that direct tiles fetch ahead before they go to the next row"},
             {"DIRECT_K", plan.direct_k // 2 * 2, "rows of weights per pass of direct tiles"},
@@ -131,7 +131,7 @@ function in_place.constants(plan, spec)
     local run = math.max(plan.run // plan.group, 1) * plan.group
     return plans.list(
         {"DIRECT_ROWS", plan.direct_rows, "up to so many rows read weights in place"},
-        {"DIRECT_STRIP", plan.direct_strip, "panels of a strip whose weights are read in place"},
+        {"DIRECT_NC", plan.direct_nc, "panels of a block whose weights are read in place"},
         {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
         {"COMPENSATION", plan.direct_rows // 2, "row of a panel's sums from where what rounding lost of the first rows is kept"},
         {"RUN", run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},

@@ -30,9 +30,9 @@ end
 panel_plan.forward_keys = {
     {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
     {"unroll", int(1, 8), optional = true, doc = "k steps of a tile's loop body"},
-    {"k_block", int(16, 65536), optional = true, doc = "products summed in a register before they are added to the sum"},
-    {"slab", int(1, 4096), optional = true, doc = "rows of weights that a pass over the tokens uses"},
-    {"few_rows", int(1, 4096), optional = true, doc = "of a slab for a single panel of tokens"},
+    {"kc", int(16, 65536), optional = true, doc = "products summed in a register before they are added to the sum"},
+    {"mc", int(1, 4096), optional = true, doc = "rows of weights that a pass over the tokens uses"},
+    {"few_rows", int(1, 4096), optional = true, doc = "of a block for a single panel of tokens"},
     {"fetch", int(1, 1024), optional = true, doc = "rows of weights that are fetched ahead of those that tiles copy"},
     along.key,
     {"pass_rows", int(16, 65536), optional = true, doc = "tokens (of an expert) that are worked on together"},
@@ -56,44 +56,44 @@ function panel_plan.check(plan, info)
     if plan.unroll then
         check_steps(plan, info, "unroll")
     end
-    for _, key in ipairs{"slab", "few_rows"} do
+    for _, key in ipairs{"mc", "few_rows"} do
         if plan[key] and plan[key] % lanes ~= 0 then
             schema.complain(info, "plan." .. key, ("%d rows are no multiple of the %d lanes of a vector"):format(plan[key], lanes))
         end
     end
-    if plan.slab and plan.slab < plan.tile_rows then
-        schema.complain(info, "plan.slab", ("%d rows are fewer than a tile has, %d"):format(plan.slab, plan.tile_rows))
+    if plan.mc and plan.mc < plan.tile_rows then
+        schema.complain(info, "plan.mc", ("%d rows are fewer than a tile has, %d"):format(plan.mc, plan.tile_rows))
     end
-    if plan.few_rows and plan.few_rows > plan.slab then
-        schema.complain(info, "plan.few_rows", ("%d rows are more than a slab has, %d"):format(plan.few_rows, plan.slab))
+    if plan.few_rows and plan.few_rows > plan.mc then
+        schema.complain(info, "plan.few_rows", ("%d rows are more than a block has, %d"):format(plan.few_rows, plan.mc))
     end
-    if plan.k_block and plan.slab and plan.k_block // plan.group * plan.slab * 4 > limits.BLOCK_BYTES then
-        schema.complain(info, plan.spec.plan.k_block and "plan.k_block" or "plan.slab",
-            ("%d products of %d rows are a block of more than %d bytes"):format(plan.k_block, plan.slab, limits.BLOCK_BYTES))
+    if plan.kc and plan.mc and plan.kc // plan.group * plan.mc * 4 > limits.BLOCK_BYTES then
+        schema.complain(info, plan.spec.plan.kc and "plan.kc" or "plan.mc",
+            ("%d products of %d rows are a block of more than %d bytes"):format(plan.kc, plan.mc, limits.BLOCK_BYTES))
     end
 end
 
 -- Blocks of weights: `rows` the most rows that a matrix has, `deep` the most products of a sum. many: passes are of many tokens;
 -- square: rows of weights that are turned together, or nil
-function panel_plan.choose_block(plan, spec, info, k_block, rows, deep, many, square)
+function panel_plan.choose_block(plan, spec, info, kc, rows, deep, many, square)
     local isa, depth = plan.isa, panels.depth(plan)
     local useful = {round_up(deep, depth), ("sums are of %d products"):format(deep), depth}
-    plan:choose("k_block", k_block * plan.group, plan.integers and "products per pass over sums: blocks of weights and tokens stay in L1"
+    plan:choose("kc", kc * plan.group, plan.integers and "products per pass over sums: blocks of weights and tokens stay in L1"
         or "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
         plan.integers and limits.useful(table.unpack(useful)) or limits.sum(spec, table.unpack(useful)))
-    panel_plan.choose_slab(plan, rows, "rows of weights that pass over the tokens together", many and 8 or 2, square)
-    plan:choose("few_rows", math.min(round_up(3 * isa.lanes, square or 1), plan.slab),
-        "rows of a slab for a single panel of tokens: two of them stay in L1",
+    panel_plan.choose_mc(plan, rows, "rows of weights that pass over the tokens together", many and 8 or 2, square)
+    plan:choose("few_rows", math.min(round_up(3 * isa.lanes, square or 1), plan.mc),
+        "rows of a block for a single panel of tokens: two of them stay in L1",
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))
     plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted",
-        limits.useful(plan.slab, ("a slab has %d rows"):format(plan.slab)))
+        limits.useful(plan.mc, ("a block has %d rows"):format(plan.mc)))
     panel_plan.check(plan, info)
 end
 
--- tiles: that a slab has of matrix tiles: the more, the more rarely tokens come that do not stay in L2
-function panel_plan.choose_slab(plan, rows, why, tiles, square)
+-- tiles: that a block of rows has of matrix tiles: the more, the more rarely tokens come that do not stay in L2
+function panel_plan.choose_mc(plan, rows, why, tiles, square)
     local isa = plan.isa
-    plan:choose("slab", round_up(plan.tiled and tiles * plan.tile_rows or 8 * isa.tile.rows, square or isa.lanes), why,
+    plan:choose("mc", round_up(plan.tiled and tiles * plan.tile_rows or 8 * isa.tile.rows, square or isa.lanes), why,
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows), plan.tiled and plan.tile_rows))
 end
 
@@ -118,11 +118,11 @@ function panel_plan.choose_tile(plan)
     end
 end
 
--- Tokens of a pass. Matrix tiles read them for each slab of weights: from L2, if so few leave room there; gradients are better of many.
+-- Tokens of a pass. Matrix tiles read them for each block of weights: from L2, if so few leave room there; gradients are better of many.
 local function choose_pass(plan, spec, has)
     local near = math.max(128, (1 << 20) // (math.max(spec.H, spec.I_TP) * 2) // 32 * 32)
     if plan.tiled and near < 1024 and not has.gradients then
-        plan:choose("pass_rows", near, "tokens per pass: they stay in L2 while slabs of weights pass", {step = has.step})
+        plan:choose("pass_rows", near, "tokens per pass: they stay in L2 while blocks of weights pass", {step = has.step})
     else
         plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace", {step = has.step})
     end
@@ -138,11 +138,11 @@ function panel_plan.forward(plan, spec, _, info, has)
     plan:choose("unroll", 4, "k steps of a loop body")
     has = has or {}
     local unit = has.unit and has.unit(spec, plan)
-    local block = has.block or plan.tiled and amx.k_block or 64
+    local block = has.block or plan.tiled and amx.kc or 64
     panel_plan.choose_block(plan, spec, info, round_up(block, math.max(1, (unit or 1) // plan.group)),
         longest(spec), longest(spec), has.gradients, has.square)
-    if unit and plan.k_block % unit ~= 0 then
-        schema.complain(info, "plan.k_block", ("%d products are no multiple of %d, which are decoded together"):format(plan.k_block, unit))
+    if unit and plan.kc % unit ~= 0 then
+        schema.complain(info, "plan.kc", ("%d products are no multiple of %d, which are decoded together"):format(plan.kc, unit))
     end
     if has.turns then
         choose_idle(plan)

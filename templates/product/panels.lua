@@ -22,7 +22,7 @@ end
 
 -- Panels of a row of weights that are worked on together.
 function panels.block(plan)
-    return math.max(1, (plan.k_block or 0) // panels.depth(plan))
+    return math.max(1, (plan.kc or 0) // panels.depth(plan))
 end
 
 -- Products that a row of a panel of A holds: elements of its words.
@@ -34,7 +34,7 @@ end
 function panels.cfg(spec, plan, job)
     return {isa = plan.isa, prefix = job.name .. "_", dtype = dtype[spec.dtype], vectors = plan.vectors, unroll = plan.unroll,
             product = micro.of(plan, spec.dtype), tiled = plan.tiled,
-            t_unroll = plan.t_unroll, block = panels.block(plan), slab = plan.slab}
+            t_unroll = plan.t_unroll, block = panels.block(plan), mc = plan.mc}
 end
 
 -- Panels of as few tokens as may have a row of a tile each.
@@ -47,7 +47,7 @@ local function gradient_constants(plan, size)
     local width = plan.vectors * plan.isa.lanes
     local list = {
         {"T_STEPS", width // plan.t_unroll, "loops of a weight gradient over a full panel of tokens"},
-        {"PART_ROWS", math.max(1, plan.slab // plan.tile_rows) * plan.tile_rows, "rows of a gradient whose sums pass through memory"},
+        {"PART_ROWS", math.max(1, plan.mc // plan.tile_rows) * plan.tile_rows, "rows of a gradient whose sums pass through memory"},
         {"GROUP", heights.group(plan.tile_rows, plan.isa.lanes), "rows of whole tiles and whole vectors"},
         {"T_PANELS", math.max(1, plan.t_block // width), "panels of tokens that are summed in a register"},
     }
@@ -83,8 +83,8 @@ function panels.product_constants(plan)
     return plans.append({
         {"UNROLL", plan.unroll, "k steps of a tile's loop"},
         {"STEPS", plan.vectors * plan.isa.lanes // plan.unroll, "loops over a full panel"},
-        {"K_PANELS", panels.block(plan), "panels of k that a slab of weights holds"},
-        {"SLAB", plan.slab, "rows of such a slab"}, {"FEW_ROWS", plan.few_rows, "of one for a single panel of tokens"},
+        {"K_PANELS", panels.block(plan), "panels of k that a block of weights holds"},
+        {"MC", plan.mc, "rows of such a block"}, {"FEW_ROWS", plan.few_rows, "of one for a single panel of tokens"},
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
     }, plan.idle and {
         {"FEW_PANELS", panels.few_panels(plan), "panels of as few tokens as may have a row of a tile each,"},
@@ -117,8 +117,8 @@ end
 local function few(names, cfg, plan)
     local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
     names.token_rows = {}
-    -- a block of weights and the sums have to fit into the room of a slab
-    if plan.idle and not plan.tiled and math.max(panels.block(plan), panels.few_panels(plan)) * width <= panels.block(plan) * plan.slab then
+    -- a block of weights and the sums have to fit into the room of a block
+    if plan.idle and not plan.tiled and math.max(panels.block(plan), panels.few_panels(plan)) * width <= panels.block(plan) * plan.mc then
         names.token_rows = heights.tokens(plan.tile_rows, lanes, width, panels.few_panels(plan), plan.idle)
     end
     names.few_panels = panels.few_panels(plan)
@@ -172,9 +172,9 @@ function panels.products(names, cfg, plan, totals)
         cfg.unaligned = cfg.unaligned or total > 1 and total * cfg.dtype.size % 64 ~= 0
     end
     panels.tiled(names, plan)
-    names.product_rows = plan.tiled and heights.steps(plan.tile_rows, amx.unit) or heights.blocks(plan.tile_rows, lanes, plan.slab, totals)
+    names.product_rows = plan.tiled and heights.steps(plan.tile_rows, amx.unit) or heights.blocks(plan.tile_rows, lanes, plan.mc, totals)
     names.narrow_rows = plan.tiled and heights.steps(plan.tile_rows, amx.unit)
-        or heights.blocks(2 * plan.tile_rows, lanes, plan.slab, totals)
+        or heights.blocks(2 * plan.tile_rows, lanes, plan.mc, totals)
     few(names, cfg, plan)
 end
 
@@ -275,8 +275,8 @@ end
 function panels.tiles(names, cfg, plan)
     local lanes, width, dots = plan.isa.lanes, plan.vectors * plan.isa.lanes, names.dots
     local list = plans.append(panels.product_tiles(names, cfg, plan), panels.switches(cfg), plans.list(
-        not names.coded and not cfg.in_place and panel_rows.copy(cfg, {name = "copy", pitch = plan.slab * width}),
-        not names.coded and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.slab * width, masked = true}),
+        not names.coded and not cfg.in_place and panel_rows.copy(cfg, {name = "copy", pitch = plan.mc * width}),
+        not names.coded and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.mc * width, masked = true}),
         not dots and names.widens and rows.move(cfg, "widen", {from = names.tensor or cfg.dtype}),
         rows.zero(cfg, "zero"),
         names.transposes_whole and rows.squares(cfg, "transpose_weights", {dtype = names.coded and not dots and dtype.f32 or cfg.dtype,

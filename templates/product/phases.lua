@@ -6,7 +6,7 @@
 --     panels = true    by panels of tokens: run(w, panel)
 --     chunks = n       otherwise: run(w, index)
 --     gradient = {rows, columns}   of weights, into blocks: a product over tokens; or of what run(w, &block) does
---     columns = n      of the product of rows of tokens with `weights`: run(w, &strip), when their sums are in w->S
+--     columns = n      of the product of rows of tokens with `weights`: run(w, &column_block), when their sums are in w->S
 --     rows = n         of the product of `weights` with panels of tokens: run(w, first row, rows), when their sums are in w->S
 -- Of a product also
 --     weights          the tensor
@@ -78,7 +78,7 @@ function phases.add(names, list)
         names.few, names.token_rows = false, {}
     end
     all.kinds = {all.products and "matrix" or nil}   -- of what products multiply by
-    all.kinds[#all.kinds + 1] = all.columns and "strip" or nil
+    all.kinds[#all.kinds + 1] = all.columns and "column_block" or nil
     all.gates = all.gates or all.products and all.beside
     all.names, all.held = table.concat(words, ", "), table.concat(sums, " + ")
     for key, value in pairs(usual) do

@@ -18,9 +18,9 @@ function space.rows(names, list, has)
         add("pairs_scratch", "float", {has.pairs, "WIDTH"}, "and those of a panel of pairs")
     end
     if names.phases.products then
-        local block = {"K_PANELS", "SLAB", "WIDTH"}
-        add("S", "float", {"columns", "SLAB"}, "sums")
-        list[#list].shape = "[panels][SLAB][WIDTH]"
+        local block = {"K_PANELS", "MC", "WIDTH"}
+        add("S", "float", {"columns", "MC"}, "sums")
+        list[#list].shape = "[panels][MC][WIDTH]"
         local in_place = names.packed and names.packed.in_place
         if in_place then
             add("A", "const float *", nil, "weights at work,")

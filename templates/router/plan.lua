@@ -19,9 +19,9 @@ local round_up, odd_lines, convert = plans.round_up, plans.odd_lines, plans.conv
 router.plan_keys = {
     {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
     {"unroll", int(1, 4), optional = true, doc = "k steps of a tile's loop body"},
-    {"k_block", int(16, 1 << 20), optional = true, doc = "products summed in a register before they are added to the sum"},
+    {"kc", int(16, 1 << 20), optional = true, doc = "products summed in a register before they are added to the sum"},
     {"block_rows", int(16, 65536), optional = true, doc = "tokens that pass over the packed weights together"},
-    {"strip", int(1, 64), optional = true, doc = "panels of H that are packed, or multiplied, together"},
+    {"nc", int(1, 64), optional = true, doc = "panels of H that are packed, or multiplied, together"},
 }
 
 function router.args(s)
@@ -74,13 +74,13 @@ function router.plan(plan, spec)
     if back then
         local width = plan.vectors * isa.lanes
         local panels = (spec.H + width - 1) // width
-        plan:choose("strip", 8, "panels of H side by side: rows are read by whole cache lines",
+        plan:choose("nc", 8, "panels of H side by side: rows are read by whole cache lines",
             limits.useful(panels, ("hidden states have %d panels"):format(panels)))
-        plan:choose("k_block", 64, "tokens per partial sum: keeps f32 sums of many tokens accurate, and panels in L1",
-            {step = plan.unroll, most = (1 << 18) // (plan.strip * width * 4),
-             because = ("%d panels of more tokens do not stay in the caches"):format(plan.strip)})
+        plan:choose("kc", 64, "tokens per partial sum: keeps f32 sums of many tokens accurate, and panels in L1",
+            {step = plan.unroll, most = (1 << 18) // (plan.nc * width * 4),
+             because = ("%d panels of more tokens do not stay in the caches"):format(plan.nc)})
     else
-        plan:choose("k_block", 128, "products per partial sum: keeps f32 sums of long K accurate, and panels in L1",
+        plan:choose("kc", 128, "products per partial sum: keeps f32 sums of long K accurate, and panels in L1",
             limits.sum(spec, round_up(spec.H, plan.unroll), ("sums are of %d products"):format(spec.H), plan.unroll, true))
     end
     plan:choose("block_rows", 96, "tokens per pass over the weights", {step = isa.lanes})
@@ -126,7 +126,7 @@ local function shape(spec, plan, has)
     local s = {width = width, panels = (spec.E + width - 1) // width, depth = round_up(spec.H, plan.unroll),
         rows_e = round_up(spec.E, wide), h_panels = (spec.H + width - 1) // width}
     s.pitch = odd_lines(has.backward and s.rows_e or s.panels * width)
-    s.x_pitch = odd_lines(math.min(plan.k_block, s.depth))
+    s.x_pitch = odd_lines(math.min(plan.kc, s.depth))
     s.full = spec.H // width
     s.steps = spec.E // plan.unroll
     s.part = 256 // plan.unroll   -- turns over E of a partial sum of dX, whose terms are few or small
@@ -140,7 +140,7 @@ local function constants(spec, plan, has, s)
         {"H", spec.H, "hidden size"}, {"E", spec.E, "experts"}, {"K", spec.top_k, "experts of a token"},
         {"LANES", plan.isa.lanes, "f32 lanes of a vector; tokens of a group"},
         {"WIDTH", s.width, "floats of a panel's row"}, {"UNROLL", plan.unroll, "k steps of a tile's loop"},
-        {"K_BLOCK", plan.k_block, "products of a partial sum"}, {"BLOCK_ROWS", plan.block_rows, "tokens of a block"},
+        {"KC", plan.kc, "products of a partial sum"}, {"BLOCK_ROWS", plan.block_rows, "tokens of a block"},
         {"PITCH", s.pitch, "floats between rows of logits in the workspace: an odd number of cache lines"},
         {"ROWS_E", s.rows_e, "E in whole vectors"},
     }
@@ -150,7 +150,7 @@ local function constants(spec, plan, has, s)
     if has.backward then
         add("PANELS", s.h_panels, "over H")
         add("FULL_PANELS", s.full, "that lack no columns")
-        add("STRIP", plan.strip, "panels side by side")
+        add("NC", plan.nc, "panels side by side")
         add("OUT_ROWS", s.out_rows, "rows of the tallest tile of dX")
         add("OUTER_TILES", (spec.E + plan.tile_rows - 1) // plan.tile_rows, "of dG, over E")
         add("STEPS", s.folds and s.part or s.steps, "turns over E of a tile of dX")
@@ -194,8 +194,8 @@ function router.names(spec, plan, job)
     local s = shape(spec, plan, has)
     local io, grad, affinity = dtype[spec.dtype], dtype[spec.output_dtype], dtype[spec.affinity_dtype]
     local dx = dtype[spec.hidden_grad_dtype]
-    local cfg = {isa = plan.isa, prefix = job.name .. "_", vectors = plan.vectors, unroll = plan.unroll, k_block = plan.k_block,
-        strip = plan.strip, many = spec.E > 64, method = method}
+    local cfg = {isa = plan.isa, prefix = job.name .. "_", vectors = plan.vectors, unroll = plan.unroll, kc = plan.kc,
+        nc = plan.nc, many = spec.E > 64, method = method}
     local names = {
         products = products,
         spec = spec, plan = plan, isa = plan.isa, has = has, shape = s, p = cfg.prefix, number = number, method = method,

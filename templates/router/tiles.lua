@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- tiles.lua - the tiles of the router's two passes.
--- has, s (shape) and names: see plan.lua; cfg: isa, prefix, vectors, unroll, k_block, strip, many, method
+-- has, s (shape) and names: see plan.lua; cfg: isa, prefix, vectors, unroll, kc, nc, many, method
 local back = require "router.back"
 local dtype = require "dtype"
 local gemm = require "tiles.gemm"
@@ -39,7 +39,7 @@ function tiles.forward(spec, has, cfg, s, names)
     local size = of and spec.E // of.count
     local softmax, sum, shares = of_scores(has, cfg)
     return plans.append(products, plans.list(
-        product.pack(with(cfg, {name = "pack", dtype = names.io_type, strip = 1, panel = 0, ld = spec.E})),
+        product.pack(with(cfg, {name = "pack", dtype = names.io_type, nc = 1, panel = 0, ld = spec.E})),
         spec.H >= cfg.isa.lanes and product.gather(with(cfg, {name = "gather", dtype = names.io_type})),
         rows.move(cfg, "copy", {}),
         rows.squares(cfg, "transpose", to_lanes(cfg, s)),
@@ -64,15 +64,15 @@ function tiles.backward(spec, has, cfg, s, names)
         a_units = "PITCH", s_units = "H LANES",
         skip = s.rows_e - spec.E, folds = s.folds})
     local outer = with(cfg, {name = "outer", a_row = 1, a_k = s.pitch, pitch = s.width, a_units = "PITCH", s_units = "WIDTH LANES"})
-    local panel, wide = cfg.k_block * s.width, cfg.isa.lanes
+    local panel, wide = cfg.kc * s.width, cfg.isa.lanes
     local alone = scores.rows[cfg.method.weigh]
     local softmax, sum, shares = of_scores(has, cfg)
-    local function pack(name, strip)
-        return product.pack(with(cfg, {name = name, dtype = names.io_type, strip = strip, panel = panel, ld = spec.H}))
+    local function pack(name, nc)
+        return product.pack(with(cfg, {name = name, dtype = names.io_type, nc = nc, panel = panel, ld = spec.H}))
     end
     return plans.append(gemm.heights(product.set, set, names.tile_rows), gemm.heights(product.add, outer, names.outer_rows), plans.list(
         pack("pack", 1),
-        s.full >= cfg.strip and pack("pack_strip", cfg.strip),
+        s.full >= cfg.nc and pack("pack_side_by_side", cfg.nc),
         rows.squares(cfg, "transpose_weights", {dtype = names.io_type, stride = spec.E, s_units = "E", pitch = s.width,
             along = wide, step = wide * s.width}),
         rows.move(cfg, "copy", {}),

@@ -190,7 +190,7 @@ local function before(p, cfg, t, parts)
     for r = 0, t.rows - 1 do
         acc[r] = {}
         for token = 0, t.tokens - 1 do
-            acc[r][token] = p:op("load", ("acc_%d_%d"):format(r, token), p:at(parts, (token * cfg.slab + r) * cfg.isa.lanes))
+            acc[r][token] = p:op("load", ("acc_%d_%d"):format(r, token), p:at(parts, (token * cfg.mc + r) * cfg.isa.lanes))
         end
     end
     return acc
@@ -207,7 +207,7 @@ function along.tile(cfg, tokens, has)
         {("parts[%d tokens][rows] += W * X over n units, K in lanes, for groups of rows; fetches weights at `near`."):format(tokens)})
     local t = {tokens = tokens, rows = along.shape(cfg, coded), unit = unit, line = has.line}
     local c = coded and "const uint8_t" or "const " .. cfg.dtype.c
-    local parts = p:pointer("parts", "float", "SLAB*LANES LANES")
+    local parts = p:pointer("parts", "float", "MC*LANES LANES")
     t.X = p:pointer("X", "const float", "LINE LANES")
     local run = has.run
     local W, W_2 = p:pointer("W", c), not run and t.rows > 2 and p:pointer("W_2", c)
@@ -268,7 +268,7 @@ function along.tile(cfg, tokens, has)
         end
         for token = 0, tokens - 1 do
             for r = 0, t.rows - 1 do
-                local at, name = p:at(parts, (token * cfg.slab + r) * lanes), ("_%d_%d"):format(r, token)
+                local at, name = p:at(parts, (token * cfg.mc + r) * lanes), ("_%d_%d"):format(r, token)
                 local so_far = coded and p:op("load", "before" .. name, at)
                 if coded and not each then
                     p:op("fma", so_far, p:op("bcast", "scale" .. name, p:at(scales, r)), t.acc[r][token])

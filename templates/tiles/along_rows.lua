@@ -30,7 +30,7 @@ end
 function along_rows.fold(cfg)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "fold", {"sums = lanes of parts, for n vectors of a token's rows."})
-    local sums, parts, n = p:pointer("sums", "float", "SLAB LANES"), p:pointer("parts", "const float"), p:integer("n")
+    local sums, parts, n = p:pointer("sums", "float", "MC LANES"), p:pointer("parts", "const float"), p:integer("n")
     p:loop(n, function()
         local x = folded(p, function(i) return p:op("load", "part_" .. i, p:at(parts, i * lanes)) end)
         p:op("store", p:at(sums, 0), x)

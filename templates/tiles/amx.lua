@@ -66,7 +66,7 @@ end
 
 tiles.unit = 16      -- rows of a tile
 tiles.tallest = 32   -- rows of a product, 2 x 2 tiles of sums
-tiles.k_block = 256  -- words of K that a block has: its columns of B stay in L1 while A passes
+tiles.kc = 256  -- words of K that a block has: its columns of B stay in L1 while A passes
 
 local UNIT <const> = tiles.unit
 
@@ -136,12 +136,12 @@ function tiles.blocks(cfg, rows, vectors, set)
     local p = ir.program(cfg.isa, ("%s%s_%d%s"):format(cfg.prefix, kind, rows, set and "_set" or ""),
         {("S[%d rows] %s A * B for groups of columns, on tiles; copies `count` rows of the next weights beside each."):format(
             rows, set and "=" or "+=")})
-    local S = p:pointer("S", "float", "SLAB*WIDTH WIDTH LANES")
-    local A, B = p:pointer("A", "const float", "SLAB*WIDTH WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
+    local S = p:pointer("S", "float", "MC*WIDTH WIDTH LANES")
+    local A, B = p:pointer("A", "const float", "MC*WIDTH WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
     local panels, groups = p:integer("panels"), p:integer("groups")
     local a_first, b_next = p:amount("a_first"), p:amount("b_next")
     local held = not cfg.in_place
-    local t = {to = held and p:pointer("to", "float", "SLAB*WIDTH WIDTH LANES"),
+    local t = {to = held and p:pointer("to", "float", "MC*WIDTH WIDTH LANES"),
         from = p:pointer("from", held and "const " .. cfg.dtype.c or "const float")}
     t.count, t.ld, t.ahead = p:amount("count"), held and p:integer("ld"), held and p:integer("ahead")
     t.from_first, t.to_first = p:amount("from_first"), held and p:amount("to_first")
@@ -160,12 +160,12 @@ function tiles.blocks(cfg, rows, vectors, set)
                 step(p, acc, function(r) return p:at(A, r * UNIT * width + k) end, function(c) return p:at(B, k * width + c * lanes) end,
                     pitch, pitch, "_" .. k, false, cfg.product.tile)
                 if held then
-                    copy_line(p, cfg, t, k // lanes, words, k + UNIT < width and lanes or cfg.slab * width - (width - lanes))
+                    copy_line(p, cfg, t, k // lanes, words, k + UNIT < width and lanes or cfg.mc * width - (width - lanes))
                 else
                     fetch_line(p, cfg, t, k // lanes, k + UNIT < width and lanes or lanes - width)
                 end
             end
-            p:advance(A, a_next or cfg.slab * width)
+            p:advance(A, a_next or cfg.mc * width)
             if from_pitch then
                 p:advance(t.from, from_pitch)
             end
@@ -176,7 +176,7 @@ function tiles.blocks(cfg, rows, vectors, set)
                 p:op("tile_store", place(r, c), pitch, acc[r][c])
             end
         end
-        p:advance(S, cfg.slab * width)
+        p:advance(S, cfg.mc * width)
         p:advance(A, p:count_from("again", a_first))
         p:advance(B, p:count_from("next", b_next))
         p:advance(t.from, p:count_from("next_from", from_next))

@@ -3,7 +3,7 @@
 -- pairs of rows of weights. As these lie they are tiles: 16 rows of A, `stride` words apart, have 16 words of K each; 16 rows of B have
 -- a word of each of 16 columns, which is the order in which products take pairs.
 --
--- Rows of A pass once for each panel and tiles of B are read again by the next rows: a block of B stays in L1 (see amx.k_block).
+-- Rows of A pass once for each panel and tiles of B are read again by the next rows: a block of B stays in L1 (see amx.kc).
 local amx = require "tiles.amx"
 local gemm = require "tiles.gemm"
 local ir = require "ir"
@@ -36,7 +36,7 @@ function columns.packed(cfg, rows, set)
     function t.fetch(i, at)
         p:op("prefetch_1", p:at(t.src[i], at, ahead))
         if i > 0 then
-            p:op("prefetch_1", p:at(t.src[i], at + (cfg.strip - 1) * lanes, ahead))
+            p:op("prefetch_1", p:at(t.src[i], at + (cfg.nc - 1) * lanes, ahead))
         end
     end
     local function place(r, c)

@@ -4,7 +4,7 @@
 --
 -- packed(rows)   B is a packed f32 panel, `width` columns (vectors * lanes) to a row. S is added to: the tile passes over
 --                steps * inner * unroll rows of B and adds what it summed. After every inner * unroll rows it packs one row of
---                the next `strip` panels: while the multiplier works, the next weights come in at an even pace, whose prefetches
+--                the next `nc` panels: while the multiplier works, the next weights come in at an even pace, whose prefetches
 --                leave enough of the core's line buffers to the tile itself.
 -- direct(rows)   B is read where it lies, one vector to a row, `ld` elements apart; S is added to. For experts with few
 --                rows, whose weights are used only once.
@@ -16,31 +16,31 @@ local quantise = require "tiles.quantise"
 local gemm = {}
 
 -- Panels packed together, so that rows of such weights are read by whole cache lines.
-function gemm.strip(isa, weights)
+function gemm.nc(isa, weights)
     return math.max(2, 64 // (isa.lanes * weights.size))
 end
 
 -- A row of the next panels, at t.dst, of t.src: see gemm.packed. t.fetch(i, at): the line so many elements on in the run of vectors i
 function gemm.pack_row(p, cfg, t)
     local how, lanes, src = cfg.product, cfg.isa.lanes, t.src
-    local lines = (cfg.strip * lanes * cfg.weights.size - 1) // 64 + (cfg.unaligned and 1 or 0)
+    local lines = (cfg.nc * lanes * cfg.weights.size - 1) // 64 + (cfg.unaligned and 1 or 0)
     for i = 0, 1 do
         local first = {}   -- [panel]: of two rows of weights
         for g = 1, how.group do
             for line = 0, lines do
                 t.fetch(i, line * 64 // cfg.weights.size)
             end
-            for q = 0, cfg.strip - 1 do
+            for q = 0, cfg.nc - 1 do
                 local name, to = ("w_%d_%d"):format(q, i), p:at(t.dst, q * cfg.panel + i * lanes)
                 local x = how.load(p, cfg.weights, how.group > 1 and name .. "_" .. g or name,
-                    p:at(src[i], 0, cfg.strip == 2 and q == 1 and t.step or nil))
+                    p:at(src[i], 0, cfg.nc == 2 and q == 1 and t.step or nil))
                 first[q] = first[q] or x
                 if how.lower then   -- waits in memory: decoding the next one takes the registers
                     p:op("store", to, g == 1 and how.lower(p, name, x) or p:op("bit_or", name, x, p:op("load", name .. "_below", to)))
                 elseif g == how.group then
                     p:op("store", to, how.join(p, name, first[q], x))
                 end
-                if cfg.strip ~= 2 then
+                if cfg.nc ~= 2 then
                     p:advance(src[i], t.step)
                 end
             end
@@ -51,9 +51,9 @@ function gemm.pack_row(p, cfg, t)
 end
 
 -- cfg: isa, prefix, weights (their row of dtype.lua or formats.lua), stride (of A, elements), vectors (2), unroll, panel (floats of one),
--- strip, product, unaligned (rows of weights start anywhere in a cache line)
+-- nc, product, unaligned (rows of weights start anywhere in a cache line)
 -- src_0, src_1 point to the first and the second vector of the first panel; those of the next are `step` on, rows `ld` apart
--- (unless two panels are packed: `ld` less strip * step). A row to fetch is two runs of cache lines, which start ahead_0 elements
+-- (unless two panels are packed: `ld` less nc * step). A row to fetch is two runs of cache lines, which start ahead_0 elements
 -- from src_0 and ahead_1 from src_1.
 function gemm.packed(cfg, rows)
     local isa, lanes, how = cfg.isa, cfg.isa.lanes, cfg.product

@@ -62,11 +62,11 @@ function heights.steps(most, unit)
     return list
 end
 
--- Heights, ascending, of the tiles that blocks of rows need: multiples of `lanes` up to `slab`, and what is left of each of
+-- Heights, ascending, of the tiles that blocks of rows need: multiples of `lanes` up to `mc`, and what is left of each of
 -- the totals.
-function heights.blocks(most, lanes, slab, totals)
+function heights.blocks(most, lanes, mc, totals)
     local set = {}
-    for n = lanes, slab, lanes do
+    for n = lanes, mc, lanes do
         for _, total in ipairs(totals) do
             if n <= total then
                 cut(n, most, set)

@@ -110,7 +110,7 @@ function matrix.copy_rows(p, cfg, count, to, from, ld, ahead)
         end
         for i = 0, cfg.block * cfg.vectors - 1 do
             local x = quantise.panel(p, cfg, "w_" .. i, p:at(from, i * words))
-            p:op("store", p:at(to, i // cfg.vectors * cfg.slab * width + i % cfg.vectors * cfg.isa.lanes), x)
+            p:op("store", p:at(to, i // cfg.vectors * cfg.mc * width + i % cfg.vectors * cfg.isa.lanes), x)
         end
         p:advance(from, ld)
         p:advance(to, width)
@@ -130,7 +130,7 @@ local function fetch_rows(p, cfg, count, from, pitch, back)
     end, "rows of the next weights", true)
 end
 
--- cfg: isa, prefix, dtype (of the weights), vectors, unroll, product (see micro.lua); block: panels of a row of weights, slab: rows
+-- cfg: isa, prefix, dtype (of the weights), vectors, unroll, product (see micro.lua); block: panels of a row of weights, mc: rows
 -- of a panel of A, unaligned (rows of weights start anywhere in a cache line).
 -- After each panel the tile copies `count` rows (or none) of a block of the next weights, `ld` apart, as rows of A, and fetches others
 -- `ahead` of them: while the multiplier works, the next weights come in at an even pace. in_place: A is packed weights in memory, panels
@@ -145,7 +145,7 @@ function matrix.product(cfg, rows, vectors)
     t.A, t.B = p:pointer("A", "const float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
     local panels = p:integer("panels")
     local near = p:pointer("near", "const float", "")
-    local to = not cfg.in_place and p:pointer("to", "float", "SLAB*WIDTH WIDTH LANES")
+    local to = not cfg.in_place and p:pointer("to", "float", "MC*WIDTH WIDTH LANES")
     local from = p:pointer("from", cfg.in_place and "const float" or "const " .. cfg.dtype.c)
     local count = p:integer("count")
     local ld, ahead = p:integer(cfg.in_place and "pitch" or "ld"), p:integer(cfg.in_place and "row_back" or "ahead")
@@ -159,7 +159,7 @@ function matrix.product(cfg, rows, vectors)
                 p:advance(near, 16)
                 step(p, cfg, t)
             end, "over the columns of a panel")
-            p:advance(t.A, jump or (cfg.slab - 1) * width)
+            p:advance(t.A, jump or (cfg.mc - 1) * width)
             if cfg.in_place then
                 fetch_rows(p, cfg, p:count_from("more", count), from, ld, ahead)
             else

@@ -99,13 +99,13 @@ function product.set(cfg, rows)
     return p
 end
 
--- Panels of f32 from a matrix of dtype cfg.dtype: n rows, `cfg.ld` elements apart, of cfg.strip panels, `cfg.panel` apart.
+-- Panels of f32 from a matrix of dtype cfg.dtype: n rows, `cfg.ld` elements apart, of cfg.nc panels, `cfg.panel` apart.
 function product.pack(cfg)
     local lanes = cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. cfg.name, {("Rows of %d panels from rows of a matrix."):format(cfg.strip)})
-    local dst, src, n = p:pointer("dst", "float", "K_BLOCK*WIDTH WIDTH LANES"), p:pointer("src", "const " .. cfg.dtype.c), p:integer("n")
+    local p = ir.program(cfg.isa, cfg.prefix .. cfg.name, {("Rows of %d panels from rows of a matrix."):format(cfg.nc)})
+    local dst, src, n = p:pointer("dst", "float", "KC*WIDTH WIDTH LANES"), p:pointer("src", "const " .. cfg.dtype.c), p:integer("n")
     p:loop(n, function()
-        for q = 0, cfg.strip - 1 do
+        for q = 0, cfg.nc - 1 do
             for v = 0, cfg.vectors - 1 do
                 local x = quantise.load(p, cfg.dtype, ("x_%d_%d"):format(q, v), p:at(src, (q * cfg.vectors + v) * lanes))
                 p:op("store", p:at(dst, q * cfg.panel + v * lanes), x)

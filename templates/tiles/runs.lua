@@ -119,7 +119,7 @@ function runs.product(cfg, rows, vectors)
             p:advance(less, width)
         end
     end
-    local to_next = (cfg.slab - 1) * width   -- panel of A
+    local to_next = (cfg.mc - 1) * width   -- panel of A
     if how.run < width then
         p:loop(n, function()
             p:loop(p:count_from("some", width // how.run), function()
@@ -178,7 +178,7 @@ function runs.blocks(cfg, rows, vectors)
         {("S[%d rows] += A * B, a run at a time, each times its row's scale, on tiles."):format(rows)})
     local c = {halves = rows // unit, vectors = vectors, parts = gap and 2 or math.max(1, width // how.run),
         S = p:pointer("S", "float", "WIDTH LANES")}
-    local A, B = p:pointer("A", "const float", "SLAB*WIDTH WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
+    local A, B = p:pointer("A", "const float", "MC*WIDTH WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
     local n = p:integer("n")
     c.scale, c.Z = p:pointer("scale", "const float", ""), p:pointer("Z", "float", "WIDTH LANES")
     local pitch = p:count_from("pitch", 4 * width)
@@ -187,7 +187,7 @@ function runs.blocks(cfg, rows, vectors)
     local function multiply(at, half, part, tag, x)
         local acc = amx.sums(1, vectors, function(_, _, name) return p:op("tile_zero", name .. tag) end)[0]
         for k = at, at + (gap and 0 or how.run - 1), unit do
-            local a_at, b_at = k // width * cfg.slab * width + k % width, gap and k // unit * (unit + gap) + part * gap or k
+            local a_at, b_at = k // width * cfg.mc * width + k % width, gap and k // unit * (unit + gap) + part * gap or k
             x[k] = x[k] or p:op("tile_load", ("a_%d%s"):format(k, tag), p:at(A, half * unit * width + a_at), pitch)
             for v = 0, vectors - 1 do
                 local y = p:op("tile_stream", ("b_%d_%d%s"):format(v, k, tag), p:at(B, b_at * width + v * lanes), pitch)
@@ -225,7 +225,7 @@ function runs.blocks(cfg, rows, vectors)
         end
         store(before)
         p:set(late, p:count_from("one", 1))
-        p:advance(A, span * cfg.slab * width)
+        p:advance(A, span * cfg.mc * width)
         p:advance(B, span * how.panel_rows * width)
     end, span > 1 and "runs" or "panels")
     flush(p, cfg, c, last, "")

@@ -104,7 +104,7 @@ struct axis {
 };
 int parse_axis(struct axis *a, const char *text); /* an exit code */
 bool next_combination(struct axis *axes, int count);
-/* Was a variant ("plan.slab=16 threads=2") refused for keys of the plan that it sets, and no other
+/* Was a variant ("plan.mc=16 threads=2") refused for keys of the plan that it sets, and no other
  * reason? A note says so. */
 bool variant_is_refused(const char *variant, const moegen_error *err);
 

@@ -2,7 +2,7 @@
 -- coordinate.lua - offsets as a reader thinks of them: A[12 * STRIDE + 2], in constants that the file defines.
 --
 -- A pointer may say of what lengths its offsets are made (see ir.lua): names of constants, the longest first, as in
--- "STRIDE LANES"; "SLAB*WIDTH" is a product. One that says nothing points to vectors. Names that a file lacks are passed over, so
+-- "STRIDE LANES"; "MC*WIDTH" is a product. One that says nothing points to vectors. Names that a file lacks are passed over, so
 -- the text is true whatever they are.
 local coordinate = {}
 

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- strips.lua - what families with products of columns share, see phases.lua: constants, names and rows of the workspace that the
--- fragments strips.c.in, packing.c.in and columns.c.in refer to.
+-- column_blocks.lua - what families with products of columns share, see phases.lua: constants, names and rows of the workspace that the
+-- fragments column_blocks.c.in, packing.c.in and columns.c.in refer to.
 local amx = require "tiles.amx"
 local columns = require "tiles.amx_columns"
 local dtype = require "dtype"
@@ -11,40 +11,40 @@ local micro = require "tiles.micro"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 
-local strips = {}
+local column_blocks = {}
 
 -- Rows of a packed panel of so many rows of weights.
-function strips.panel_rows(plan, rows)
+function column_blocks.panel_rows(plan, rows)
     return plans.round_up((rows + plan.group - 1) // plan.group, plan.unroll)
 end
 
 -- deep: rows of the tallest matrix
 local function panel(plan, deep)
-    return strips.panel_rows(plan, math.min(deep, plan.slab)) * plan.vectors * plan.isa.lanes
+    return column_blocks.panel_rows(plan, math.min(deep, plan.pack_k)) * plan.vectors * plan.isa.lanes
 end
 
-function strips.constants(plan, deep)
+function column_blocks.constants(plan, deep)
     local floats, width = panel(plan, deep), plan.vectors * plan.isa.lanes
     return plans.list(
         {"UNROLL", plan.unroll, "k steps of a tile's loop"},
         plan.tiled and {"UNIT_ROWS", amx.unit, "rows of a matrix tile"},
-        {"STRIP", plan.strip, "panels packed together"}, {"SLAB", plan.slab, "rows of weights packed at a time"},
+        {"NC", plan.nc, "panels packed together"}, {"PACK_K", plan.pack_k, "rows of weights packed at a time"},
         {"PANEL", floats, "floats of a packed panel"},
-        {"K_BLOCK", plan.k_block // plan.group, (plan.group > 1 and "pairs of " or "") .. "products of a partial sum"},
-        {"SCRATCH", (plan.strip - 1) * floats + width, "floats that tiles which pack nothing may store to"},
+        {"KC", plan.kc // plan.group, (plan.group > 1 and "pairs of " or "") .. "products of a partial sum"},
+        {"SCRATCH", (plan.nc - 1) * floats + width, "floats that tiles which pack nothing may store to"},
         {"STRIDE", plan.stride, "floats between rows of tokens: an odd number of cache lines"},
         {"PREFETCH", plan.prefetch, "rows of weights fetched ahead"},
         {"T_UNROLL", 1, "rows that segments are filled up to"})
 end
 
 -- The tiles that multiply packed panels.
-function strips.packed(names, cfg)
+function column_blocks.packed(names, cfg)
     return cfg.tiled and plans.append(columns.heights(cfg, names.packed_rows), panels.switches(cfg))
         or gemm.heights(gemm.packed, cfg, names.packed_rows)
 end
 
 -- Steps of a loop over K.
-function strips.choose_steps(plan, why)
+function column_blocks.choose_steps(plan, why)
     if plan.tiled then
         plan:choose("unroll", columns.unroll, "words of K that a matrix tile has",
             {useful = columns.unroll, of = "a tile has no more", step = columns.unroll})
@@ -54,9 +54,9 @@ function strips.choose_steps(plan, why)
 end
 
 -- Products of a sum. deep: rows of the tallest matrix
-function strips.choose_sums(plan, spec, deep)
+function column_blocks.choose_sums(plan, spec, deep)
     local step, narrow = plan.group * plan.unroll, dtype[spec.dtype].narrow
-    plan:choose("k_block", plan.tiled and amx.k_block * plan.group or narrow and 4096 or 256,
+    plan:choose("kc", plan.tiled and amx.kc * plan.group or narrow and 4096 or 256,
         plan.tiled and "products per partial sum: a block of packed weights stays in L1"
             or narrow and "products per partial sum: inputs are rounded more coarsely than sums"
             or "products per partial sum: keeps f32 sums of long K accurate",
@@ -64,38 +64,38 @@ function strips.choose_sums(plan, spec, deep)
 end
 
 -- rows: that are packed at a time, of what
-function strips.choose_fetch(plan, rows, of)
+function column_blocks.choose_fetch(plan, rows, of)
     plan:choose("prefetch", plan.tiled and columns.fetch or 6, "rows of weights on their way from memory while one is packed",
         limits.useful(rows, of:format(rows)))
 end
 
 -- cfg of the tiles.
-function strips.cfg(spec, plan, job, deep)
+function column_blocks.cfg(spec, plan, job, deep)
     local cfg = panels.cfg(spec, plan, job)
-    cfg.stride, cfg.strip, cfg.panel = plan.stride, plan.strip, panel(plan, deep)
+    cfg.stride, cfg.nc, cfg.panel = plan.stride, plan.nc, panel(plan, deep)
     cfg.weights = formats.of(spec)
     cfg.product = micro.of(plan, spec.dtype, cfg.weights)
     return cfg
 end
 
 -- Adds the names of rows of panels, which hold pairs of rows of weights if these are multiplied. cfg: see above
-function strips.names(names, plan, cfg)
+function column_blocks.names(names, plan, cfg)
     local dots = plan.group > 1
     names.weights_c = cfg.weights and cfg.weights.c   -- of products of columns
-    names.dots, names.strip, names.times_group = dots, plan.strip, dots and "2 * " or ""
+    names.dots, names.nc, names.times_group = dots, plan.nc, dots and "2 * " or ""
     names.whole = function(x) return dots and x .. " / 2" or x end                    -- from rows of weights, of all
     names.steps = function(x) return dots and ("(%s + 1) / 2"):format(x) or x end     -- of all and a half
 end
 
 -- Rows of workspace.lua. deep: rows of the tallest matrix, C
-function strips.work(names, deep)
+function column_blocks.work(names, deep)
     return {
         {"sums", "int64_t", nil, "floats of the sums of a panel", starts = "(columns + 2 * TILE_ROWS) * WIDTH"},
-        {"S", "float", {"STRIP * w->sums + DIRECT_STRIP * DIRECT_SUMS"}, "sums", own = true,
-            shape = "[panels of a strip]"},
+        {"S", "float", {"NC * w->sums + DIRECT_NC * DIRECT_SUMS"}, "sums", own = true,
+            shape = "[panels of a block of columns]"},
         {"scratch", "float", {"SCRATCH"}, "where tiles that pack nothing store", own = true},
-        {"panel", "float", {"STRIP", "PANEL"}, "packed weights: in use,", own = true},
-        {"coming", "float", {"STRIP", "PANEL"}, "and coming", own = true},
+        {"panel", "float", {"NC", "PANEL"}, "packed weights: in use,", own = true},
+        {"coming", "float", {"NC", "PANEL"}, "and coming", own = true},
         {"packed", ("const %s *"):format(names.weights_c), nil, "what is in `panel`: from here,", starts = "0"},
         {"packed_panels", "int64_t", nil, "so many panels"},
         names.phases.beside and {"packed_second", "int64_t", nil, "whose second vectors lie there", starts = "0"},
@@ -103,4 +103,4 @@ function strips.work(names, deep)
     }
 end
 
-return strips
+return column_blocks
