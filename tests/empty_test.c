@@ -4,8 +4,11 @@
 #include "api.h"
 
 #define BAD MOEGEN_BAD_ARGUMENT
-static const char layer_text[] = "kernel: moe_layer\nname: none\nH: 24\nI_TP: 20\nE: 4\ntop_k: 2\n"
-                                 "block_size: 4\ndtype: f32\nop: forward\n";
+#define LAYER                                                                                      \
+    "kernel: moe_layer\nH: 24\nI_TP: 20\nE: 4\ntop_k: 2\nblock_size: 4\ndtype: f32\nop: forward\n"
+static const char *const layers[] = {LAYER "name: own\n", LAYER "name: given\nrouter: given\n",
+                                     LAYER
+                                     "name: i64\nrouter: given\nindex_dtype: i64\nbias: true\n"};
 enum { MOST = 32, ROOM = 1 << 16 };
 
 /* A tensor for no tokens: NULL where an extent is 0, memory elsewhere. */
@@ -29,9 +32,9 @@ static moegen_status bind(moegen_call *call, const moegen_tensor *t)
     return moegen_call_bind(call, t->name, t->data, t->dtype, t->rank, t->shape, NULL);
 }
 
-static void test_call(moegen_engine *engine)
+static void test_call(moegen_engine *engine, const char *text)
 {
-    moegen_kernel *kernel = get(engine, layer_text);
+    moegen_kernel *kernel = get(engine, text);
     moegen_kernel_facts f = {.struct_size = sizeof f};
     moegen_call *call = NULL;
     moegen_error *err = NULL;
@@ -67,9 +70,9 @@ static void test_call(moegen_engine *engine)
     moegen_kernel_release(kernel);
 }
 
-static void test_layer(moegen_engine *engine)
+static void test_layer(moegen_engine *engine, const char *text)
 {
-    moegen_spec spec = spec_of(layer_text);
+    moegen_spec spec = spec_of(text);
     moegen_layer *layer = NULL;
     moegen_layer_state *state = NULL;
     moegen_error *err = NULL;
@@ -115,8 +118,10 @@ static void test_layer(moegen_engine *engine)
 int main(void)
 {
     moegen_engine *engine = engine_of("", NULL);
-    test_call(engine);
-    test_layer(engine);
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        test_call(engine, layers[i]);
+        test_layer(engine, layers[i]);
+    }
     moegen_engine_release(engine);
     return failures != 0;
 }

@@ -122,10 +122,10 @@ static moegen_rt_status keep(moegen_rt_problem *p, const char *as, moegen_rt_dty
     return MOEGEN_RT_OK;
 }
 
-/* What the forward pass leaves behind. */
-static moegen_rt_status fill_state(moegen_rt_problem *p, const struct rt_layer *l,
-                                   const struct routed *r, moegen_rt_dtype io, uint64_t seed,
-                                   moegen_rt_error *err)
+/* What the forward pass leaves behind of the routing. */
+static moegen_rt_status fill_routing(moegen_rt_problem *p, const struct rt_layer *l,
+                                     const struct routed *r, moegen_rt_dtype io,
+                                     moegen_rt_error *err)
 {
     moegen_rt_dtype wide = io == MOEGEN_RT_F64 ? io : MOEGEN_RT_F32;
     moegen_rt_tensor *index;
@@ -134,13 +134,19 @@ static moegen_rt_status fill_state(moegen_rt_problem *p, const struct rt_layer *
     TRY(keep(p, "expert_affinities_masked", wide, 2, flat, r->out, "expert_affinities", err));
     TRY(moegen_rt_problem_add(p, "expert_index", MOEGEN_RT_I32, 2, few, &index, err));
     memcpy(index->data, r->chosen, index->bytes);
-    TRY(rt_layer_index(l, r->chosen, r->T, p, err));
-    if (l->recompute)
-        return MOEGEN_RT_OK;
+    return rt_layer_index(l, r->chosen, r->T, p, err);
+}
+
+/* The activations among it. */
+static moegen_rt_status fill_activations(moegen_rt_problem *p, const struct rt_layer *l,
+                                         moegen_rt_dtype io, uint64_t seed, moegen_rt_error *err)
+{
     moegen_rt_problem *x = rt_layer_experts(p, err);
     if (!x)
         return MOEGEN_RT_NO_MEMORY;
-    moegen_rt_status status = rt_moe_checkpoints(x, &l->m, io, seed, err);
+    moegen_rt_status status = l->given ? rt_given_blocks(l, p, x, err) : MOEGEN_RT_OK;
+    if (status == MOEGEN_RT_OK)
+        status = rt_moe_checkpoints(x, &l->m, io, seed, err);
     if (status == MOEGEN_RT_OK)
         status =
             keep(p, "gate_up_activations_T", io, 0, NULL, x, "gate_up_proj_act_checkpoint_T", err);
@@ -155,39 +161,46 @@ static moegen_rt_status fill_backward(moegen_rt_problem *p, const struct rt_laye
                                       moegen_rt_error *err)
 {
     const struct rt_moe *m = &l->m;
-    int64_t dy[] = {r->T, m->H}, router[] = {m->H, m->E};
-    TRY(fill_state(p, l, r, io, seed, err));
+    const moegen_rt_tensor *hidden = moegen_rt_problem_tensor(p, "hidden_states");
+    int64_t dy[] = {hidden->shape[0], m->H}, router[] = {m->H, m->E};
+    if (!l->given)
+        TRY(fill_routing(p, l, r, io, err));
+    if (!l->recompute)
+        TRY(fill_activations(p, l, io, seed, err));
     TRY(rt_add_normal(p, "output_hidden_states_grad", io, 2, dy, seed, 1, err));
-    TRY(rt_fill_gradient(p, "router_weight_grad", 2, router, seed, err));
-    if (l->r.bias)
+    if (!l->given)
+        TRY(rt_fill_gradient(p, "router_weight_grad", 2, router, seed, err));
+    if (!l->given && l->r.bias)
         TRY(rt_fill_gradient(p, "router_bias_grad", 1, &m->E, seed, err));
     return rt_moe_fill_gradients(p, m, seed, err);
 }
 
 /* The inputs that a user gives: tokens and parameters. */
-static moegen_rt_status fill_inputs(moegen_rt_problem *p, const moegen_rt_fill *how,
-                                    moegen_rt_error *err)
+static moegen_rt_status fill_inputs(moegen_rt_problem *p, const struct rt_layer *l,
+                                    const moegen_rt_fill *how, moegen_rt_error *err)
 {
-    static const char *const others[] = {"hidden_states",        "expert_affinities_masked",
-                                         "token_position_to_id", "block_to_expert",
-                                         "conditions",           NULL};
+    static const char *const others[] = {
+        "expert_affinities_masked", "slot_affinities", "token_position_to_id",
+        "block_to_expert",          "conditions",      NULL};
     moegen_rt_problem *q = rt_layer_router(p, err), *x = q ? rt_layer_experts(p, err) : NULL;
     moegen_rt_status status = x ? MOEGEN_RT_OK : MOEGEN_RT_NO_MEMORY;
     if (status == MOEGEN_RT_OK)
         status = moegen_rt_problem_set(q, "op", "forward");
-    if (status == MOEGEN_RT_OK)
+    if (status == MOEGEN_RT_OK && !l->given)
         status = rt_fill_router(q, how, err);
     if (status == MOEGEN_RT_OK)
         status = rt_moe_fill(x, how, err);
     for (int i = 0; others[i] && status == MOEGEN_RT_OK; i++)
         moegen_rt_problem_drop(x, others[i]);
+    if (!l->given) /* tokens of the router's filler */
+        moegen_rt_problem_drop(x, "hidden_states");
     if (status == MOEGEN_RT_OK)
         status = rt_problem_move(p, x, err);
     if (status == MOEGEN_RT_OK)
         status = rt_problem_move(p, q, err);
     moegen_rt_problem_destroy(q);
     moegen_rt_problem_destroy(x);
-    return status;
+    return status == MOEGEN_RT_OK && l->given ? rt_given_fill(l, p, how, err) : status;
 }
 
 moegen_rt_status rt_fill_moe_layer(moegen_rt_problem *p, const moegen_rt_fill *how,
@@ -202,10 +215,10 @@ moegen_rt_status rt_fill_moe_layer(moegen_rt_problem *p, const moegen_rt_fill *h
     moegen_rt_status status = fresh ? rt_problem_params(fresh, p, err)
                                     : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
     if (status == MOEGEN_RT_OK)
-        status = fill_inputs(fresh, how, err);
-    if (status == MOEGEN_RT_OK)
+        status = fill_inputs(fresh, &l, how, err);
+    if (status == MOEGEN_RT_OK && !l.given)
         status = normalise(fresh, l.m.H, err);
-    if (status == MOEGEN_RT_OK)
+    if (status == MOEGEN_RT_OK && !l.given)
         status = settle(fresh, &l, how->seed, &r, err);
     if (status == MOEGEN_RT_OK && l.backward)
         status = fill_backward(fresh, &l, &r, io, how->seed, err);

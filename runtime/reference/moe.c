@@ -42,6 +42,7 @@ moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moege
     m->skip_token = moegen_rt_problem_bool(p, "skip_token", 0);
     m->dropping = moegen_rt_problem_bool(p, "dropping", 0);
     m->accumulate = moegen_rt_problem_bool(p, "accumulate", 1);
+    m->slots = is(p, "affinities", "slots", "dense");
     m->save = is(p, "checkpoint", "save", "none");
     int bias = moegen_rt_problem_bool(p, "bias", 0);
     m->bias_gate_up = moegen_rt_problem_bool(p, "bias.gate_up", bias);
@@ -101,6 +102,16 @@ static moegen_rt_status fill_weights(moegen_rt_problem *p, const struct rt_moe *
     return MOEGEN_RT_OK;
 }
 
+const char *rt_moe_affinities(const struct rt_moe *m)
+{
+    return m->slots ? "slot_affinities" : "expert_affinities_masked";
+}
+
+int64_t rt_moe_affinity(const struct rt_moe *m, int64_t slot, int64_t token, int64_t e)
+{
+    return m->slots ? slot : token * m->E + e;
+}
+
 /* Softmax of random logits over the chosen experts; zero for the others and the padding row. */
 static moegen_rt_status fill_affinity(moegen_rt_problem *p, const struct rt_moe *m, int64_t T,
                                       const int32_t *chosen, moegen_rt_dtype dtype, uint64_t seed,
@@ -127,6 +138,28 @@ static moegen_rt_status fill_affinity(moegen_rt_problem *p, const struct rt_moe 
         }
     }
     free(value);
+    return MOEGEN_RT_OK;
+}
+
+/* Of each slot instead, once there are blocks; what padding has nobody reads. */
+static moegen_rt_status give_slots(moegen_rt_problem *p, const struct rt_moe *m,
+                                   moegen_rt_error *err)
+{
+    const char *dense = "expert_affinities_masked";
+    moegen_rt_tensor *t = moegen_rt_problem_tensor(p, dense), *to;
+    const moegen_rt_tensor *ids = moegen_rt_problem_tensor(p, "token_position_to_id"),
+                           *experts = moegen_rt_problem_tensor(p, "block_to_expert");
+    int64_t slots = moegen_rt_tensor_count(ids);
+    TRY(moegen_rt_problem_add(p, rt_moe_affinities(m), t->dtype, 1, &slots, &to, err));
+    size_t width = moegen_rt_dtype_of(t->dtype)->bytes;
+    memset(to->data, 0xff, to->bytes);
+    for (int64_t i = 0; i < slots; i++) {
+        int64_t id = rt_index_at(ids, i), e = rt_index_at(experts, i / m->B);
+        if (id >= 0 && (id + 1) * m->E <= moegen_rt_tensor_count(t))
+            memcpy((char *)to->data + (size_t)i * width,
+                   (const char *)t->data + (size_t)(id * m->E + e) * width, width);
+    }
+    moegen_rt_problem_drop(p, dense);
     return MOEGEN_RT_OK;
 }
 
@@ -179,6 +212,8 @@ moegen_rt_status rt_moe_fill(moegen_rt_problem *p, const moegen_rt_fill *how, mo
         status = fill_weights(p, &m, io, how->seed, err);
     if (status == MOEGEN_RT_OK)
         status = fill_index(p, &m, how, T, chosen, err);
+    if (status == MOEGEN_RT_OK && m.slots)
+        status = give_slots(p, &m, err);
     free(chosen);
     return status;
 }
@@ -235,10 +270,10 @@ moegen_rt_status rt_moe_inputs(const moegen_rt_problem *p, const struct rt_moe *
     in->T = rows - !m->skip_token;
     if (in->T < 1)
         return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "tensor 'hidden_states' holds no token");
-    int64_t affinity[] = {rows * m->E};
-    TRY(rt_input(p, "expert_affinities_masked", true, 1, affinity, &in->affinity, err));
     TRY(rt_input(p, "token_position_to_id", true, 1, any, &in->ids, err));
     int64_t slots = moegen_rt_tensor_count(in->ids);
+    int64_t affinity[] = {m->slots ? slots : rows * m->E};
+    TRY(rt_input(p, rt_moe_affinities(m), true, 1, affinity, &in->affinity, err));
     if (slots % m->B != 0)
         return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT,
                        "tensor 'token_position_to_id' has %lld elements, which is no multiple of "

@@ -169,17 +169,23 @@ static moegen_rt_status make_outputs(struct rt_backward *s, const moegen_rt_prob
 {
     const struct rt_moe *m = &s->m;
     int64_t rows = s->in.T + !m->skip_token;
-    int64_t dx[] = {rows, m->H}, da[] = {rows * m->E, 1};
+    int64_t dx[] = {rows, m->H}, da[] = {m->slots ? s->in.N * m->B : rows * m->E, 1};
     moegen_rt_status status = rt_output(out, "hidden_states_grad", 2, dx, 0, &s->dx, err);
     if (status == MOEGEN_RT_OK)
-        status = rt_output(out, "expert_affinities_masked_grad", 2, da, 0, &s->da, err);
+        status = rt_output(out, m->slots ? "slot_affinities_grad" : "expert_affinities_masked_grad",
+                           m->slots ? 1 : 2, da, 0, &s->da, err);
     if (status != MOEGEN_RT_OK)
         return status;
     for (int64_t t = 0; s->wanted && t < s->in.T; t++) {
         for (int64_t h = 0; !s->wanted[t] && h < m->H; h++)
             s->dx[t * m->H + h] = (double)NAN;
-        for (int64_t e = 0; !s->wanted[t] && e < m->E; e++)
+        for (int64_t e = 0; !m->slots && !s->wanted[t] && e < m->E; e++)
             s->da[t * m->E + e] = (double)NAN;
+    }
+    for (int64_t i = 0; s->wanted && m->slots && i < da[0]; i++) {
+        int64_t t = rt_index_at(s->in.ids, i);
+        if (t >= 0 && t < s->in.T && !s->wanted[t])
+            s->da[i] = (double)NAN;
     }
     return s->m.frozen ? MOEGEN_RT_OK : make_weight_gradients(s, p, out, err);
 }

@@ -8,11 +8,12 @@
 
 #include "ref_moe_backward.h"
 
-static void load_rows(struct rt_backward *s, int64_t e, const int64_t *tokens, int64_t rows)
+static void load_rows(struct rt_backward *s, int64_t e, const int64_t *slots, const int64_t *tokens,
+                      int64_t rows)
 {
     int64_t H = s->m.H;
     for (int64_t r = 0; r < rows; r++) {
-        rt_elements(s->in.affinity, tokens[r] * s->m.E + e, 1, &s->a[r]);
+        rt_elements(s->in.affinity, rt_moe_affinity(&s->m, slots[r], tokens[r], e), 1, &s->a[r]);
         rt_elements(s->in.hidden, tokens[r] * H, H, s->x + r * H);
         rt_elements(s->dy, tokens[r] * H, H, s->y + r * H);
     }
@@ -162,7 +163,8 @@ static void token_gradients(struct rt_backward *s, int64_t e, const int64_t *slo
     rt_product_t(along(s, s->dgu, rows * m->parts, s->C, true), rows, m->parts * s->C, s->back.t,
                  s->back.first, m->H, s->wide, s->work);
     for (int64_t r = 0; r < rows; r++) {
-        double *dx = s->dx + tokens[r] * m->H, *da = s->da + tokens[r] * m->E + e;
+        double *dx = s->dx + tokens[r] * m->H;
+        double *da = s->da + rt_moe_affinity(m, slots[r], tokens[r], e);
         const double *wide = s->wide + r * m->H;
         for (int64_t h = 0; h < m->H; h++)
             dx[h] += m->pre ? s->a[r] * wide[h] : wide[h];
@@ -209,7 +211,7 @@ static void weight_gradients(struct rt_backward *s, int64_t e, int64_t rows)
 void rt_backward_rows(struct rt_backward *s, int64_t e, const int64_t *slots, const int64_t *tokens,
                       int64_t rows)
 {
-    load_rows(s, e, tokens, rows);
+    load_rows(s, e, slots, tokens, rows);
     if (s->recompute)
         gate_up_again(s, e, rows);
     else

@@ -17,13 +17,14 @@ struct pass {
     double *down;    /* [N, B, H], or NULL */
     uint8_t *wanted; /* by token; NULL: all */
     int64_t *slots, *tokens;
-    double *x;    /* [ROWS, H] */
-    double *gu;   /* [ROWS, parts * I] */
-    double *p;    /* [ROWS, I] */
-    double *d;    /* [ROWS, H] */
-    double *bias; /* of one output row */
-    double *norm; /* [3, I] weight, bias, one row; NULL: no normalisation */
-    double *work; /* for rt_product */
+    double a[ROWS]; /* affinities */
+    double *x;      /* [ROWS, H] */
+    double *gu;     /* [ROWS, parts * I] */
+    double *p;      /* [ROWS, I] */
+    double *d;      /* [ROWS, H] */
+    double *bias;   /* of one output row */
+    double *norm;   /* [3, I] weight, bias, one row; NULL: no normalisation */
+    double *work;   /* for rt_product */
 };
 
 moegen_rt_status rt_fill_moe_forward(moegen_rt_problem *p, const moegen_rt_fill *how,
@@ -37,11 +38,13 @@ static double *doubles(int64_t n)
     return malloc((size_t)n * sizeof(double));
 }
 
-static double affinity(const struct pass *s, int64_t token, int64_t e)
+/* Of rows in these slots of block b. */
+static void find_affinities(struct pass *s, int64_t b, int64_t e, const int64_t *slots,
+                            const int64_t *tokens, int64_t rows)
 {
-    double a;
-    rt_elements(s->in.affinity, token * s->m.E + e, 1, &a);
-    return a;
+    for (int64_t r = 0; r < rows; r++)
+        rt_elements(s->in.affinity, rt_moe_affinity(&s->m, b * s->m.B + slots[r], tokens[r], e), 1,
+                    &s->a[r]);
 }
 
 /* n elements of a bias, or zeros. */
@@ -65,7 +68,7 @@ static void first_product(struct pass *s, int64_t e, const int64_t *tokens, int6
         rt_weights_of(&s->in.gate_up_bias, e, &biases, &first_bias);
     for (int64_t r = 0; r < rows; r++) {
         rt_elements(s->in.hidden, tokens[r] * m->H, m->H, s->x + r * m->H);
-        double a = m->pre ? affinity(s, tokens[r], e) : 1;
+        double a = m->pre ? s->a[r] : 1;
         for (int64_t h = 0; h < m->H; h++)
             s->x[r * m->H + h] *= a;
         rt_online_row(&s->quantise_x, s->x + r * m->H, m->pre);
@@ -97,7 +100,7 @@ static const double *normalised(struct pass *s, const double *g)
 }
 
 /* Steps 6 and 7: d of `rows` tokens into s->d. */
-static void second_product(struct pass *s, int64_t e, const int64_t *tokens, int64_t rows)
+static void second_product(struct pass *s, int64_t e, int64_t rows)
 {
     const struct rt_moe *m = &s->m;
     const moegen_rt_tensor *weights;
@@ -110,7 +113,7 @@ static void second_product(struct pass *s, int64_t e, const int64_t *tokens, int
     for (int64_t r = 0; r < rows; r++) {
         const double *u = s->gu + r * m->parts * m->I + m->I;
         const double *g = normalised(s, s->gu + r * m->parts * m->I);
-        double a = m->post_intermediate ? affinity(s, tokens[r], e) : 1;
+        double a = m->post_intermediate ? s->a[r] : 1;
         for (int64_t i = 0; i < m->I; i++)
             s->p[r * m->I + i] = a * (m->gated ? m->act->value(g[i]) * u[i] : m->act->value(g[i]));
         rt_online_row(&s->quantise_p, s->p + r * m->I, true);
@@ -119,7 +122,7 @@ static void second_product(struct pass *s, int64_t e, const int64_t *tokens, int
     rt_product(s->p, rows, m->I, weights, first, m->H, s->d, s->work);
     const double *b = bias(s, s->in.down_bias, e * m->H, m->H);
     for (int64_t r = 0; r < rows; r++) {
-        double a = m->post_intermediate ? affinity(s, tokens[r], e) : 1;
+        double a = m->post_intermediate ? s->a[r] : 1;
         for (int64_t h = 0; h < m->H; h++)
             s->d[r * m->H + h] += a * b[h];
     }
@@ -139,11 +142,11 @@ static void save_checkpoints(struct pass *s, int64_t b, const int64_t *slots, in
 }
 
 /* Steps 9 and 10. */
-static void add_output(struct pass *s, int64_t e, const int64_t *tokens, int64_t rows)
+static void add_output(struct pass *s, const int64_t *tokens, int64_t rows)
 {
     const struct rt_moe *m = &s->m;
     for (int64_t r = 0; r < rows; r++) {
-        double a = m->post_hidden ? affinity(s, tokens[r], e) : 1;
+        double a = m->post_hidden ? s->a[r] : 1;
         double *to = s->output + tokens[r] * m->H;
         for (int64_t h = 0; h < m->H; h++) {
             double y = a * s->d[r * m->H + h];
@@ -162,10 +165,11 @@ static moegen_rt_status block(struct pass *s, int64_t b, moegen_rt_error *err)
     for (int64_t first = 0; first < count; first += ROWS) {
         int64_t rows = count - first < ROWS ? count - first : ROWS;
         const int64_t *tokens = s->tokens + first;
+        find_affinities(s, b, e, s->slots + first, tokens, rows);
         first_product(s, e, tokens, rows);
-        second_product(s, e, tokens, rows);
+        second_product(s, e, rows);
         save_checkpoints(s, b, s->slots + first, rows);
-        add_output(s, e, tokens, rows);
+        add_output(s, tokens, rows);
     }
     return MOEGEN_RT_OK;
 }

@@ -37,6 +37,8 @@ static moegen_rt_status set_experts(moegen_rt_problem *x, const moegen_rt_proble
         again || is(p, "checkpoint", "save", "none") || is(p, "checkpoint", "saved", "none");
     const char *how = backward ? again ? "recompute" : "saved" : kept && !again ? "save" : "none";
     TRY(moegen_rt_problem_set(x, "checkpoint", how));
+    TRY(moegen_rt_problem_set(x, "affinities",
+                              is(p, "router", "given", "own") ? "slots" : "dense"));
     return moegen_rt_problem_set(x, "skip_token", "true");
 }
 
@@ -97,9 +99,12 @@ moegen_rt_status rt_layer_read(const moegen_rt_problem *p, struct rt_layer *l, m
 {
     moegen_rt_problem *q = rt_layer_router(p, err), *x = q ? rt_layer_experts(p, err) : NULL;
     *l = (struct rt_layer){.backward = is(p, "op", "backward", "forward"),
+                           .given = is(p, "router", "given", "own"),
                            .dense = is(p, "dispatch", "dense", "sparse"),
                            .recompute = is(p, "checkpoint", "recompute", "")};
-    moegen_rt_status status = x ? rt_router_read(q, &l->r, err) : MOEGEN_RT_NO_MEMORY;
+    moegen_rt_status status = x ? MOEGEN_RT_OK : MOEGEN_RT_NO_MEMORY;
+    if (status == MOEGEN_RT_OK && !l->given)
+        status = rt_router_read(q, &l->r, err);
     if (status == MOEGEN_RT_OK)
         status = rt_moe_read(x, &l->m, err);
     l->keeps = l->backward || l->recompute || l->m.save;
@@ -221,12 +226,15 @@ static moegen_rt_status route(const struct rt_layer *l, moegen_rt_problem *q, mo
     return give(out, "expert_affinities_masked", 2, flat, routed, "expert_affinities", err);
 }
 
-static moegen_rt_status forward(const struct rt_layer *l, moegen_rt_problem *q,
-                                moegen_rt_problem *x, const moegen_rt_want *want,
-                                moegen_rt_problem *other, moegen_rt_problem *out,
-                                moegen_rt_error *err)
+static moegen_rt_status forward(const struct rt_layer *l, const moegen_rt_problem *p,
+                                moegen_rt_problem *q, moegen_rt_problem *x,
+                                const moegen_rt_want *want, moegen_rt_problem *other,
+                                moegen_rt_problem *out, moegen_rt_error *err)
 {
-    TRY(route(l, q, x, want, other, out, err));
+    if (l->given)
+        TRY(rt_given_blocks(l, p, x, err));
+    else
+        TRY(route(l, q, x, want, other, out, err));
     return rt_compute_moe_forward(x, want, out, err);
 }
 
@@ -295,11 +303,25 @@ static moegen_rt_status find_noise(moegen_rt_problem *q, const moegen_rt_tensor 
     return MOEGEN_RT_OK;
 }
 
-static moegen_rt_status backward(const struct rt_layer *l, moegen_rt_problem *q,
-                                 moegen_rt_problem *x, const moegen_rt_want *want,
-                                 moegen_rt_problem *other, moegen_rt_problem *out,
-                                 moegen_rt_error *err)
+/* The experts' gradients, with those of the pairs' weights. */
+static moegen_rt_status backward_given(const struct rt_layer *l, const moegen_rt_problem *p,
+                                       moegen_rt_problem *x, const moegen_rt_want *want,
+                                       moegen_rt_problem *out, moegen_rt_error *err)
 {
+    TRY(rt_given_blocks(l, p, x, err));
+    TRY(rt_compute_moe_backward(x, want, out, err));
+    TRY(rt_given_gradient(l, p, moegen_rt_problem_tensor(out, "slot_affinities_grad"), out, err));
+    moegen_rt_problem_drop(out, "slot_affinities_grad");
+    return MOEGEN_RT_OK;
+}
+
+static moegen_rt_status backward(const struct rt_layer *l, const moegen_rt_problem *p,
+                                 moegen_rt_problem *q, moegen_rt_problem *x,
+                                 const moegen_rt_want *want, moegen_rt_problem *other,
+                                 moegen_rt_problem *out, moegen_rt_error *err)
+{
+    if (l->given)
+        return backward_given(l, p, x, want, out, err);
     TRY(rt_compute_moe_backward(x, want, out, err));
     moegen_rt_tensor *da = moegen_rt_problem_tensor(out, "expert_affinities_masked_grad");
     int64_t all[] = {moegen_rt_tensor_count(da) / l->r.E, l->r.E};
@@ -332,7 +354,7 @@ moegen_rt_status rt_compute_moe_layer(const moegen_rt_problem *p, const moegen_r
     if (status == MOEGEN_RT_OK)
         status = rt_lend(x, "down_proj_act_checkpoint", p, "down_activations", err);
     if (status == MOEGEN_RT_OK)
-        status = (l.backward ? backward : forward)(&l, q, x, want, other, out, err);
+        status = (l.backward ? backward : forward)(&l, p, q, x, want, other, out, err);
     moegen_rt_problem_destroy(q);
     moegen_rt_problem_destroy(x);
     moegen_rt_problem_destroy(other);

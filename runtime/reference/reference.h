@@ -145,6 +145,7 @@ struct rt_moe {
     int64_t H, I, E, k, B;
     int64_t parts; /* matrices in gate_up: 2, or 1 when not gated (then: up) */
     bool gated, skip_token, dropping, accumulate, save;
+    bool slots; /* there is an affinity for each slot, not for each token and expert */
     bool bias_gate_up, bias_down;
     bool frozen; /* backward gives no gradients of the experts' parameters */
     bool pre, post_hidden, post_intermediate; /* where the affinity enters; none of them: nowhere */
@@ -156,13 +157,14 @@ struct rt_moe {
     const moegen_rt_activation *act;
 };
 moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moegen_rt_error *err);
-/* Adds the inputs that forward and backward share: hidden_states, expert_affinities_masked,
- * weights and their scales, biases, token_position_to_id, block_to_expert, conditions. */
+/* Adds the inputs that forward and backward share: hidden_states, affinities, weights and their
+ * scales, biases, token_position_to_id, block_to_expert, conditions. */
 moegen_rt_status rt_moe_fill(moegen_rt_problem *p, const moegen_rt_fill *how, moegen_rt_error *err);
 
 /* The inputs of a moe_ kernel with agreeing shapes; absent optional ones are NULL, or empty. */
 struct rt_moe_inputs {
-    const moegen_rt_tensor *hidden, *affinity, *ids, *experts, *conditions;
+    const moegen_rt_tensor *hidden, *ids, *experts, *conditions;
+    const moegen_rt_tensor *affinity; /* element rt_moe_affinity(..) is that of a slot */
     const moegen_rt_tensor *down_bias, *norm_weight, *norm_bias;
     struct rt_weights gate_up, down, gate_up_bias;
     int64_t T, N;
@@ -172,6 +174,9 @@ struct rt_moe_inputs {
 moegen_rt_status rt_moe_inputs(const moegen_rt_problem *p, const struct rt_moe *m,
                                struct rt_moe_inputs *in, moegen_rt_error *err);
 void rt_moe_inputs_free(struct rt_moe_inputs *in);
+/* The tensor of the affinities, and where that of a slot of an expert, with this token, is. */
+const char *rt_moe_affinities(const struct rt_moe *m);
+int64_t rt_moe_affinity(const struct rt_moe *m, int64_t slot, int64_t token, int64_t e);
 /* The tokens of block b: slots[i] and tokens[i] of its i-th real slot (room for B each), *count of
  * them, those of `wanted` only (one byte per token) if that is not NULL; *expert its expert. */
 moegen_rt_status rt_moe_block(const struct rt_moe *m, const struct rt_moe_inputs *in, int64_t b,
@@ -365,6 +370,7 @@ struct rt_layer {
     struct rt_router r;
     struct rt_moe m;
     bool backward;
+    bool given; /* no router: layer_given.c */
     bool dense; /* every expert sees every token */
     bool keeps; /* forward leaves what backward needs; activations too, unless `recompute` */
     bool recompute;
@@ -386,6 +392,19 @@ moegen_rt_status rt_layer_choose(const struct rt_layer *l, const moegen_rt_probl
 /* Adds token_position_to_id, block_to_expert and conditions. */
 moegen_rt_status rt_layer_index(const struct rt_layer *l, const int32_t *chosen, int64_t T,
                                 moegen_rt_problem *to, moegen_rt_error *err);
+
+/* ---- layer_given.c: a layer without a router of its own ---- */
+
+/* Adds the inputs top_k_index and top_k_weights. */
+moegen_rt_status rt_given_fill(const struct rt_layer *l, moegen_rt_problem *p,
+                               const moegen_rt_fill *how, moegen_rt_error *err);
+/* Adds to `to` the blocks of the pairs that p has, and slot_affinities. */
+moegen_rt_status rt_given_blocks(const struct rt_layer *l, const moegen_rt_problem *p,
+                                 moegen_rt_problem *to, moegen_rt_error *err);
+/* Adds top_k_weights_grad, from the gradients of slots in these blocks. */
+moegen_rt_status rt_given_gradient(const struct rt_layer *l, const moegen_rt_problem *p,
+                                   const moegen_rt_tensor *of_slots, moegen_rt_problem *out,
+                                   moegen_rt_error *err);
 
 /* ---- weights.layout = packed ---- */
 

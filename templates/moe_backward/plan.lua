@@ -123,8 +123,7 @@ function backward.args(s, plan)
     tensors.blocks(s), {{"output_hidden_states_grad", s.dtype, "in", tensors.tokens(s), s.H, says = "gradient of output"}}, again, {
         {"hidden_states_grad", s.hidden_grad_dtype, "out", tensors.tokens(s), s.H,
             says = "gradient of hidden_states, summed over the experts of each token"},
-        {"expert_affinities_masked_grad", s.affinity_dtype, "out", tensors.flat(s), 1,
-            says = "gradient of expert_affinities_masked; 0 where no block holds the pair"},
+        tensors.affinity_gradients(s),
     }, has.gradients and tensors.gradients(s, tensors.parameters(s)) or {})
 end
 
@@ -197,11 +196,11 @@ function backward.names(spec, plan, job)
     local has = steps(spec)
     local gates = spec.gated and 2 or 1
     local cfg = panels.cfg(spec, plan, job)
-    local bias, affinity = dtype[spec.bias_dtype], dtype[spec.affinity_dtype]
+    local bias, affinity, slots = dtype[spec.bias_dtype], dtype[spec.affinity_dtype], spec.affinities == "slots"
     local totals = {spec.H, spec.I_TP, 1, spec.H, has.again and gates * spec.I_TP or nil}
     local names = {
         spec = spec, plan = plan, isa = isa, has = has, p = cfg.prefix,
-        bias_c = bias.c, affinity_c = affinity.c,
+        bias_c = bias.c, affinity_c = affinity.c, slots = slots,
         narrow_dx = dx.narrow ~= nil, routed_rows = "w->args->N * B", enters = true,
         quantised = quantised.is(spec), padded = quantised.is(spec) and has.gradients,
         sums = {apart = true, first = "from", row = "H", is_long = spec.H >= isa.lanes, rounded = dx.narrow and
@@ -213,7 +212,8 @@ function backward.names(spec, plan, job)
         gate_of = function(up) return up .. (has.interleaved and " - WIDTH" or " - UP * WIDTH") end,
         eps = plans.number(spec.norm_eps), scattered = {scaled = has.pre, adds = "!apart(w)", step = has.in_words and "WORD"},
         affinity_of = function(row)
-            return convert(affinity, "widen")(("w->args->expert_affinities_masked[w->id[%s] * (int64_t)E + w->expert]"):format(row))
+            return convert(affinity, "widen")((slots and "w->args->slot_affinities[w->slot[%s]]"
+                or "w->args->expert_affinities_masked[w->id[%s] * (int64_t)E + w->expert]"):format(row))
         end,
         widen_bias = convert(bias, "widen"), widen_affinity = convert(affinity, "widen"),
         narrow_affinity = convert(affinity, "narrow"),

@@ -16,9 +16,20 @@ function tensors.tokens(s)
     return s.skip_token and "T" or "T+1"
 end
 
--- The affinities' shape.
-function tensors.flat(s)
-    return s.skip_token and ("%d*T"):format(s.E) or ("%d*T+%d"):format(s.E, s.E)
+-- The affinities, or what is shaped like them: of each token and expert, or of each slot.
+function tensors.affinities(s, role)
+    if s.affinities == "slots" then
+        return {"slot_affinities", s.affinity_dtype, role, ("%d*N"):format(s.block_size), says = "of each slot of token_position_to_id"}
+    end
+    return {"expert_affinities_masked", s.affinity_dtype, role, s.skip_token and ("%d*T"):format(s.E) or ("%d*T+%d"):format(s.E, s.E), 1,
+        says = "of token id and expert e at id * E + e"}
+end
+
+function tensors.affinity_gradients(s)
+    local row = tensors.affinities(s, "out")
+    row.says = ("gradient of %s; 0 %s"):format(row[1], s.affinities == "slots" and "at padding" or "where no block holds the pair")
+    row[1] = row[1] .. "_grad"
+    return row
 end
 
 function tensors.biases(s)
@@ -50,7 +61,7 @@ end
 function tensors.inputs(s, plan)
     return append({
         {"hidden_states", s.dtype, "in", tensors.tokens(s), s.H, says = "rows of tokens" .. (s.skip_token and "" or "; row T is padding")},
-        {"expert_affinities_masked", s.affinity_dtype, "in", tensors.flat(s), 1, says = "of token id and expert e at id * E + e"},
+        tensors.affinities(s, "in"),
     }, stored.tensors(s, plan))
 end
 
