@@ -178,11 +178,21 @@ def test_threads():
         assert all(torch.equal(a, b) for a, b in zip(results[0], other))
 
 
+@pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")   # operators are inside of one
 def test_opcheck():
-    p = inputs(6, bias=True)
-    options = ('{"activation": "silu", "bias": {"down": true, "gate_up": true}, "gated": true, "weights": {"layout": "transposed"}}')
-    torch.library.opcheck(torch.ops.moegen.experts.default, (p["x"], p["ids"], p["weights"], p["gate_up"], p["down"], p["gate_up_bias"],
-                                                             p["down_bias"], options, True))
+    p, ops = inputs(6, bias=True), torch.ops.moegen
+    parameters = [p[n] for n in ("gate_up", "down", "gate_up_bias", "down_bias")] + [None, None]
+    told = moegen.torch.options(p["gate_up"], gate_up_bias=True, down_bias=True)
+    given = p["x"], p["ids"], p["weights"], *parameters
+    torch.library.opcheck(ops.experts.default, (*given, told, "none"))
+    torch.library.opcheck(ops.experts.default, (*given, told, "save"))
+    _, *saved = (t.detach() for t in ops.experts(*given, told, "save"))
+    dy = torch.randn(6, 48)
+    given = [t.detach() if t is not None else None for t in given]
+    for into in (None, torch.float32):
+        torch.library.opcheck(ops.experts_backward.default, (dy, *given, *saved, told, "save", into))
+    mains = [torch.zeros(t.shape) for t in parameters[:4]]
+    torch.library.opcheck(ops.experts_backward_.default, (dy, *given, *saved, told, "save", mains))
 
 
 def test_checkpointing_and_deepcopy():
@@ -201,6 +211,90 @@ def test_checkpointing_and_deepcopy():
     p["x"].grad = None
     torch.utils.checkpoint.checkpoint(other, p["x"], p["ids"], p["weights"], use_reentrant=False).square().sum().backward()
     assert torch.equal(p["x"].grad, want) and torch.equal(layer.gate_up.grad, other.gate_up.grad)
+
+
+def copies(p):
+    return {n: t.detach().clone().requires_grad_(t.requires_grad) for n, t in p.items()}
+
+
+def test_recompute():
+    p, q = inputs(21, bias=True), inputs(21, bias=True)
+    for given, recompute in ((p, False), (q, True)):
+        moegen.torch.experts(**given, recompute=recompute).square().sum().backward()
+    assert all(error(q[n].grad, p[n].grad.double()) < 1e-6 for n in p if n != "ids")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("told", [False, True])
+def test_main_grad(dtype, told):
+    """Sums of several backward passes in float32, as trainers with buckets of gradients have them."""
+    p = inputs(40, bias=True, dtype=dtype)
+    names, start = ("gate_up", "down", "gate_up_bias", "down_bias"), 0.5
+    q = double(p)
+    eager(**q).sum().backward()
+    for n in names:
+        p[n].main_grad = torch.full(p[n].shape, start)
+        if told:
+            p[n].grad_added_to_main_grad = False
+    for _ in range(2):
+        moegen.torch.experts(**p).sum().backward()
+    for n in names:
+        assert error(p[n].main_grad - start, 2 * q[n].grad) < 2 * LIMIT[dtype]
+        assert (p[n].grad is None) != told and getattr(p[n], "grad_added_to_main_grad", None) in (None, True)
+    assert p["x"].grad.dtype == dtype
+
+
+def test_main_grad_of_some():
+    p = inputs(20, bias=True)
+    want = copies(p)
+    moegen.torch.experts(**want).sum().backward()
+    p["down"].main_grad = torch.ones(p["down"].shape, dtype=torch.float64)
+    p["gate_up_bias"].requires_grad_(False)
+    moegen.torch.experts(**p).sum().backward()
+    assert p["down"].grad is None and error(p["down"].main_grad - 1, want["down"].grad.double()) < 1e-6
+    assert torch.equal(p["gate_up"].grad, want["gate_up"].grad) and p["gate_up_bias"].grad is None
+    assert torch.equal(p["down_bias"].grad, want["down_bias"].grad)
+
+
+def test_autocast():
+    p = inputs(20)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = moegen.torch.experts(**dict(p, x=p["x"].bfloat16(), weights=p["weights"].bfloat16()))
+    assert y.dtype == torch.bfloat16
+    y.sum().backward()
+    assert error(y, eager(**double(p))) < 0.02 and p["gate_up"].grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8], ids=str)
+@pytest.mark.parametrize("weights", [torch.float64, torch.bfloat16], ids=str)
+def test_dtypes_of_pairs(dtype, weights):
+    p = inputs(20)
+    p["ids"], p["weights"] = p["ids"].to(dtype), p["weights"].detach().to(weights).requires_grad_()
+    compare(p, {torch.float64: 3e-6, torch.bfloat16: 8e-3}[weights])
+
+
+def test_layouts_of_memory():
+    """Misaligned, with strides, expanded."""
+    def odd(t):
+        by = torch.zeros(t.numel() + 1, dtype=t.dtype)[1:].view(t.shape)
+        return by.copy_(t.detach()).requires_grad_(t.requires_grad)
+
+    def strided(t):
+        return t.detach().transpose(0, -1).contiguous().transpose(0, -1).requires_grad_(t.requires_grad)
+    p = inputs(20, bias=True)
+    by = torch.randn(48, 20).T
+    moegen.torch.experts(**p).backward(by.contiguous())
+    for change in (odd, strided):
+        q = {n: change(t) for n, t in p.items()}
+        moegen.torch.experts(**q).backward(by)
+        assert all(torch.equal(q[n].grad, p[n].grad) for n in p if n != "ids")
+
+
+def test_once_differentiable():
+    p = inputs(5)
+    g, = torch.autograd.grad(moegen.torch.experts(**p).sum(), p["x"], create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiated once"):
+        (g.sum() + p["x"].sum()).backward()
 
 
 @pytest.mark.parametrize("change,words", [
