@@ -2,6 +2,8 @@
 """test_torch.py - moegen.torch.experts: values and all gradients against float64, and what PyTorch asks of an operator."""
 import copy
 import itertools
+import os
+import threading
 
 import pytest
 
@@ -178,21 +180,55 @@ def test_threads():
         assert all(torch.equal(a, b) for a, b in zip(results[0], other))
 
 
+def test_many_callers():
+    """Each with threads of its own."""
+    torch.set_num_threads(2)
+    problems = [inputs(T, seed=T) for T in (1, 7, 33, 64)]
+    want, wrong = [moegen.torch.experts(**p).detach() for p in problems], []
+
+    def many(p, y):
+        torch.set_num_threads(2)
+        for _ in range(20):
+            if not torch.equal(moegen.torch.experts(**p), y):
+                wrong.append(p)
+    workers = [threading.Thread(target=many, args=both) for both in zip(problems, want)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    assert not wrong
+
+
+def test_fork():
+    """In the child PyTorch's threads are gone, and those of its loops would be waited for."""
+    p = inputs(33)
+    torch.set_num_threads(2)
+    want = moegen.torch.experts(**p).detach()
+    child = os.fork()
+    if child == 0:
+        right = False
+        try:
+            right = torch.equal(moegen.torch.experts(**p), want)
+        finally:
+            os._exit(0 if right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 @pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")   # operators are inside of one
 def test_opcheck():
     p, ops = inputs(6, bias=True), torch.ops.moegen
     parameters = [p[n] for n in ("gate_up", "down", "gate_up_bias", "down_bias")] + [None, None]
     told = moegen.torch.options(p["gate_up"], gate_up_bias=True, down_bias=True)
     given = p["x"], p["ids"], p["weights"], *parameters
-    torch.library.opcheck(ops.experts.default, (*given, told, "none"))
-    torch.library.opcheck(ops.experts.default, (*given, told, "save"))
-    _, *saved = (t.detach() for t in ops.experts(*given, told, "save"))
+    torch.library.opcheck(ops.experts.default, (*given, told))
+    torch.library.opcheck(ops.experts_saving.default, (*given, told))
+    _, *saved = (t.detach() for t in ops.experts_saving(*given, told))
     dy = torch.randn(6, 48)
     given = [t.detach() if t is not None else None for t in given]
     for into in (None, torch.float32):
-        torch.library.opcheck(ops.experts_backward.default, (dy, *given, *saved, told, "save", into))
+        torch.library.opcheck(ops.experts_backward.default, (dy, *given, *saved, told, into))
     mains = [torch.zeros(t.shape) for t in parameters[:4]]
-    torch.library.opcheck(ops.experts_backward_.default, (dy, *given, *saved, told, "save", mains))
+    torch.library.opcheck(ops.experts_backward_.default, (dy, *given, *saved, told, mains))
 
 
 def test_checkpointing_and_deepcopy():

@@ -8,26 +8,28 @@ Kernels are made for E, top_k, H, I, dtypes and options at the first call with t
 """
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ._experts import DTYPES, INDICES, NOTHING, RECOMPUTE, SAVE
+from . import _experts   # noqa: F401 - makes the operators
+from ._check import CODES, DTYPES, INDICES
 from ._library import ArgumentError
 
 __all__ = ["experts"]
 
-CODES = (torch.uint8, torch.float8_e4m3fn)
+OPS = torch.ops.moegen
 
 
 class _Experts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, options, leaves, mains):
-        y, *saved = torch.ops.moegen.experts(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, options,
-                                             leaves)
-        ctx.options, ctx.leaves, ctx.mains = options, leaves, mains
-        ctx.save_for_backward(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, *saved)
+    def forward(ctx, x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, options, recompute, mains):
+        given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
+        y, *saved = [OPS.experts.default(*given, options), None, None] if recompute else OPS.experts_saving.default(*given, options)
+        ctx.options, ctx.mains = options, mains
+        ctx.save_for_backward(*given, *saved)
         return y
 
     @staticmethod
@@ -48,11 +50,11 @@ class _Experts(torch.autograd.Function):
         trains, mains = any(needs[3:7]), ctx.mains
         there = [i for i, t in enumerate(parameters) if t is not None]
         if trains and mains and all(_adds_in_place(mains[i], mains[0], x) for i in there):
-            dx, dweights = torch.ops.moegen.experts_backward_(dy, *given, ctx.options, ctx.leaves, [mains[i] for i in there])
+            dx, dweights = OPS.experts_backward_.default(dy, *given, ctx.options, [mains[i] for i in there])
             grads = [None] * 4
         else:
             into = (torch.float32 if mains else x.dtype) if trains else None
-            dx, dweights, *found = torch.ops.moegen.experts_backward(dy, *given, ctx.options, ctx.leaves, into)
+            dx, dweights, *found = OPS.experts_backward.default(dy, *given, ctx.options, into)
             grads = [None] * 4
             for i, g in zip(there, found):
                 grads[i] = g
@@ -84,9 +86,8 @@ def _told(parameter: Tensor) -> Tensor | None:
     return make(parameter.shape, dtype=parameter.dtype)
 
 
-def _range(limits) -> str:
-    low, high = limits or (None, None)
-    return f"[{'null' if low is None else float(low)}, {'null' if high is None else float(high)}]"
+def _number(limit: float | None) -> str:
+    return "null" if limit is None else str(float(limit))
 
 
 def _stored(gate_up: Tensor, gate_up_scale: Tensor | None) -> str:
@@ -104,57 +105,25 @@ def _stored(gate_up: Tensor, gate_up_scale: Tensor | None) -> str:
     return ', "dtype": "mxfp4"'
 
 
-def options(gate_up: Tensor, *, activation: str = "silu", gated: bool = True, clamp: dict[str, Any] | None = None,
-            up_offset: float = 0.0, transposed: bool = False, interleaved: bool = False, gate_up_bias: bool = False,
-            down_bias: bool = False, gate_up_scale: Tensor | None = None) -> str:
+def options(gate_up: Tensor, *, gate_up_scale: Tensor | None = None, clamp: dict[str, Any] | None = None, **more) -> str:
     """What is special about some experts, as operators take it: JSON of the keys that a spec has beside the shape."""
-    stored = _stored(gate_up, gate_up_scale)
-    layout = "contiguous" if gate_up.dtype == torch.uint8 else "plain" if transposed else "transposed"
+    limits = tuple((name, tuple(clamp[name] or (None, None))) for name in ("gate", "up") if name in clamp) if clamp else ()
+    make = _options if torch.compiler.is_compiling() else _known_options
+    return make(_stored(gate_up, gate_up_scale), gate_up.dtype == torch.uint8, limits, **more)
+
+
+def _options(stored: str, packed: bool, limits: tuple, activation: str = "silu", gated: bool = True, up_offset: float = 0.0,
+             transposed: bool = False, interleaved: bool = False, gate_up_bias: bool = False, down_bias: bool = False) -> str:
+    layout = "contiguous" if packed else "plain" if transposed else "transposed"
     order = ', "gate_up_order": "interleaved"' if interleaved and gated else ""
-    limits = "".join(f', "{name}": {_range(clamp[name])}' for name in ("gate", "up") if clamp and name in clamp)
-    clamped = f', "clamp": {{{limits[2:]}}}' if limits else ""
+    clamp = ", ".join(f'"{name}": [{_number(low)}, {_number(high)}]' for name, (low, high) in limits)
+    clamped = f', "clamp": {{{clamp}}}' if clamp else ""
     bias = f'"bias": {{"gate_up": {str(gate_up_bias).lower()}, "down": {str(down_bias).lower()}}}'
     return (f'{{"activation": "{activation}", "gated": {str(gated).lower()}, {bias}, "weights": {{"layout": "{layout}"{order}{stored}}}'
             f'{clamped}, "up_offset": {float(up_offset)}}}')
 
 
-def _check(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, gated, transposed) -> None:
-    if x.dim() != 2 or x.dtype not in DTYPES:
-        raise ArgumentError(f"x: [T, H] of float32, bfloat16 or float16, not {list(x.shape)} of {x.dtype}")
-    if ids.shape != weights.shape or ids.dim() != 2 or ids.shape[0] != x.shape[0] or ids.is_floating_point():
-        raise ArgumentError(f"ids, weights: [T, k] for {x.shape[0]} tokens, not {list(ids.shape)} and {list(weights.shape)}")
-    E, H, parts = gate_up.shape[0], x.shape[1], 2 if gated else 1
-    if gate_up.dtype in CODES:
-        _check_codes(gate_up, down, gate_up_scale, down_scale, E, H, parts)
-        I = gate_up.shape[1] // parts   # noqa: E741
-    else:
-        columns, I = (2, down.shape[1]) if transposed else (1, down.shape[2])   # noqa: E741
-        if (gate_up.dim() != 3 or down.dim() != 3 or gate_up.shape[columns] != parts * I or gate_up.shape[3 - columns] != H
-                or list(down.shape) != ([E, I, H] if transposed else [E, H, I])):
-            raise ArgumentError(f"gate_up {list(gate_up.shape)}, down {list(down.shape)} are not matrices of {E} experts for H = {H}")
-        if gate_up.dtype != x.dtype or down.dtype != x.dtype:
-            raise ArgumentError(f"gate_up, down: of {x.dtype} as x, not {gate_up.dtype} and {down.dtype}")
-    for name, t, shape in (("gate_up_bias", gate_up_bias, [E, parts * I]), ("down_bias", down_bias, [E, H])):
-        if t is not None and (t.dtype != x.dtype or list(t.shape) != shape):
-            raise ArgumentError(f"{name}: {shape} of {x.dtype}, not {list(t.shape)} of {t.dtype}")
-
-
-def _check_codes(gate_up, down, gate_up_scale, down_scale, E, H, parts) -> None:
-    I = gate_up.shape[1] // parts   # noqa: E741
-    for name, codes, scale, out, n in (("gate_up", gate_up, gate_up_scale, parts * I, H), ("down", down, down_scale, H, I)):
-        each = 1 if codes.dtype == torch.float8_e4m3fn else 2
-        if codes.dtype != gate_up.dtype or list(codes.shape[:2]) != [E, out] or codes.numel() != E * out * n // each:
-            raise ArgumentError(f"{name}: codes [E, out, in] of {E} experts for H = {H}, I = {I}, not {list(codes.shape)} of {codes.dtype}")
-        if scale is None or scale.shape[0] != E:
-            raise ArgumentError(f"{name}_scale: the scales of {name}, which is {codes.dtype}")
-        if each == 1:
-            right = scale.dtype == torch.float32 and scale.numel() in (E * out, E * -(-out // 128) * -(-n // 128))
-        elif scale.dtype == torch.bfloat16:
-            right = scale.numel() in (E * out * n // 32, E * out * n // 128)
-        else:
-            right = scale.dtype in (torch.uint8, torch.float8_e8m0fnu) and scale.numel() == E * out * n // 32
-        if not right:
-            raise ArgumentError(f"{name}_scale {list(scale.shape)} of {scale.dtype} are no scales of {list(codes.shape)} {codes.dtype}")
+_known_options = functools.lru_cache(maxsize=256)(_options)
 
 
 def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, *, gate_up_bias: Tensor | None = None,
@@ -184,7 +153,6 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
         return experts(x.to(gate_up.dtype), ids, weights, gate_up, down, gate_up_bias=gate_up_bias, down_bias=down_bias,
                        activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
                        interleaved=interleaved, recompute=recompute).to(x.dtype)
-    _check(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, gated, transposed)
     told = options(gate_up, activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
                    interleaved=interleaved, gate_up_bias=gate_up_bias is not None, down_bias=down_bias is not None,
                    gate_up_scale=gate_up_scale)
@@ -193,14 +161,17 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
 
 def checked(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, told: str, recompute=False) -> Tensor:
     """`experts` of what is known to be right; told: `options`."""
-    ids = ids if ids.dtype in INDICES else ids.long()
+    if ids.dtype not in INDICES:
+        if ids.is_floating_point() or ids.is_complex():
+            raise ArgumentError(f"ids, weights: ids are integers, not {ids.dtype}")
+        ids = ids.long()
     weights = weights if weights.dtype in DTYPES else weights.float()
     parameters = gate_up, down, gate_up_bias, down_bias
     if not torch.is_grad_enabled() or not any(t is not None and t.requires_grad for t in (x, weights, *parameters)):
-        return torch.ops.moegen.experts(x, ids, weights, *parameters, gate_up_scale, down_scale, told, NOTHING)[0]
+        return OPS.experts.default(x, ids, weights, *parameters, gate_up_scale, down_scale, told)
     if gate_up_scale is not None and any(t is not None and t.requires_grad for t in parameters):
         raise ArgumentError("experts whose matrices are codes are frozen: set requires_grad of their biases to False")
     mains = None
     if not torch.compiler.is_compiling() and any(hasattr(t, "main_grad") for t in parameters):
         mains = [getattr(t, "main_grad", None) if t is not None and t.requires_grad else None for t in parameters]
-    return _Experts.apply(x, ids, weights, *parameters, gate_up_scale, down_scale, told, RECOMPUTE if recompute else SAVE, mains)
+    return _Experts.apply(x, ids, weights, *parameters, gate_up_scale, down_scale, told, recompute, mains)
