@@ -105,8 +105,10 @@ static void check_shapes(const moegen_layer *layer, int pass, int64_t T)
         rank != -1 || !strstr(moegen_error_text(err), "size T is needed"))
         complain("a shape without its size", "");
     moegen_error_release(err);
-    if (moegen_layer_shape(layer, pass, "router_weight", NULL, &rank, shape, NULL) || rank != 2)
-        complain("no shape without sizes", "router_weight");
+    const char *router = moegen_kernel_param(moegen_layer_kernel(layer, pass), "router");
+    const char *fixed = strcmp(router, "given") == 0 ? "down_proj_weight" : "router_weight";
+    if (moegen_layer_shape(layer, pass, fixed, NULL, &rank, shape, NULL) || rank < 2)
+        complain("no shape without sizes", fixed);
     if (moegen_layer_shape(layer, pass, "no_such", sizes, &rank, shape, NULL) !=
         MOEGEN_BAD_ARGUMENT)
         complain("the shape of a tensor that is none", "");

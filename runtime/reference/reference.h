@@ -307,7 +307,7 @@ struct rt_router {
     struct rt_router_method how;
     bool backward, bias, correction;
     double eps, least;    /* of the sum that the chosen are divided by: added, or no less */
-    double cap;           /* of the logits; 0: none */
+    double cap, times;    /* of the logits: what they are capped at, 0: not; their factor */
     int64_t groups, keep; /* groups of experts, and those that stay; 0: no groups */
     bool top2, fill_zero; /* their score is a sum of two; what others are filled with */
     double scale;         /* of the affinities */

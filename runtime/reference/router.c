@@ -41,6 +41,7 @@ static moegen_rt_status read_method(const moegen_rt_problem *p, struct rt_router
     r->eps = moegen_rt_problem_number(p, "renorm.eps", 0);
     r->least = moegen_rt_problem_number(p, "renorm.min", 0);
     r->cap = moegen_rt_problem_number(p, "softcap", 0);
+    r->times = moegen_rt_problem_number(p, "logit_scale", 1);
     return MOEGEN_RT_OK;
 }
 
@@ -135,13 +136,15 @@ static void apply_back(enum rt_score score, const double *l, const double *p, co
 void rt_router_cap(const struct rt_router *r, const double *logits, struct rt_router_token *t)
 {
     for (int64_t e = 0; e < r->E; e++)
-        t->z[e] = r->cap > 0 ? r->cap * tanh(logits[e] / r->cap) : logits[e];
+        t->z[e] = r->cap > 0 ? r->cap * tanh(r->times * logits[e] / r->cap) : r->times * logits[e];
 }
 
 void rt_router_cap_back(const struct rt_router *r, const struct rt_router_token *t, double *dlogits)
 {
-    for (int64_t e = 0; r->cap > 0 && e < r->E; e++)
-        dlogits[e] *= 1 - t->z[e] / r->cap * (t->z[e] / r->cap);
+    for (int64_t e = 0; e < r->E; e++) {
+        double share = r->cap > 0 ? t->z[e] / r->cap : 0;
+        dlogits[e] *= r->times * (1 - share * share);
+    }
 }
 
 /* q = p / divisor of their sum, and back: dp from dq. */

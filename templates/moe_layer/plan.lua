@@ -129,7 +129,7 @@ end
 
 function layer.parts(s)
     local backward = s.op == "backward"
-    local scores = spec_of(s, {"dtype", "H", "E", "top_k", "T", "op", "method", "score", "softcap", "groups", "renorm",
+    local scores = spec_of(s, {"dtype", "H", "E", "top_k", "T", "op", "method", "score", "softcap", "logit_scale", "groups", "renorm",
         "correction_bias", "routing_scale", "aux_loss", "bias_dtype"}, {bias = s.router_bias, affinity_dtype = "f32"})
     local experts = spec_of(s, {"dtype", "H", "I_TP", "E", "block_size", "T", "activation", "gated", "affinity", "bias", "clamp",
         "up_offset", "norm", "norm_eps", "weights", "bias_dtype", "output_dtype", "shard"},
@@ -149,6 +149,7 @@ function layer.parts(s)
         part.accumulate_grads, part.output_dtype = s.accumulate_grads, s.output_dtype
         part.hidden_grad_dtype = given.is(s) and s.dtype or "f32"
     end
+    experts.rounded_later = dtype[s.dtype].narrow ~= nil or nil
     experts.accumulate_grads = s.accumulate_grads and s.weight_grads == "all"
     return plans.list({"experts", "moe_backward", experts, plan = "plan.experts"},
         not given.is(s) and {"router", "router", scores, plan = "plan.router"})

@@ -17,8 +17,9 @@ dot.key = {"product", schema.types.enum{"widen", "dot", "tiles"}, optional = tru
     doc = "of 16-bit elements: widened to f32, in pairs by a dot instruction, or on matrix tiles"}
 
 -- May the products of this spec be dot products on this target? Else false and why not. A spec's outputs must be as coarse as what
--- is rounded on the way to them. why_not: what else forbids it, or nil; exact: nothing is rounded on the way. Where they are legal, so
--- are products on matrix tiles, if the target has some and the kernel's plan has a use for them (tiled).
+-- is rounded on the way to them, or (rows of tokens) become so later. why_not: what else forbids it, or nil; exact: nothing is rounded
+-- on the way. Where they are legal, so are products on matrix tiles, if the target has some and the kernel's plan has a use for them
+-- (tiled).
 function dot.legal(spec, isa, why_not, exact)
     local dt, weights = dtype[spec.dtype], formats.of(spec)
     if not dt.dot then
@@ -36,8 +37,9 @@ function dot.legal(spec, isa, why_not, exact)
     elseif why_not then
         return false, why_not
     end
+    local later = spec.rounded_later and (spec.hidden_grad_dtype and "hidden_grad_dtype" or "output_dtype")
     for _, key in ipairs{"output_dtype", "hidden_grad_dtype"} do
-        if not exact and (spec[key] or spec.dtype) ~= spec.dtype then
+        if not exact and key ~= later and (spec[key] or spec.dtype) ~= spec.dtype then
             return false, ("rounding intermediates to %s costs digits of an output in %s"):format(dt.name, spec[key])
         end
     end

@@ -30,6 +30,7 @@ methods.keys = {
         doc = "what makes weights of logits, in the place of the one that method names; sqrt_softplus: sqrt(log(1 + exp(z)))"},
     {"softcap", num(1 / most, most), optional = true,
         doc = "c: all that follows is of z = c tanh(logit / c); the tensor logits is not"},
+    {"logit_scale", num(-most, most), default = 1.0, doc = "factor of the logits before all that follows; the tensor logits is without it"},
     {"groups", map{
         {"count", int(1, 65536), doc = "groups of consecutive experts, all of one size"},
         {"keep", int(1, 65536), doc = "those with the best scores, whose experts can be chosen"},

@@ -91,7 +91,7 @@ local function steps(spec, method)
     local aux, back = spec.aux_loss, spec.op == "backward"
     local has = {
         backward = back, bias = spec.bias, correction = spec.correction_bias and not back, groups = spec.groups ~= nil and not back,
-        cap = spec.softcap ~= nil, z = aux.z ~= nil, balance = aux.load_balance ~= nil,
+        cap = spec.softcap ~= nil or spec.logit_scale ~= 1, z = aux.z ~= nil, balance = aux.load_balance ~= nil,
         alone = method.weigh ~= "softmax",        -- a score is of one logit
         over_all = method.over == "all", over_chosen = method.over == "chosen", floor = method.floor ~= nil,
         ranked_by_share = method.rank == "softmax", ranked_alone = method.rank ~= "softmax" and method.rank ~= "logits",

@@ -123,12 +123,27 @@ function scores.gradient(cfg, name, score)
     return p
 end
 
--- X = c tanh(X / c); slope: and D = its derivative. With a = |X / c| and e = exp(-2 a) that is (1 - e) / (1 + e), and where a is
--- small a continued fraction (error below 2^-30 there); the derivative is 4 e / (1 + e)^2.
-function scores.cap(cfg, c, slope)
-    local p, a = lanes.tile(cfg, "cap", "Rows, capped.", {{"X", OUT}, {"n", COUNT}, slope and {"D", OUT} or nil})
+-- X = m X.
+local function scaled(p, a, m, slope)
+    local factor = p:const("m", m)
     lanes.pass(p, a.n, {a.X, a.D}, function()
-        local x = p:op("mul", "ratio", p:op("load", "x", p:at(a.X, 0)), p:const("per_c", 1 / c))
+        p:op("store", p:at(a.X, 0), p:op("mul", "scaled", p:op("load", "x", p:at(a.X, 0)), factor))
+        if slope then
+            p:op("store", p:at(a.D, 0), factor)
+        end
+    end)
+    return p
+end
+
+-- X = c tanh(m X / c), without c: m X; slope: and D = its derivative. With a = |m X / c| and e = exp(-2 a) the first is
+-- c (1 - e) / (1 + e), and where a is small a continued fraction (error below 2^-30 there); the derivative is 4 m e / (1 + e)^2.
+function scores.cap(cfg, c, m, slope)
+    local p, a = lanes.tile(cfg, "cap", c and "Rows, capped." or "Rows, scaled.", {{"X", OUT}, {"n", COUNT}, slope and {"D", OUT} or nil})
+    if not c then
+        return scaled(p, a, m, slope)
+    end
+    lanes.pass(p, a.n, {a.X, a.D}, function()
+        local x = p:op("mul", "ratio", p:op("load", "x", p:at(a.X, 0)), p:const("per_c", m / c))
         local sign = p:op("bit_and", "sign", x, p:const("sign_bit", 0x80000000))
         local size = p:op("bit_xor", "size", x, sign)
         local e = math_lib.exp(p, "e", p:op("mul", "minus_2", size, p:const("minus_two", -2.0)))
@@ -146,7 +161,7 @@ function scores.cap(cfg, c, slope)
         p:op("store", p:at(a.X, 0), p:op("mul", "capped", p:op("bit_or", "with_sign", tanh, sign), p:const("c", c)))
         if slope then
             local half = p:op("div", "half", e, under)
-            p:op("store", p:at(a.D, 0), p:op("mul", "slope", half, p:op("div", "other_half", p:const("four", 4.0), under)))
+            p:op("store", p:at(a.D, 0), p:op("mul", "slope", half, p:op("div", "other_half", p:const("four", 4 * m), under)))
         end
     end)
     return p

@@ -55,6 +55,8 @@ local row = {
     norm_eps = {"norm_eps", num(0.0), default = 1e-5, doc = "added to the variance"},
     affinities = {"affinities", enum{"dense", "slots"}, default = "dense",
         doc = "what there is one of: each token and expert, or each slot of token_position_to_id"},
+    rounded_later = {"rounded_later", bool(), optional = true, unlisted = true,
+        doc = "rows of tokens in f32, output or gradient, are parts of sums that are rounded to dtype: they need not be better than it"},
     skip_token = {"skip_token", bool(), default = false, doc = "padding id is -1 and there is no padding row"},
     dropping = {"dropping", bool(), default = false, doc = "block n belongs to expert n, block_size is the capacity"},
     affinity_dtype = {"affinity_dtype", enum(keys.dtypes), default_of = "dtype", doc = "of the affinities and their gradients"},
