@@ -105,6 +105,8 @@ def build(name, experts, implementation, dtype=torch.float32, **special):
             elif p.dim() > 1:
                 p.normal_(0, p.shape[-1] ** -0.5)
         for n, b in model.named_buffers():
+            if "correction" in n or "expert_bias" in n:   # of the router, for choosing
+                b.normal_(0, 0.1)
             if n.endswith("tid2eid"):   # experts by the token's id
                 b.copy_(torch.stack([torch.randperm(4)[:b.shape[1]] for _ in b]))
     model.set_experts_implementation(implementation)

@@ -60,7 +60,7 @@ class Direct:
         self.kernel = kernel
         self._dims = kernel.facts.dims
         self._names = [(a.name, a.optional) for a in kernel.args]
-        
+        self.names = frozenset(a.name for a in kernel.args)
         self._entry, self._workspace = c_void_p(), c_void_p()
         library.kernel_entry(kernel.handle, byref(self._entry), byref(self._workspace))
         self._entry, self._workspace = self._entry.value, self._workspace.value

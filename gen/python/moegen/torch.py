@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.py - the experts of a mixture-of-experts layer as an operator of PyTorch, with gradients.
+"""torch.py - the experts of a mixture-of-experts layer as an operator of PyTorch, with gradients, and whole layers.
 
     import torch, moegen.torch
     y = moegen.torch.experts(x, ids, weights, gate_up, down)     # as a layer of Qwen, OLMoE, Mixtral holds them
+    layer = moegen.torch.MoELayer(H=2048, I_TP=1024, E=64, top_k=8)
 
 Kernels are made for E, top_k, H, I, dtypes and options at the first call with them, in milliseconds, and kept.
 """
@@ -16,9 +17,10 @@ from torch import Tensor
 
 from . import _experts   # noqa: F401 - makes the operators
 from ._check import CODES, DTYPES, INDICES
+from ._layer import MoELayer
 from ._library import ArgumentError
 
-__all__ = ["experts"]
+__all__ = ["MoELayer", "experts", "options"]
 
 OPS = torch.ops.moegen
 
