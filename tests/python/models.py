@@ -113,11 +113,11 @@ def build(name, experts, implementation, dtype=torch.float32, **special):
     return model.to(dtype).eval()
 
 
-def twin(model, name, experts, implementation="eager", dtype=torch.float64, **special):
+def twin(model, name, experts, implementation="eager", dtype=torch.float64, strict=True, **special):
     """The same parameters and buffers in another dtype, with other experts."""
     other = build(name, experts, implementation, dtype, **special)
     state = {n: p.to(dtype) if p.is_floating_point() else p for n, p in model.state_dict().items()}
-    other.load_state_dict(state)
+    other.load_state_dict(state if strict else {n: t for n, t in state.items() if ".experts." not in n}, strict=strict)
     return other
 
 
