@@ -25,10 +25,11 @@ static const struct {
     int64_t out, in;
 } kinds[MATRICES] = {{"gate_proj", I, H}, {"up_proj", I, H}, {"down_proj", H, I}};
 
-static uint8_t codes[E][MATRICES][MOST];
-static float scales[E][MATRICES][MOST_SCALES];
-static double value[E][MATRICES][MOST]; /* code times scale */
-static double router[E * H], correction[E], hidden[T * H], want[T * H];
+static uint8_t codes[E + 1][MATRICES][MOST];
+static float scales[E + 1][MATRICES][MOST_SCALES];
+static double value[E + 1][MATRICES][MOST]; /* code times scale */
+static double router[E * H], correction[E], hidden[T * H], want[T * H],
+    whole[T * H]; /* with the shared expert */
 
 static uint32_t random_bits(void)
 {
@@ -49,7 +50,7 @@ static void make_weights(void)
     fill(router, E * H, 0.25);
     fill(hidden, T * H, 2);
     fill(correction, E, 0.25);
-    for (int e = 0; e < E; e++)
+    for (int e = 0; e <= E; e++) /* the last one is shared */
         for (int m = 0; m < MATRICES; m++) {
             int64_t out = kinds[m].out, in = kinds[m].in, across = (in + BLOCK - 1) / BLOCK;
             for (int i = 0; i < MOST_SCALES; i++)
@@ -103,12 +104,14 @@ static void write_checkpoint(void)
         at = add(p, name, MOEGEN_RT_F32, 1, E, 1);
         if (real)
             moegen_rt_encode(MOEGEN_RT_F32, correction, E, at);
-        for (int e = 0; e < E; e++)
+        for (int e = 0; e <= E; e++)
             for (int m = 0; m < MATRICES; m++) {
+                char which[32];
                 int64_t out = kinds[m].out, in = kinds[m].in;
                 int64_t down = (out + BLOCK - 1) / BLOCK, across = (in + BLOCK - 1) / BLOCK;
-                int end = snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.%s.weight",
-                                   layer, e, kinds[m].name);
+                snprintf(which, sizeof which, e < E ? "experts.%d" : "shared_experts", e);
+                int end = snprintf(name, sizeof name, "model.layers.%d.mlp.%s.%s.weight", layer,
+                                   which, kinds[m].name);
                 at = add(p, name, MOEGEN_RT_FP8_E4M3, 2, out, in);
                 if (real)
                     memcpy(at, codes[e][m], (size_t)(out * in));
@@ -194,23 +197,26 @@ static void compute(void)
         for (int e = 0; e < E; e++)
             if (weight[e] != 0)
                 expert(hidden + t * H, e, weight[e], want + t * H);
+        memcpy(whole + t * H, want + t * H, H * sizeof *whole);
+        expert(hidden + t * H, E, 1, whole + t * H);
     }
 }
 
 /* ---- runs ---- */
 
-/* other: the options are those of another model. */
-static void run(const char *moegen, const char *source, const char *options, bool other)
+/* Of kernel stored_layer, or another; other: the options are those of another model. */
+static void run_kernel(const char *moegen, const char *source, const char *kernel,
+                       const char *options, const double *right, bool other)
 {
     char command[2048], path[128];
     static double got[T * H];
     snprintf(command, sizeof command,
              "cd %s && rm -f out.safetensors && MOEGEN_CACHE_DIR=cache %s run "
-             "%s/specs/deepseek-v3.yaml:stored_layer -q --set layer=%d --set H=%d --set I_TP=%d "
+             "%s/specs/deepseek-v3.yaml:%s -q --set layer=%d --set H=%d --set I_TP=%d "
              "--set E=%d --set top_k=%d --set groups.count=%d --set groups.keep=%d "
              "--set block_size=8 %s --in hidden.safetensors --in model.safetensors "
              "--out out.safetensors",
-             dir, moegen, source, LAYER, H, I, E, K, GROUPS, KEEP, options);
+             dir, moegen, source, kernel, LAYER, H, I, E, K, GROUPS, KEEP, options);
     CHECK(system(command) == 0, "%s", command);
     moegen_rt_problem *p = moegen_rt_problem_create();
     moegen_rt_error err = {{0}};
@@ -223,13 +229,18 @@ static void run(const char *moegen, const char *source, const char *options, boo
         double off = 0, all = 0;
         moegen_rt_decode(t->dtype, t->data, T * H, got);
         for (int i = 0; i < T * H; i++) {
-            off += (got[i] - want[i]) * (got[i] - want[i]);
-            all += want[i] * want[i];
+            off += (got[i] - right[i]) * (got[i] - right[i]);
+            all += right[i] * right[i];
         }
         off = sqrt(off / all);
         CHECK(other ? off > 0.05 : off <= 4e-3, "%s: off by %g", options, off);
     }
     moegen_rt_problem_destroy(p);
+}
+
+static void run(const char *moegen, const char *source, const char *options, bool other)
+{
+    run_kernel(moegen, source, "stored_layer", options, want, other);
 }
 
 int main(int argc, char **argv)
@@ -243,6 +254,8 @@ int main(int argc, char **argv)
     run(argv[1], argv[2], "", false);
     run(argv[1], argv[2], " --set target=scalar --threads 1", false);
     run(argv[1], argv[2], " --set weights.experts=joined --threads 2", false);
+    run_kernel(argv[1], argv[2], "stored_whole", " --set shared.I=200", whole, false);
+    run_kernel(argv[1], argv[2], "stored_whole", " --set shared.I=200 --threads 3", want, true);
     run(argv[1], argv[2], " --set groups.score=max", true);
     run(argv[1], argv[2], " --set groups.keep=3", true);
     run(argv[1], argv[2], " --set routing_scale=2", true);

@@ -8,7 +8,8 @@
     "kernel: moe_layer\nH: 24\nI_TP: 20\nE: 4\ntop_k: 2\nblock_size: 4\ndtype: f32\nop: forward\n"
 static const char *const layers[] = {LAYER "name: own\n", LAYER "name: given\nrouter: given\n",
                                      LAYER
-                                     "name: i64\nrouter: given\nindex_dtype: i64\nbias: true\n"};
+                                     "name: i64\nrouter: given\nindex_dtype: i64\nbias: true\n",
+                                     LAYER "name: shared\nshared: {I: 8, gate: sigmoid}\n"};
 enum { MOST = 32, ROOM = 1 << 16 };
 
 /* A tensor for no tokens: NULL where an extent is 0, memory elsewhere. */

@@ -211,9 +211,24 @@ static void router_key_cases(void)
             }
 }
 
+/* What the activation gives is clamped. */
+static void activated_cases(void)
+{
+    for (int i = 0; i < 12; i++) {
+        char params[300];
+        snprintf(params, sizeof params,
+                 "activation %s %s checkpoint %s gated %s bias %s clamp.activated 0.1%s",
+                 act_name(i), affinities[i % 4], i & 4 ? "recompute" : "saved",
+                 i & 1 ? "true" : "false", i & 2 ? "true" : "false",
+                 i & 8 ? " clamp.up.hi 0.5" : "");
+        moe_case(params, 6, i & 1 ? "skewed" : "uniform");
+    }
+}
+
 int main(void)
 {
     moe_cases();
+    activated_cases();
     norm_cases();
     grouped_case("permute none", 6, NULL);
     grouped_case("permute x", 6, "empty_first");

@@ -8,8 +8,10 @@ static void layer_case(const char *params, int64_t T, const char *routing, int l
 {
     struct scalar loss = {"moe_layer", {"output"}, {"output_hidden_states_grad"}};
     static const char *const inputs[] = {
-        "hidden_states",         "router_weight",    "router_bias",    "gate_up_proj_weight",
-        "gate_and_up_proj_bias", "down_proj_weight", "down_proj_bias", "top_k_weights"};
+        "hidden_states",           "router_weight",         "router_bias",
+        "gate_up_proj_weight",     "gate_and_up_proj_bias", "down_proj_weight",
+        "down_proj_bias",          "top_k_weights",         "shared_gate_up_proj_weight",
+        "shared_down_proj_weight", "shared_gate_weight"};
     if (losses & 1)
         loss.output[1] = "load_balance_loss";
     if (losses & 2)
@@ -99,6 +101,14 @@ static void layer_cases(void)
                "skewed", 0);
     layer_case("router given top_k 1 affinity.scale pre index_dtype i64 gated false", 7, "skewed",
                0);
+    layer_case("method topk_softmax shared.I 3", 7, "uniform", 1);
+    layer_case("method sigmoid_topk shared.I 3 shared.gate sigmoid dispatch dense gated false", 6,
+               "skewed", 0);
+    layer_case("router given shared.I 5 shared.gate sigmoid checkpoint recompute up_offset 1 "
+               "clamp.up.lo -0.4 clamp.up.hi 0.7",
+               7, "uniform", 0);
+    layer_case("method softmax_topk shared.I 3 clamp.activated 0.2 checkpoint recompute", 7,
+               "uniform", 0);
     dispatch_case("method topk_softmax checkpoint recompute");
     dispatch_case("method sigmoid_topk affinity.on intermediate router_bias true");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layer_test.c - forward and backward passes with a state between them: what is refused, and that
- * nothing that is refused harms the state; dispatches and checkpoints agree. Uses moegen.h only. */
+/* layer_test.c - forward and backward passes with a state between them: what is refused does not
+ * harm the state; dispatches and checkpoints agree. Uses moegen.h only. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -24,10 +24,11 @@ static const char toy[] = "kernel: moe_layer\nname: toy\nH: 24\nI_TP: 20\nE: 4\n
 /* Experts are Linear, LayerNorm, activation, Linear. */
 static const char normed[] = "kernel: moe_layer\nname: normed\nH: 24\nI_TP: 20\nE: 4\ntop_k: 2\n"
                              "block_size: 4\ndtype: f32\ngated: false\nnorm: layer\nbias: true\n";
-/* Experts are frozen codes: any byte is one. */
-static const char frozen[] = "kernel: moe_layer\nname: frozen\nH: 24\nI_TP: 20\nE: 4\ntop_k: 2\n"
-                             "block_size: 4\ndtype: f32\nrouter_bias: true\nweight_grads: none\n"
-                             "weights: {dtype: int8, layout: transposed}\n";
+/* Experts are frozen codes, any byte is one; and all tokens share one. */
+static const char frozen[] =
+    "kernel: moe_layer\nname: frozen\nH: 24\nI_TP: 20\nE: 4\ntop_k: 2\nblock_size: 4\ndtype: f32\n"
+    "weight_grads: none\nweights: {dtype: int8, layout: transposed}\nshared: {I: 12, gate: "
+    "sigmoid}\n";
 static const char *const specs[] = {toy, normed, frozen};
 enum { MAX_TENSORS = 24, FORWARD = 0, BACKWARD = 1 };
 
@@ -275,8 +276,7 @@ static void test_errors(void)
     moegen_layer_state_release(state);
 }
 
-/* One state for batches of all sizes, two states of one layer, any number of threads: the same
- * bits. */
+/* The same bits with one state for all sizes, a fresh one, and any number of threads. */
 static void test_reuse(const char *text)
 {
     static const int64_t sizes[] = {3, 40, 1, 40, 7};

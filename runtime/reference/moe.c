@@ -55,6 +55,7 @@ moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moege
     m->gate = limits(p, "clamp.gate.lo", "clamp.gate.hi");
     m->up = limits(p, "clamp.up.lo", "clamp.up.hi");
     m->up_offset = moegen_rt_problem_number(p, "up_offset", 0);
+    m->most = moegen_rt_problem_number(p, "clamp.activated", INFINITY);
     m->norm = is(p, "norm", "layer", "none");
     m->norm_eps = moegen_rt_problem_number(p, "norm_eps", 1e-5);
     m->static_blocks = moegen_rt_problem_int(p, "loop.static_blocks", 0);
@@ -318,6 +319,17 @@ moegen_rt_status rt_moe_block(const struct rt_moe *m, const struct rt_moe_inputs
         tokens[(*count)++] = id;
     }
     return MOEGEN_RT_OK;
+}
+
+double rt_moe_act(const struct rt_moe *m, double x)
+{
+    double y = m->act->value(x);
+    return y > m->most ? m->most : y;
+}
+
+double rt_moe_act_slope(const struct rt_moe *m, double x)
+{
+    return m->act->value(x) > m->most ? 0 : m->act->slope(x);
 }
 
 double rt_moe_norm(const struct rt_moe *m, const double *x, int64_t n, double *hat)

@@ -122,8 +122,8 @@ static void through_activation(struct rt_backward *s, int64_t rows)
         for (int64_t i = 0; !m->norm && i < s->C; i++) {
             int64_t at = r * s->C + i;
             double dp = post ? s->a[r] * s->dp[at] : s->dp[at];
-            double act = rt_stored(q, m->act->value(g[i]), 1);
-            double slope = rt_stored(q, m->act->slope(g[i]), 1);
+            double act = rt_stored(q, rt_moe_act(m, g[i]), 1);
+            double slope = rt_stored(q, rt_moe_act_slope(m, g[i]), 1);
             if (m->gated) {
                 s->p[at] = rt_stored(q, act * u[i], 0);
                 dg[i] = dp * rt_stored(q, u[i] * slope, 0) * open(g[i], s->gate);

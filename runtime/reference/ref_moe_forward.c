@@ -115,7 +115,7 @@ static void second_product(struct pass *s, int64_t e, int64_t rows)
         const double *g = normalised(s, s->gu + r * m->parts * m->I);
         double a = m->post_intermediate ? s->a[r] : 1;
         for (int64_t i = 0; i < m->I; i++)
-            s->p[r * m->I + i] = a * (m->gated ? m->act->value(g[i]) * u[i] : m->act->value(g[i]));
+            s->p[r * m->I + i] = a * (m->gated ? rt_moe_act(m, g[i]) * u[i] : rt_moe_act(m, g[i]));
         rt_online_row(&s->quantise_p, s->p + r * m->I, true);
     }
     memset(s->d, 0, (size_t)(rows * m->H) * sizeof *s->d);

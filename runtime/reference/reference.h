@@ -151,7 +151,8 @@ struct rt_moe {
     bool pre, post_hidden, post_intermediate; /* where the affinity enters; none of them: nowhere */
     struct rt_limits gate, up;
     double up_offset;
-    bool norm; /* layer normalisation before the activation; then not gated */
+    double most; /* of what the activation gives */
+    bool norm;   /* layer normalisation before the activation; then not gated */
     double norm_eps;
     int64_t static_blocks; /* run whatever `conditions` says */
     const moegen_rt_activation *act;
@@ -182,6 +183,9 @@ int64_t rt_moe_affinity(const struct rt_moe *m, int64_t slot, int64_t token, int
 moegen_rt_status rt_moe_block(const struct rt_moe *m, const struct rt_moe_inputs *in, int64_t b,
                               const uint8_t *wanted, int64_t *expert, int64_t *slots,
                               int64_t *tokens, int64_t *count, moegen_rt_error *err);
+/* The activation, clamped, and its derivative: 0 where it gives more than that. */
+double rt_moe_act(const struct rt_moe *m, double x);
+double rt_moe_act_slope(const struct rt_moe *m, double x);
 /* x[n], normalised: hat = (x - mean) / sqrt(mean square deviation + eps); gives 1 / that root. */
 double rt_moe_norm(const struct rt_moe *m, const double *x, int64_t n, double *hat);
 /* n elements from element `first` on, as double. */
@@ -362,49 +366,6 @@ int64_t rt_block_count(int64_t T, int64_t k, int64_t E, int64_t B);
 moegen_rt_status rt_index_build(const int32_t *chosen, int64_t T, int64_t k, int64_t E, int64_t B,
                                 int64_t N, int32_t padding, bool dropping, int32_t *ids,
                                 int32_t *experts, int32_t *conditions, moegen_rt_error *err);
-
-/* ---- ref_moe_layer.c ---- */
-
-/* The whole layer: a router and experts over hidden states without a padding row. */
-struct rt_layer {
-    struct rt_router r;
-    struct rt_moe m;
-    bool backward;
-    bool given; /* no router: layer_given.c */
-    bool dense; /* every expert sees every token */
-    bool keeps; /* forward leaves what backward needs; activations too, unless `recompute` */
-    bool recompute;
-};
-moegen_rt_status rt_layer_read(const moegen_rt_problem *p, struct rt_layer *l,
-                               moegen_rt_error *err);
-/* A problem with the parameters and, by name, the tensors of the router, or of the experts, that p
- * has; it borrows them. NULL after a failure. */
-moegen_rt_problem *rt_layer_router(const moegen_rt_problem *p, moegen_rt_error *err);
-moegen_rt_problem *rt_layer_experts(const moegen_rt_problem *p, moegen_rt_error *err);
-/* `to` has the tensor of that name in `from`, under another one; without it, nothing happens. */
-moegen_rt_status rt_lend(moegen_rt_problem *to, const char *name, const moegen_rt_problem *from,
-                         const char *as, moegen_rt_error *err);
-/* Which experts float64 chooses for each token from f64 logits [T,E]: chosen[T,k]; close[T] (may
- * be NULL) says where rounding could choose others. */
-moegen_rt_status rt_layer_choose(const struct rt_layer *l, const moegen_rt_problem *p,
-                                 const double *logits, int64_t T, int32_t *chosen, uint8_t *close,
-                                 moegen_rt_error *err);
-/* Adds token_position_to_id, block_to_expert and conditions. */
-moegen_rt_status rt_layer_index(const struct rt_layer *l, const int32_t *chosen, int64_t T,
-                                moegen_rt_problem *to, moegen_rt_error *err);
-
-/* ---- layer_given.c: a layer without a router of its own ---- */
-
-/* Adds the inputs top_k_index and top_k_weights. */
-moegen_rt_status rt_given_fill(const struct rt_layer *l, moegen_rt_problem *p,
-                               const moegen_rt_fill *how, moegen_rt_error *err);
-/* Adds to `to` the blocks of the pairs that p has, and slot_affinities. */
-moegen_rt_status rt_given_blocks(const struct rt_layer *l, const moegen_rt_problem *p,
-                                 moegen_rt_problem *to, moegen_rt_error *err);
-/* Adds top_k_weights_grad, from the gradients of slots in these blocks. */
-moegen_rt_status rt_given_gradient(const struct rt_layer *l, const moegen_rt_problem *p,
-                                   const moegen_rt_tensor *of_slots, moegen_rt_problem *out,
-                                   moegen_rt_error *err);
 
 /* ---- weights.layout = packed ---- */
 

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- clamp.lua - limits of gate and up: as C has them, as values hold them, and in programs.
+-- clamp.lua - limits of gate and up, and of what the activation gives: as C has them, as values hold them, and in programs.
+local activation = require "math.activation"
 local plans = require "shared.plans"
 
 local clamp = {}
@@ -63,6 +64,24 @@ function clamp.apply(p, x, sides, name)
     x = hi and p:op("min", name .. "_capped", hi, x) or x
     local lo = sides "lo"
     return lo and p:op("max", name .. "_clamped", lo, x) or x
+end
+
+-- The activation's row of activation.lua, clamped from above if the spec says so. NaN stays.
+function clamp.activation(spec)
+    local row, most = activation[spec.activation], spec.clamp and spec.clamp.activated
+    if not most then
+        return row
+    end
+    local function capped(p, name, value)
+        return p:op("min", name .. "_capped_value", p:const("act_most", most + 0.0), value)
+    end
+    return {forward = function(p, name, x)
+        return capped(p, name, row.forward(p, name, x))
+    end, both = function(p, name, x)
+        local value, slope = row.both(p, name, x)
+        local above = p:op("is_less", name .. "_above", p:const("act_most", most + 0.0), value)
+        return capped(p, name, value), p:op("blend", name .. "_open_slope", above, slope, p:op("zero", name .. "_flat"))
+    end}
 end
 
 -- x where v, which has been clamped, is strictly between the sides, else 0.

@@ -64,6 +64,7 @@ backward.quantised_rules = {
         "{weights.layout} is of numbers that products read as they are, here {quantize}"),
     beside("weights.gate_up_order", function(s) return not stored.of(s).interleaved end,
         "{weights.gate_up_order} is not supported yet beside {quantize}: gate and up have blocks of their own"),
+    beside("clamp.activated", function(s) return not s.clamp.activated end, "{clamp.activated} is not supported yet beside {quantize}"),
     beside("norm", function(s) return s.norm == "none" end, "{norm} is not supported yet beside {quantize}"),
 }
 

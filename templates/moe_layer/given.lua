@@ -62,9 +62,9 @@ end
 -- What lies between the caller's pairs and the experts: name, C type, elements.
 function given.between(s)
     local affinity, back = dtype[s.affinity_dtype].c, s.op == "backward"
-    return plans.list({"status", "int32_t", "1"}, {"next", "int64_t", "E"}, {"seen", "int64_t", "E"},
+    return given.is(s) and plans.list({"status", "int32_t", "1"}, {"next", "int64_t", "E"}, {"seen", "int64_t", "E"},
         {"slot_affinities", affinity, "blocks * B"},
-        back and {"slot_affinities_grad", affinity, "blocks * B"}, back and {"place", "int64_t", "a->T * K"})
+        back and {"slot_affinities_grad", affinity, "blocks * B"}, back and {"place", "int64_t", "a->T * K"}) or {}
 end
 
 return given

@@ -2,11 +2,12 @@
 -- plan.lua - the tensors and parts of moe_layer, and what its template's holes refer to.
 local dtype = require "dtype"
 local moe_backward = require "moe_backward.plan"
+local layer_names = require "moe_layer.names"
 local given = require "moe_layer.given"
 local keys = require "shared.keys"
 local packed = require "shared.packed"
 local plans = require "shared.plans"
-local rows = require "tiles.rows"
+local shared = require "moe_layer.shared"
 local stored = require "shared.stored"
 local tensors = require "shared.tensors"
 local types = require("schema").types
@@ -56,9 +57,9 @@ local function tokens(s)
     return append({{"hidden_states", s.dtype, "in", "T", s.H, says = "rows of tokens"}}, given.is(s) and given.args(s) or {})
 end
 
--- Parameters: router first, then experts. plan: of the experts
+-- Parameters: router first, then experts, then the shared one. plan: of the experts
 local function parameters(s, plan)
-    return append(router(s), tensors.parameters(s, plan))
+    return append(router(s), tensors.parameters(s, plan), shared.parameters(s))
 end
 
 -- Their gradients, of which the experts may have none.
@@ -67,7 +68,7 @@ local function gradients(s)
     for i, row in ipairs(router(s)) do
         list[i] = tensors.gradient(s, row)
     end
-    return append(list, tensors.gradients(s, tensors.parameters(s)))
+    return append(list, tensors.gradients(s, tensors.parameters(s)), shared.gradients(s))
 end
 
 -- What a forward pass leaves for the backward pass.
@@ -86,12 +87,14 @@ local function state(s, role)
         {"conditions", "i32", role, blocks(1, 1), says = "1 for each block that holds a token"},
     }, plans.list(
         activations(s) and tensors.kept_gate_up(s, "gate_up_activations_T", role, blocks(1)),
-        activations(s) and s.affinity.on == "hidden" and tensors.kept_down(s, "down_activations", role, blocks(1))))
+        activations(s) and s.affinity.on == "hidden" and tensors.kept_down(s, "down_activations", role, blocks(1))),
+        activations(s) and shared.state(s, role) or {})
 end
 
 local function forward_args(s, plan)
     return append(tokens(s), parameters(s, plan), tensors.correction(s),
-        {{"output", s.output_dtype, "out", "T", s.H, says = "sum over the experts of each token"}}, tensors.losses(s),
+        {{"output", s.output_dtype, "out", "T", s.H,
+            says = "sum over the experts of each token" .. (s.shared and ", and the shared one" or "")}}, tensors.losses(s),
         layer.keeps(s) and state(s, "out") or {})
 end
 
@@ -127,99 +130,88 @@ local function spec_of(s, names, own)
     return own
 end
 
+-- Keys of moe_forward and moe_backward, of the experts that a token has and of the one that is shared.
+local function experts_spec(s)
+    local spec = spec_of(s, {"dtype", "H", "I_TP", "E", "block_size", "T", "activation", "gated", "affinity", "bias", "clamp",
+        "up_offset", "norm", "norm_eps", "weights", "bias_dtype", "output_dtype", "shard"},
+        {top_k = s.dispatch == "dense" and s.E or s.top_k, skip_token = true, affinities = given.is(s) and "slots" or "dense",
+            affinity_dtype = given.is(s) and s.affinity_dtype or "f32"})
+    if s.op == "forward" then
+        spec.checkpoint = activations(s) and "save" or "none"
+        spec.quantize_activations, spec.scale_rule = s.quantize_activations, s.scale_rule
+        if s.shared then   -- rows that are added to others, and then rounded
+            spec.output_dtype = "f32"
+            spec.rounded_later = s.output_dtype == s.dtype and dtype[s.dtype].narrow ~= nil or nil
+        end
+        return spec
+    end
+    spec.checkpoint = s.checkpoint == "recompute" and "recompute" or "saved"
+    spec.weight_grads, spec.accumulate_grads = s.weight_grads, s.accumulate_grads and s.weight_grads == "all"
+    spec.hidden_grad_dtype = given.is(s) and not s.shared and s.dtype or "f32"
+    spec.rounded_later = dtype[s.dtype].narrow ~= nil or nil
+    return spec
+end
+
 function layer.parts(s)
     local backward = s.op == "backward"
     local scores = spec_of(s, {"dtype", "H", "E", "top_k", "T", "op", "method", "score", "softcap", "logit_scale", "groups", "renorm",
         "correction_bias", "routing_scale", "aux_loss", "bias_dtype"}, {bias = s.router_bias, affinity_dtype = "f32"})
-    local experts = spec_of(s, {"dtype", "H", "I_TP", "E", "block_size", "T", "activation", "gated", "affinity", "bias", "clamp",
-        "up_offset", "norm", "norm_eps", "weights", "bias_dtype", "output_dtype", "shard"},
-        {top_k = s.dispatch == "dense" and s.E or s.top_k, skip_token = true, affinities = given.is(s) and "slots" or "dense",
-            affinity_dtype = given.is(s) and s.affinity_dtype or "f32"})
-    if not backward then
-        experts.checkpoint = activations(s) and "save" or "none"
-        experts.quantize_activations, experts.scale_rule = s.quantize_activations, s.scale_rule
-        local index = spec_of(s, {"E", "top_k", "block_size", "T"}, {skip_token = true})
-        local list = {{"router", "router", scores, plan = "plan.router"}, {"index", "moe_index", index},
-            {"experts", "moe_forward", experts, plan = "plan.experts"}}
-        return given.is(s) and {list[3]} or s.dispatch == "dense" and {list[1], list[3]} or list
+    if backward then
+        scores.accumulate_grads, scores.output_dtype, scores.hidden_grad_dtype = s.accumulate_grads, s.output_dtype, "f32"
     end
-    experts.checkpoint = s.checkpoint == "recompute" and "recompute" or "saved"
-    experts.weight_grads = s.weight_grads
-    for _, part in ipairs{scores, experts} do
-        part.accumulate_grads, part.output_dtype = s.accumulate_grads, s.output_dtype
-        part.hidden_grad_dtype = given.is(s) and s.dtype or "f32"
+    local router_part = not given.is(s) and {"router", "router", scores, plan = "plan.router"}
+    local index = router_part and s.dispatch == "sparse" and {"index", "moe_index",
+        spec_of(s, {"E", "top_k", "block_size", "T"}, {skip_token = true})}
+    local experts = {"experts", backward and "moe_backward" or "moe_forward", experts_spec(s), plan = "plan.experts"}
+    local beside = s.shared and shared.part(s, experts_spec(s))
+    if backward then
+        return plans.list(experts, router_part, beside)
     end
-    experts.rounded_later = dtype[s.dtype].narrow ~= nil or nil
-    experts.accumulate_grads = s.accumulate_grads and s.weight_grads == "all"
-    return plans.list({"experts", "moe_backward", experts, plan = "plan.experts"},
-        not given.is(s) and {"router", "router", scores, plan = "plan.router"})
+    return plans.list(router_part, index, experts, beside)
 end
 
--- What a part calls otherwise than the layer, or shares with no user.
-local other_names = {
-    forward = {router = {expert_affinities = "expert_affinities_masked"}, index = {}, experts = {}},
-    backward = {
-        experts = {gate_up_proj_act_checkpoint_T = "gate_up_activations_T", down_proj_act_checkpoint = "down_activations",
-            hidden_states_grad = "experts_grad"},
-        router = {expert_affinities_grad = "expert_affinities_masked_grad", hidden_states_grad = "router_grad"},
-    },
-}
+-- What the contract says --------------------------------------------------------------------------------------------
 
--- Tensors between the parts: name, C type, elements. Only those that are no tensor of the layer take memory.
-local between = {
-    {"logits", "float", "a->T * E"}, {"expert_index", "int32_t", "a->T * K"}, {"expert_affinities_masked", "float", "a->T * E"},
-    {"topk_weights", "float", "a->T * K"}, {"token_position_to_id", "int32_t", "blocks * B"}, {"block_to_expert", "int32_t", "blocks"},
-    {"conditions", "int32_t", "blocks + 1"}, {"expert_affinities_masked_grad", "float", "a->T * E"},
-    {"experts_grad", "float", "a->T * H"}, {"router_grad", "float", "a->T * H"},
-}
+local function keeps_shared(s)
+    return s.shared ~= nil and activations(s)
+end
 
--- What the template sees.
+function layer.dims(s)
+    return plans.list("T", layer.keeps(s) and "N", keeps_shared(s) and "M")
+end
+
+-- Blocks, as in moe_index; dense: of one expert; and of all tokens.
+function layer.derived(s)
+    return plans.list(layer.keeps(s) and (s.dispatch == "dense" and {"N", "T", 1, 0, s.block_size, 0}
+        or {"N", "T", s.top_k, s.E - 1, s.block_size, 1}), keeps_shared(s) and {"M", "T", 1, 0, s.block_size, 0})
+end
+
+function layer.statuses(s)
+    return {"T is not what the spec fixes", ("%s is not the number of blocks that T tokens need"):format(s.shared and "N or M" or "N"),
+        given.is(s) and "top_k_index names an expert twice for one token"
+            or "expert_index names an expert outside 0..E-1, or twice for one token"}
+end
+
+function layer.algorithm(s)
+    local backward = s.op == "backward"
+    local beside = s.shared and ", then the expert that all share, which is one of these kernels with a single expert" or ""
+    local family = backward and "moe_backward" or "moe_forward"
+    local parts = given.is(s) and ("experts (%s), over blocks of the pairs whose index names one"):format(family)
+        or backward and "experts (moe_backward), then router: the gradients of affinities are what the second begins with"
+        or s.dispatch == "dense" and "router, then experts (moe_forward) over lists of all tokens"
+        or "router, index (moe_index), then experts (moe_forward)"
+    return {"The layer is kernels of other families, which stand here as they would alone, with what their algorithms are: "
+            .. parts .. beside .. ".",
+        "Each part's tensors are the caller's or lie in the workspace, behind which all parts have theirs in turn; "
+            .. "ranks meet between two parts.",
+        given.is(s) and "Rank 0 puts the pairs in order, by counting; in backward once more, so that blocks need not be kept."
+            or backward and ("At the end the %s gradients of hidden states are added."):format(s.shared and "three" or "two")
+            or s.shared and "At the end the two sums over experts are added, and rounded once."
+            or "What a part refuses the layer refuses, before the later parts start."}
+end
+
 function layer.names(s, plan, job)
-    local out = dtype[s.dtype]   -- of the gradient of hidden states
-    local cfg = {isa = plan.isa, prefix = job.name .. "_", vectors = 1}
-    local own, used = {}, {}
-    for _, arg in ipairs(job.args) do
-        own[arg[1]] = "a->" .. arg[1]
-    end
-    if s.op == "backward" and (given.is(s) or not out.narrow) then
-        own.experts_grad = "a->hidden_states_grad"   -- the router's is added in place
-    end
-    local names = {spec = s, plan = plan, isa = plan.isa, p = cfg.prefix, backward = s.op == "backward", keeps = layer.keeps(s),
-        dense = s.dispatch == "dense", given = given.is(s), narrow_output = out.narrow ~= nil, output_c = out.c, wires = {},
-        narrow_out = plans.convert(out, "narrow"),
-        scalars = {s.op == "backward" and not given.is(s) and {out, "narrow"} or false},
-        constants = {{"H", s.H, "hidden size"}, {"E", s.E, "experts"}, {"K", s.top_k, "experts of a token"},
-            {"B", s.block_size, "slots of a block"}, {"LANES", plan.isa.lanes, "f32 lanes of a vector"}}}
-    for _, part in ipairs(job.parts) do   -- C statements that give each part its tensors and sizes
-        local list = {}
-        for _, arg in ipairs(part.args) do
-            local name = other_names[s.op][part.part][arg[1]] or arg[1]
-            used[name] = true
-            list[#list + 1] = ("w->%s.%s = %s;"):format(part.part, arg[1], own[name] or "w->" .. name)
-        end
-        for _, dim in ipairs(part.dims) do
-            list[#list + 1] = ("w->%s.%s = %s;"):format(part.part, dim, dim == "N" and "blocks" or "a->" .. dim)
-        end
-        names.wires[part.part] = list
-    end
-    names.between = given.is(s) and given.between(s) or {}
-    for _, row in ipairs(between) do
-        if not own[row[1]] and used[row[1]] then
-            names.between[#names.between + 1] = row
-        end
-    end
-    function names.at(name)
-        return own[name] or "w->" .. name
-    end
-    function names.tiles()
-        local list = {}
-        if names.backward and not names.given then
-            list[1] = rows.move(cfg, "add", {add = true})
-            list[2] = out.narrow and rows.move(cfg, "narrow_output", {to = out}) or nil
-        end
-        return list
-    end
-    return names
+    return layer_names(s, plan, job, layer.keeps(s), keeps_shared(s))
 end
 
 return layer

@@ -16,6 +16,10 @@ local parameters = {
     {name = "down_proj_scale", each = true},
     {name = "gate_and_up_proj_bias", each = true}, {name = "down_proj_bias", each = true},
     {name = "norm_weight", each = true}, {name = "norm_bias", each = true},
+    {name = "shared_gate_up_proj_weight"}, {name = "shared_gate_proj_weight"}, {name = "shared_up_proj_weight"},
+    {name = "shared_down_proj_weight"}, {name = "shared_gate_weight"},
+    {name = "shared_gate_up_proj_scale"}, {name = "shared_gate_proj_scale"}, {name = "shared_up_proj_scale"},
+    {name = "shared_down_proj_scale"},
 }
 
 -- A name alone, or with what is to be done to the tensor.

@@ -29,6 +29,8 @@ local function target_names()
     return names
 end
 
+local gate_range, up_range = {"gate", range(), optional = true}, {"up", range(), optional = true}
+
 local row = {
     dtype = {"dtype", enum(keys.dtypes), doc = "of hidden states, weights and what follows them"},
     H = {"H", int(1, 1 << 20), doc = "hidden size"},
@@ -47,7 +49,9 @@ local row = {
         default = false, doc = "biases of the projections", into = function(v)
             return type(v) == "boolean" and {gate_up = v, down = v} or v
         end},
-    clamp = {"clamp", map{{"gate", range(), optional = true}, {"up", range(), optional = true}},
+    clamp = {"clamp", map{gate_range, up_range}, doc = "[lo, hi] of gate and up before the activation; null is open"},
+    expert_clamp = {"clamp", map{gate_range, up_range,
+        {"activated", num(), optional = true, doc = "what the activation gives at most; where it gives more it has no slope"}},
         doc = "[lo, hi] of gate and up before the activation; null is open"},
     up_offset = {"up_offset", num(), default = 0.0, doc = "added to up after the clamp"},
     norm = {"norm", enum{"none", "layer"}, default = "none",
@@ -90,6 +94,8 @@ rule.aux_loss = {{"aux_loss.per", function(s) return s.aux_loss.load_balance or 
 rule.norm = {
     {"norm", function(s) return s.norm == "none" or not s.gated end, "{norm} needs gated = false, here {gated}"},
     {"norm", function(s) return s.norm == "none" or not (s.clamp and s.clamp.up) end, "{norm} leaves nothing to clamp"},
+    {"clamp.activated", function(s) return s.norm == "none" or not (s.clamp and s.clamp.activated) end,
+        "{clamp.activated} is not supported yet beside {norm}"},
     {"norm", function(s) return s.norm == "none" or s.up_offset == 0 end, "{norm} leaves no place for {up_offset}"},
     {"norm", function(s) return s.norm == "none" or s.shard.on ~= "intermediate" end,
         "{norm} is over all columns: {shard.on} would share them out"},

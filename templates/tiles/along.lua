@@ -84,11 +84,12 @@ end
 -- Tables of tiles for codes, or nil: which scale a lane has, and what codes are.
 function along.tables(cfg, coded)
     local lanes, f, looked_up = cfg.isa.lanes, coded.format, along.unit(cfg, coded).looked_up
-    if not (f.number or looked_up) then
+    local of_unit = along.scales(cfg, coded) or 1
+    if not (looked_up or f.number and (formats.reads_values(f, lanes) or of_unit > 1)) then
         return nil
     end
     local list = looked_up and formats.byte_tables(f) or formats.tables(lanes, f)
-    local each = lanes // (along.scales(cfg, coded) or 1)
+    local each = lanes // of_unit
     local out = {}
     for l = 0, lanes - 1 do
         out[l + 1] = l // each

@@ -2,7 +2,6 @@
 -- back.lua - what happens to sums on the way back: through the activation, to the gradients of affinities. Loops over the rows of a
 -- panel, see epilogue.lua.
 local ir = require "ir"
-local activation = require "math.activation"
 local clamp = require "math.clamp"
 local dtype = require "dtype"
 local over_rows = require "tiles.over_rows"
@@ -36,7 +35,7 @@ function back.through(cfg, spec, limits, has)
     local bounds = has.bounds and p:pointer("bounds", "const float")
     local a = has.scaled and p:pointer("a", "const float")
     local sums = has.affinity_sums and p:pointer("sums", "float")
-    local act = activation[spec.activation].both
+    local act = clamp.activation(spec).both
     local function stored(x)
         return has.stores and quantise.round(p, cfg.dtype, x) or x
     end

@@ -2,7 +2,6 @@
 -- epilogue.lua - what happens to a panel of sums before it is stored: bias, clamp, activation, gate * up, affinity,
 -- checkpoint, combination with what other experts gave. The way back: back.lua. Each tile is a loop over the rows of a panel S[n][width].
 local ir = require "ir"
-local activation = require "math.activation"
 local clamp = require "math.clamp"
 local dtype = require "dtype"
 local over_rows = require "tiles.over_rows"
@@ -42,7 +41,7 @@ function epilogue.intermediate(cfg, spec, has, pairs)
     local scale = has.scale and p:pointer("scale", "const float")
     local bias = has.bias and p:pointer("bias", "const float")
     local affinity = has.affinity and p:pointer("affinity", "const float")
-    local act = activation[spec.activation].forward
+    local act = clamp.activation(spec).forward
     p:loop(n, function()
         local x = {}
         local function name_of(v)
@@ -109,7 +108,7 @@ function epilogue.hidden(cfg, spec, has)
     local of_up = has.bias and p:pointer("up_bias", "const float")
     local of_gate = has.bias and G and p:pointer("gate_bias", "const float")
     local a = has.scaled and p:pointer("a", "const float")
-    local act, step = activation[spec.activation].forward, (has.step or 1) * cfg.vectors * cfg.isa.lanes
+    local act, step = clamp.activation(spec).forward, (has.step or 1) * cfg.vectors * cfg.isa.lanes
     local keep = has.intermediates or has.checkpoint
     local pointers = plans.list({S, step}, P, G and {G, step}, A, P_0, of_up and {of_up, 1}, of_gate and {of_gate, 1})
     over_rows.each(p, cfg, n, pointers, function(tag, at, v)

@@ -3,7 +3,7 @@
 --
 -- A family may name parts in its header: parts = function(spec, plan) -> list of {name, family, spec, plan=}, where spec holds
 -- values as a checked spec has them (nil: the default of the part's family), and plan is the path of the key of the whole that
--- holds the part's plan. Every part goes through the pipeline like a
+-- holds the part's plan; of_tokens = true in the row: each token is a row of the part. Every part goes through the pipeline like a
 -- kernel of its own, in the spelling of the whole, and becomes static C in the same file:
 --
 --   $(parts.<name>.text)        its argument structure, constants, tiles and C, every name of file scope prefixed
@@ -111,6 +111,7 @@ local function part_job(whole, row, req)
     plan.rejected = {}   -- the whole has said it
     local job = compose.job(family, spec, plan, info)
     job.name, job.part, job.bare, job.base = raw.name, name, whole.bare, #whole.statuses
+    job.of_tokens = row.of_tokens
     return job
 end
 
@@ -125,6 +126,9 @@ local function add_words(list, words)
     end
 end
 
+-- Amounts of work where each token is a row, of one expert.
+local work_of_tokens = {flops_per_row = "flops_per_token", weight_bytes_per_expert = "weight_bytes"}
+
 -- The whole needs what the part needs, gives its statuses after its own, and does its work.
 local function add_part(job, part)
     job.parts[#job.parts + 1] = part
@@ -138,6 +142,7 @@ local function add_part(job, part)
         job.statuses[#job.statuses + 1] = part.part .. ": " .. text
     end
     for key, count in pairs(part.work) do
+        key = part.of_tokens and work_of_tokens[key] or key
         job.work[key] = (job.work[key] or 0) + count
     end
 end

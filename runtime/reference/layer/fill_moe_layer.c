@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference.h"
+#include "layer.h"
 
 #define TRY(call)                                                                                  \
     do {                                                                                           \
@@ -172,7 +172,8 @@ static moegen_rt_status fill_backward(moegen_rt_problem *p, const struct rt_laye
         TRY(rt_fill_gradient(p, "router_weight_grad", 2, router, seed, err));
     if (!l->given && l->r.bias)
         TRY(rt_fill_gradient(p, "router_bias_grad", 1, &m->E, seed, err));
-    return rt_moe_fill_gradients(p, m, seed, err);
+    TRY(rt_moe_fill_gradients(p, m, seed, err));
+    return l->shared ? rt_shared_fill_backward(l, p, io, seed, err) : MOEGEN_RT_OK;
 }
 
 /* The inputs that a user gives: tokens and parameters. */
@@ -216,6 +217,8 @@ moegen_rt_status rt_fill_moe_layer(moegen_rt_problem *p, const moegen_rt_fill *h
                                     : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
     if (status == MOEGEN_RT_OK)
         status = fill_inputs(fresh, &l, how, err);
+    if (status == MOEGEN_RT_OK && l.shared)
+        status = rt_shared_fill(&l, fresh, how, err);
     if (status == MOEGEN_RT_OK && !l.given)
         status = normalise(fresh, l.m.H, err);
     if (status == MOEGEN_RT_OK && !l.given)

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference.h"
+#include "layer.h"
 
 #define TRY(call)                                                                                  \
     do {                                                                                           \

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference.h"
+#include "layer.h"
 
 #define TRY(call)                                                                                  \
     do {                                                                                           \
@@ -100,6 +100,7 @@ moegen_rt_status rt_layer_read(const moegen_rt_problem *p, struct rt_layer *l, m
     moegen_rt_problem *q = rt_layer_router(p, err), *x = q ? rt_layer_experts(p, err) : NULL;
     *l = (struct rt_layer){.backward = is(p, "op", "backward", "forward"),
                            .given = is(p, "router", "given", "own"),
+                           .shared = moegen_rt_problem_text(p, "shared.I", NULL) != NULL,
                            .dense = is(p, "dispatch", "dense", "sparse"),
                            .recompute = is(p, "checkpoint", "recompute", "")};
     moegen_rt_status status = x ? MOEGEN_RT_OK : MOEGEN_RT_NO_MEMORY;
@@ -235,7 +236,8 @@ static moegen_rt_status forward(const struct rt_layer *l, const moegen_rt_proble
         TRY(rt_given_blocks(l, p, x, err));
     else
         TRY(route(l, q, x, want, other, out, err));
-    return rt_compute_moe_forward(x, want, out, err);
+    TRY(rt_compute_moe_forward(x, want, out, err));
+    return l->shared ? rt_shared_forward(p, want, out, err) : MOEGEN_RT_OK;
 }
 
 /* ---- backward ---- */
@@ -312,7 +314,7 @@ static moegen_rt_status backward_given(const struct rt_layer *l, const moegen_rt
     TRY(rt_compute_moe_backward(x, want, out, err));
     TRY(rt_given_gradient(l, p, moegen_rt_problem_tensor(out, "slot_affinities_grad"), out, err));
     moegen_rt_problem_drop(out, "slot_affinities_grad");
-    return MOEGEN_RT_OK;
+    return l->shared ? rt_shared_backward(p, want, out, err) : MOEGEN_RT_OK;
 }
 
 static moegen_rt_status backward(const struct rt_layer *l, const moegen_rt_problem *p,
@@ -323,6 +325,8 @@ static moegen_rt_status backward(const struct rt_layer *l, const moegen_rt_probl
     if (l->given)
         return backward_given(l, p, x, want, out, err);
     TRY(rt_compute_moe_backward(x, want, out, err));
+    if (l->shared)
+        TRY(rt_shared_backward(p, want, out, err));
     moegen_rt_tensor *da = moegen_rt_problem_tensor(out, "expert_affinities_masked_grad");
     int64_t all[] = {moegen_rt_tensor_count(da) / l->r.E, l->r.E};
     TRY(moegen_rt_problem_lend(q, "expert_affinities_grad", da->dtype, 2, all, da->data, err));
