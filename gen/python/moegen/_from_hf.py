@@ -41,9 +41,14 @@ def _numbers(router, words: str) -> list[int]:
     return [v for k, v in vars(router).items() if words in k and isinstance(v, int) and not isinstance(v, bool) and v >= 1]
 
 
+def _scales(module) -> list[float]:
+    """1, and the module's attributes that sound like factors."""
+    return list(dict.fromkeys([1.0] + [float(v) for k, v in vars(module).items() if "scal" in k and isinstance(v, (int, float)) and v]))
+
+
 def _methods(router, E: int) -> Iterator[dict[str, Any]]:
     """What the router may compute, most common first."""
-    scales = list(dict.fromkeys([float(v) for k, v in vars(router).items() if "scal" in k and isinstance(v, (int, float)) and v] + [1.0]))
+    scales = _scales(router)[::-1]
     counts = [n for n in _numbers(router, "group") if 1 < n < E and E % n == 0]
     keeps = [n for n in _numbers(router, "topk_group") if n < E]
     groups = [None] + [{"count": c, "keep": k, "score": score, "fill": fill} for c in counts for k in keeps if k < c
@@ -82,6 +87,29 @@ def _told(router, weights: Tensor, bias: Tensor | None, correction: Tensor | Non
     raise UnsupportedError(f"{type(router).__name__} is no router that moegen has")
 
 
+def _shared_of(block, H: int, gated: bool) -> tuple[str, dict[str, Any], dict[str, Tensor]] | None:
+    """Of an expert that all tokens share: its name, keys of the layer, parameters by the layer's names."""
+    name = next((n for n in ("shared_experts", "shared_expert", "shared_mlp") if isinstance(getattr(block, n, None), torch.nn.Module)), None)
+    if name is None:
+        return None
+    linear = [getattr(getattr(block, name), n, None) for n in (("gate_proj",) if gated else ()) + ("up_proj", "down_proj")]
+    if not all(isinstance(m, torch.nn.Linear) and m.bias is None for m in linear) or linear[0].weight.shape[1] != H:
+        raise UnsupportedError(f"{type(block).__name__} has a `{name}` that is no MLP like its experts")
+    *first, down = (m.weight for m in linear)
+    keys: dict[str, Any] = {"I": down.shape[1], "gate": "none"}
+    tensors = {"shared_gate_up_proj_weight": torch.cat(first), "shared_down_proj_weight": down}
+    scalar = getattr(block, "shared_expert_gate", None)
+    if scalar is not None:
+        keys["gate"], tensors["shared_gate_weight"] = "sigmoid", scalar.weight.view(-1)
+    return name, keys, tensors
+
+
+def _answer(module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        y = module(x)
+    return (y[0] if isinstance(y, tuple) else y).reshape(x.shape)
+
+
 def layer_of_block(cls, block: torch.nn.Module):
     """MoELayer.from_hf."""
     from .transformers import options_of
@@ -96,40 +124,64 @@ def layer_of_block(cls, block: torch.nn.Module):
     E, H = router.weight.shape
     bias = getattr(router, "bias", None)
     bias = bias if isinstance(bias, Tensor) and list(bias.shape) == [E] else None
-    correction = _correction_of(name, router, block)
+    correction, shared = _correction_of(name, router, block), _shared_of(block, H, experts.has_gate)
     top_k = next(iter(_numbers(router, "top_k") + _numbers(router, "num_experts_per_tok")), None)
     if first.dtype not in DTYPES or first.shape[0] != E or H != first.shape[1 if experts.is_transposed else 2] or top_k is None:
         raise UnsupportedError(f"{type(block).__name__} has a router and experts that do not belong together")
     keys = _told(router, router.weight, bias, *(correction[1:] if correction else (None, False)), top_k)
-    I = experts.down_proj.shape[1 if experts.is_transposed else 2]   # noqa: E741
     weights = {"layout": "plain" if options["transposed"] else "transposed"}
     if options.get("interleaved"):
         weights["gate_up_order"] = "interleaved"
-    layer = cls(DTYPES[first.dtype], H=H, I_TP=I, E=E, top_k=top_k, router_bias=bias is not None, correction_bias=correction is not None,
-                bias=experts.has_bias, weights=weights, **({"bias_dtype": "f32"} if correction and not experts.has_bias else {}), **keys,
-                **{k: options[k] for k in ("activation", "gated", "clamp", "up_offset") if k in options})
-    layer.train(block.training)
-    layer.names = {"router_weight": f"{name}.weight", "router_bias": f"{name}.bias"}
+    keys |= {k: options[k] for k in ("activation", "gated", "clamp", "up_offset") if k in options}
+    keys |= {"H": H, "I_TP": experts.down_proj.shape[1 if experts.is_transposed else 2], "E": E, "top_k": top_k, "weights": weights,
+             "router_bias": bias is not None, "correction_bias": correction is not None, "bias": experts.has_bias}
+    keys |= {"bias_dtype": "f32"} if correction and not experts.has_bias else {}
+    keys |= {"shared": shared[1]} if shared else {}
+    x = torch.randn(1, TOKENS, H, generator=torch.Generator().manual_seed(2)).to(first.dtype)
+    want, close = _answer(block, x), CLOSE if first.dtype == torch.float32 else 5e-2
+    for scale in _scales(block):   # that the block multiplies by, after the experts
+        layer = cls(DTYPES[first.dtype], **{**keys, "routing_scale": keys["routing_scale"] * scale})
+        _fill(layer, name, router, bias, correction, shared, experts)
+        if (_answer(layer, x) - want).norm() <= close * want.norm():
+            return layer.train(block.training)
+    raise UnsupportedError(f"{type(block).__name__} does more than its router and its experts")
+
+
+def _fill(layer, name, router, bias, correction, shared, experts) -> None:
+    """Parameters of the block for the layer, and their names there."""
+    layer.names = {"router_weight": f"{name}.weight"}
+    given = {"router_weight": router.weight.t()}
+    if bias is not None:
+        layer.names["router_bias"], given["router_bias"] = f"{name}.bias", bias
     if correction:
-        layer.names["correction_bias"] = correction[0]
+        layer.names["correction_bias"], given["correction_bias"] = correction[:2]
+    if shared:
+        layer.names |= {n: f"{shared[0]}.{n}" for n in shared[2]}
+        given |= shared[2]
     with torch.no_grad():
-        layer.router_weight.copy_(router.weight.t())
-        if bias is not None:
-            layer.router_bias.copy_(bias)
-        if correction:
-            layer.correction_bias.copy_(correction[1])
+        for own, tensor in given.items():
+            getattr(layer, own).copy_(tensor)
     for own, theirs in EXPERTS.items():
         if own in layer._parameters:
             theirs = theirs if experts.has_gate else theirs.replace("gate_up", "up")
             setattr(layer, own, getattr(experts, theirs))   # the same memory: [E, H, 2I] is [E, H, 2, I]
             layer.names[own] = f"experts.{theirs}"
-    return layer
 
 
 def state_of_layer(layer) -> dict[str, Tensor]:
     """MoELayer.to_hf."""
     if not layer.names:
         raise UnsupportedError("this layer was not made by from_hf")
-    own = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}
-    return {theirs: own[name].detach().t() if name == "router_weight" else own[name].detach()
-            for name, theirs in layer.names.items() if name in own}
+    own, state = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}, {}
+    for name, theirs in layer.names.items():
+        tensor, block = own[name].detach(), theirs.partition(".")[0]
+        if name == "shared_gate_up_proj_weight":
+            parts = ("gate_proj", "up_proj") if layer.spec["gated"] else ("up_proj",)
+            state |= zip((f"{block}.{n}.weight" for n in parts), tensor.chunk(len(parts)))
+        elif name == "shared_down_proj_weight":
+            state[f"{block}.down_proj.weight"] = tensor
+        elif name == "shared_gate_weight":
+            state["shared_expert_gate.weight"] = tensor.view(1, -1)
+        else:
+            state[theirs] = tensor.t() if name == "router_weight" else tensor
+    return state

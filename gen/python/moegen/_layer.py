@@ -30,7 +30,9 @@ class _Pass:
         self._block, self._top_k, self._E = spec["block_size"], spec.get("top_k", 1), spec["E"]
 
     def sizes(self, T) -> dict[str, Any]:
-        return {"T": T, "N": torch.sym_max((T * self._top_k + self._block - self._E) // self._block + self._E - 1, 1)}
+        """Tokens; blocks, as many as the worst choice of experts takes; blocks of an expert that all tokens share."""
+        return {"T": T, "N": torch.sym_max((T * self._top_k + self._block - self._E) // self._block + self._E - 1, 1),
+                "M": (T + self._block - 1) // self._block}
 
     def room(self, name: str, x: Tensor) -> Tensor:
         """For a tensor of a pass over the tokens x."""
@@ -205,9 +207,9 @@ class MoELayer(torch.nn.Module):
 
     @classmethod
     def from_hf(cls, block: torch.nn.Module) -> MoELayer:
-        """The router and the experts of a sparse block of a model of Hugging Face (OlmoeSparseMoeBlock, GptOssMLP, ...): its experts'
-        parameters are shared, those of the router are copied. What the router computes is told by evaluating it. Shared experts
-        stay with the block. Raises UnsupportedError with the reason."""
+        """What a sparse block of a model of Hugging Face (OlmoeSparseMoeBlock, GptOssMLP, DeepseekV3MoE, ...) computes: its experts'
+        parameters are shared, those of the router and of a shared expert are copied. It is told by evaluating the block. Raises
+        UnsupportedError with the reason if it is something else."""
         from ._from_hf import layer_of_block
         return layer_of_block(cls, block)
 
