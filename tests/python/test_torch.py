@@ -44,8 +44,9 @@ def eager(x, ids, weights, gate_up, down, gate_up_bias=None, down_bias=None, act
         if gated:
             gate, up = (h[:, ::2], h[:, 1::2]) if interleaved else h.chunk(2, 1)
             if clamp:
-                gate, up = gate.clamp(*clamp["gate"]), up.clamp(*clamp["up"])
-            h = ACTIVATIONS[activation](gate) * (up + up_offset)
+                gate, up = gate.clamp(*clamp.get("gate", (None, torch.inf))), up.clamp(*clamp["up"])
+            h = ACTIVATIONS[activation](gate)
+            h = (h.clamp(max=clamp["activated"]) if clamp and "activated" in clamp else h) * (up + up_offset)
         else:
             h = ACTIVATIONS[activation](h)
         d = h @ (down[e] if transposed else down[e].T)
@@ -91,6 +92,10 @@ def test_layouts(transposed, interleaved, bias):
 def test_gpt_oss():
     compare(inputs(23, transposed=True, bias=True), LIMIT[torch.float32], transposed=True, interleaved=True, activation="swish",
             clamp={"gate": [None, 0.7], "up": [-0.7, 0.7]}, up_offset=1.0)
+
+
+def test_clamp_after_the_activation():
+    compare(inputs(23), LIMIT[torch.float32], clamp={"up": [-0.7, 0.7], "activated": 0.3})
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])

@@ -109,7 +109,8 @@ def _stored(gate_up: Tensor, gate_up_scale: Tensor | None) -> str:
 
 def options(gate_up: Tensor, *, gate_up_scale: Tensor | None = None, clamp: dict[str, Any] | None = None, **more) -> str:
     """What is special about some experts, as operators take it: JSON of the keys that a spec has beside the shape."""
-    limits = tuple((name, tuple(clamp[name] or (None, None))) for name in ("gate", "up") if name in clamp) if clamp else ()
+    limits = tuple((name, (None, clamp[name]) if name == "activated" else tuple(clamp[name] or (None, None)))
+                   for name in ("gate", "up", "activated") if clamp.get(name) is not None) if clamp else ()
     make = _options if torch.compiler.is_compiling() else _known_options
     return make(_stored(gate_up, gate_up_scale), gate_up.dtype == torch.uint8, limits, **more)
 
@@ -118,7 +119,8 @@ def _options(stored: str, packed: bool, limits: tuple, activation: str = "silu",
              transposed: bool = False, interleaved: bool = False, gate_up_bias: bool = False, down_bias: bool = False) -> str:
     layout = "contiguous" if packed else "plain" if transposed else "transposed"
     order = ', "gate_up_order": "interleaved"' if interleaved and gated else ""
-    clamp = ", ".join(f'"{name}": [{_number(low)}, {_number(high)}]' for name, (low, high) in limits)
+    clamp = ", ".join(f'"{name}": ' + (_number(high) if name == "activated" else f"[{_number(low)}, {_number(high)}]")
+                      for name, (low, high) in limits)
     clamped = f', "clamp": {{{clamp}}}' if clamp else ""
     bias = f'"bias": {{"gate_up": {str(gate_up_bias).lower()}, "down": {str(down_bias).lower()}}}'
     return (f'{{"activation": "{activation}", "gated": {str(gated).lower()}, {bias}, "weights": {{"layout": "{layout}"{order}{stored}}}'
@@ -138,7 +140,7 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
     any float. gate_up: [E, 2I, H], down: [E, H, I] in x's dtype; transposed: [E, H, 2I] and [E, I, H]. The first half of 2I is the
     gate, or with `interleaved` every other one, from the first on; without `gated` there is no gate: [E, I, H]. gate_up_bias:
     [E, 2I], down_bias: [E, H], in x's dtype. activation: `moegen list activations`. clamp: {"gate": [low, high], "up": [low, high]},
-    None leaves a side open; up_offset is added to up after it. Under torch.autocast, x may have another dtype than the matrices: it
+    None leaves a side open, and "activated": the most that act gives; up_offset is added to up after it. Under torch.autocast, x may have another dtype than the matrices: it
     is rounded to theirs, and y to x's.
 
     Matrices may be codes with scales, which are used as they are and have no gradients: float8_e4m3fn [E, out, in] with f32 factors

@@ -74,6 +74,8 @@ def _gate_of(module) -> dict[str, Any] | None:
                 for limit in limits:
                     if _same(got, act(g.clamp(max=limit)) * (u.clamp(-limit, limit) + offset)):
                         return {"activation": name, "up_offset": offset, "clamp": {"gate": [None, limit], "up": [-limit, limit]}}
+                    if _same(got, act(g).clamp(max=limit) * (u.clamp(-limit, limit) + offset)):
+                        return {"activation": name, "up_offset": offset, "clamp": {"up": [-limit, limit], "activated": limit}}
     return None
 
 
