@@ -148,3 +148,49 @@ def test_fp8_elsewhere(deepseek):
         assert other.model.layers[0].mlp.experts.gate_up_proj.dtype == torch.bfloat16 and error(other(tokens()).logits, got) < 0.05
     with pytest.raises(ValueError, match="serializ"):
         model.save_pretrained("/nowhere")
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory):
+    """Random codes under the names of compressed-tensors."""
+    pytest.importorskip("compressed_tensors", exc_type=ImportError)
+    path = tmp_path_factory.mktemp("qwen")
+    model = models.build("qwen3_moe", EXPERTS["qwen3_moe"], "eager", hidden_size=64, moe_intermediate_size=32).to(torch.bfloat16)
+    model.save_pretrained(path)
+    tensors, g = safetensors.load_file(path / "model.safetensors"), torch.Generator().manual_seed(2)
+    for name in [n for n in tensors if ".experts." in n]:
+        out, inner = tensors.pop(name).shape
+        tensors[name + "_packed"] = torch.randint(-1 << 31, 1 << 31, (out, inner // 8), generator=g).int()
+        tensors[name + "_scale"] = (torch.rand(out, inner // 32, generator=g) / 30).bfloat16()
+        tensors[name + "_shape"] = torch.tensor([out, inner])
+    return written(path, model, tensors, {
+        "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed", "ignore": ["lm_head"],
+        "config_groups": {"group_0": {"targets": ["re:.*mlp[.]experts.*"], "weights": {
+            "num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}}}})
+
+
+def test_int4(qwen, calls):
+    model = load(qwen, "moegen", torch.float32)
+    experts = model.model.layers[0].mlp.experts
+    assert experts.gate_up_proj_packed.dtype == torch.int32
+    stored = safetensors.load_file(qwen / "model.safetensors")
+    assert torch.equal(experts.gate_up_proj_packed[1, 32:], stored["model.layers.0.mlp.experts.1.up_proj.weight_packed"])
+    assert torch.equal(experts.down_proj_scale[2], stored["model.layers.0.mlp.experts.2.down_proj.weight_scale"])
+    truth = models.twin(model, "qwen3_moe", EXPERTS["qwen3_moe"], hidden_size=64, moe_intermediate_size=32, strict=False)
+    with torch.no_grad():
+        for layer, other in zip(model.model.layers, truth.model.layers):
+            for n in ("gate_up_proj", "down_proj"):
+                codes, scale = getattr(layer.mlp.experts, n + "_packed"), getattr(layer.mlp.experts, n + "_scale")
+                getattr(other.mlp.experts, n).copy_(_quantizers.of_int4(codes, scale, torch.float64))
+    compare(model, truth, calls)
+    with torch.no_grad():
+        got = model(tokens()).logits
+        model.set_experts_implementation("eager")
+        assert error(model(tokens()).logits, got) < 0.01
+
+
+def test_int4_dequantised(qwen):
+    """By transformers, for other implementations: the same matrices."""
+    model, other = load(qwen, "moegen"), load(qwen, "eager", quantization_config=transformers.CompressedTensorsConfig(dequantize=True))
+    assert other.model.layers[0].mlp.experts.gate_up_proj.dtype == torch.bfloat16
+    assert error(model.model.layers[0].mlp.experts.gate_up_proj, other.model.layers[0].mlp.experts.gate_up_proj) < 1e-2

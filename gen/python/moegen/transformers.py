@@ -5,8 +5,8 @@
     model = AutoModelForCausalLM.from_pretrained(..., experts_implementation="moegen")      # or set_experts_implementation("moegen")
 
 What a model's experts compute is told from their parameters and by evaluating their gate on a few numbers; what moegen cannot
-express goes to transformers' own grouped_mm, with one warning that names the model and the reason. Experts of checkpoints in mxfp4
-and fp8 stay as they are, see _quantizers.py.
+express goes to transformers' own grouped_mm, with one warning that names the model and the reason. Experts of checkpoints in mxfp4,
+fp8 and int4 stay as they are, see _quantizers.py.
 """
 from __future__ import annotations
 
@@ -100,6 +100,9 @@ def _matrices_of(module) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Te
     if hasattr(module, "gate_up_proj_blocks"):
         return module.gate_up_proj_blocks, module.down_proj_blocks, {"gate_up_scale": module.gate_up_proj_scales,
                                                                      "down_scale": module.down_proj_scales}
+    if hasattr(module, "gate_up_proj_packed"):
+        return module.gate_up_proj_packed.view(torch.uint8), module.down_proj_packed.view(torch.uint8), {
+            "gate_up_scale": module.gate_up_proj_scale, "down_scale": module.down_proj_scale}
     name = "gate_up_proj" if module.has_gate else "up_proj"
     first, down = getattr(module, name), module.down_proj
     if not hasattr(module, "down_proj_scale_inv"):
