@@ -106,7 +106,8 @@ static void check_shapes(const moegen_layer *layer, int pass, int64_t T)
         complain("a shape without its size", "");
     moegen_error_release(err);
     const char *router = moegen_kernel_param(moegen_layer_kernel(layer, pass), "router");
-    const char *fixed = strcmp(router, "given") == 0 ? "down_proj_weight" : "router_weight";
+    bool given = router && strcmp(router, "given") == 0;
+    const char *fixed = given ? "down_proj_weight" : "router_weight";
     if (moegen_layer_shape(layer, pass, fixed, NULL, &rank, shape, NULL) || rank < 2)
         complain("no shape without sizes", fixed);
     if (moegen_layer_shape(layer, pass, "no_such", sizes, &rank, shape, NULL) !=
