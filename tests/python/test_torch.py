@@ -122,6 +122,16 @@ def test_skipped_ids():
     assert p["x"].grad[3].abs().max() == 0 and p["weights"].grad[0, 1] == 0 and p["weights"].grad[3].abs().max() == 0
 
 
+def test_fewer_experts_than_pairs():
+    """Of experts that are shared out, a few are here."""
+    p = inputs(9, E=2)
+    p["ids"] = torch.randint(0, 6, (9, 4), generator=torch.Generator().manual_seed(2))
+    p["ids"][0], p["ids"][1] = torch.tensor([0, 1, 0, 1]), torch.tensor([5, 4, 1, -1])
+    p["weights"] = torch.rand(9, 4).requires_grad_()
+    compare(p, LIMIT[torch.float32])
+    assert p["weights"].grad[1, 0] == 0
+
+
 def test_one_expert_twice():
     p = inputs(9)
     p["ids"][4] = 2
@@ -342,7 +352,8 @@ def test_once_differentiable():
     ({"x": torch.zeros(3, 4, 5)}, r"x: \[T, H\]"), ({"x": torch.zeros(3, 48, dtype=torch.float64)}, "float64"),
     ({"ids": torch.zeros(3, 3, dtype=torch.long)}, "ids, weights"), ({"ids": torch.zeros(3, 2)}, "ids, weights"),
     ({"down": torch.zeros(5, 32, 48)}, "not matrices"), ({"gate_up": torch.zeros(5, 64, 48, dtype=torch.bfloat16)}, "bfloat16"),
-    ({"gate_up_bias": torch.zeros(5, 63)}, "gate_up_bias")])
+    ({"gate_up_bias": torch.zeros(5, 63)}, "gate_up_bias"),
+    ({"gate_up": torch.zeros(0, 64, 48), "down": torch.zeros(0, 48, 32)}, "no experts")])
 def test_wrong_inputs(change, words):
     with pytest.raises(moegen.ArgumentError, match=words):
         moegen.torch.experts(**dict(inputs(3), **change))

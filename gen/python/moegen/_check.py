@@ -17,6 +17,8 @@ def check(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale
     if ids.shape != weights.shape or ids.dim() != 2 or ids.shape[0] != x.shape[0]:
         raise ArgumentError(f"ids, weights: [T, k] for {x.shape[0]} tokens, not {list(ids.shape)} and {list(weights.shape)}")
     E, H, parts = gate_up.shape[0], x.shape[1], 2 if gated else 1
+    if E == 0:
+        raise ArgumentError("gate_up: there are no experts")
     if gate_up.dtype in CODES:
         _check_codes(gate_up, down, gate_up_scale, down_scale, E, H, parts)
         I = gate_up.shape[1] // parts   # noqa: E741

@@ -103,11 +103,18 @@ def _blocks(tokens, s: Shape):
     return torch.sym_max((tokens * s.top_k + s.block - s.E) // s.block + s.E - 1, 1)
 
 
-def _merged(ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def merged(ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """A token that names an expert twice names it once, with the sum of the weights: (ids, weights, where each pair went)."""
     first = (ids[:, :, None] == ids[:, None, :]).int().argmax(2)
-    once = first == torch.arange(ids.shape[1])
+    once = first == torch.arange(ids.shape[1], device=ids.device)
     return (torch.where(once, ids, -1), torch.zeros_like(weights).scatter_add_(1, first, weights), first)
+
+
+def first_of(ids: Tensor, weights: Tensor, E: int) -> tuple[Tensor, Tensor]:
+    """The pairs [T, E] that name one of E experts, of more to a token than there are experts, as where others have the rest."""
+    ids, weights, _ = merged(ids, weights)
+    order = ((ids < 0) | (ids >= E)).int().argsort(dim=1, stable=True)[:, :E]
+    return ids.gather(1, order), weights.gather(1, order)
 
 
 def _room(x: Tensor, s: Shape) -> tuple[Tensor, Tensor]:
@@ -139,7 +146,7 @@ def _run(made: Direct, ids: Tensor, weights: Tensor, tensors: dict[str, Tensor |
         made({"top_k_index": ids.contiguous(), "top_k_weights": weights.contiguous(), **tensors}, sizes)
         return None
     except DataError:
-        ids, weights, first = _merged(ids, weights)
+        ids, weights, first = merged(ids, weights)
         made({"top_k_index": ids, "top_k_weights": weights, **tensors}, sizes)
         return first
 

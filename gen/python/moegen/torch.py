@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _experts   # noqa: F401 - makes the operators
+from . import _experts
 from ._check import CODES, DTYPES, INDICES
 from ._layer import MoELayer
 from ._library import ArgumentError
@@ -170,6 +170,8 @@ def checked(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_sca
             raise ArgumentError(f"ids, weights: ids are integers, not {ids.dtype}")
         ids = ids.long()
     weights = weights if weights.dtype in DTYPES else weights.float()
+    if ids.dim() == 2 and ids.shape == weights.shape and ids.shape[1] > gate_up.shape[0] > 0:
+        ids, weights = _experts.first_of(ids, weights, gate_up.shape[0])
     parameters = gate_up, down, gate_up_bias, down_bias
     if not torch.is_grad_enabled() or not any(t is not None and t.requires_grad for t in (x, weights, *parameters)):
         return OPS.experts.default(x, ids, weights, *parameters, gate_up_scale, down_scale, told)
