@@ -59,6 +59,14 @@ if(MOEGEN_SHARED)
   endif()
 endif()
 
+# What the Python package needs beside: kernels on PyTorch's threads.
+if(MOEGEN_SHARED)
+  add_library(moegen_team MODULE gen/python/team.c)
+  set_target_properties(moegen_team PROPERTIES C_VISIBILITY_PRESET hidden)
+  target_include_directories(moegen_team PRIVATE runtime)
+  target_link_libraries(moegen_team PRIVATE $<BUILD_INTERFACE:moegen_flags> Threads::Threads)
+endif()
+
 # ---- the program ----------------------------------------------------------------------------------
 
 add_executable(moegen ${program_sources})
@@ -79,5 +87,6 @@ install(FILES gen/api/moegen.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT
 # In a wheel: what gen/python loads and runs, see pyproject.toml. No links: a wheel has none.
 if(SKBUILD)
   install(FILES $<TARGET_FILE:moegen_shared> DESTINATION . RENAME libmoegen.so COMPONENT python)
+  install(FILES $<TARGET_FILE:moegen_team> DESTINATION . COMPONENT python)
   install(PROGRAMS $<TARGET_FILE:moegen> DESTINATION bin COMPONENT python)
 endif()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """conftest.py - float64 truths and inputs that several files use."""
+import sys
+
 import numpy as np
 import pytest
 
@@ -45,3 +47,30 @@ def error(got, want):
     """Relative L2."""
     got, want = np.asarray(got, dtype=np.float64), np.asarray(want, dtype=np.float64)
     return np.linalg.norm(got - want) / np.linalg.norm(want)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often moegen computed, and grouped_mm."""
+    import moegen.transformers
+    count = {"moegen": 0, "grouped_mm": 0}
+    own, other = moegen.transformers.experts, moegen.transformers.grouped_mm_experts_forward
+
+    def counted(*args, **more):
+        count["moegen"] += 1
+        return own(*args, **more)
+
+    def fallen(*args):
+        count["grouped_mm"] += 1
+        return other(*args)
+    monkeypatch.setattr(moegen.transformers, "experts", counted)
+    monkeypatch.setattr(moegen.transformers, "grouped_mm_experts_forward", fallen)
+    return count
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Of PyTorch, where it is there."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)

@@ -2,6 +2,8 @@
 """test_torch.py - moegen.torch.experts: values and all gradients against float64, and what PyTorch asks of an operator."""
 import copy
 import itertools
+import os
+import threading
 
 import pytest
 
@@ -42,8 +44,9 @@ def eager(x, ids, weights, gate_up, down, gate_up_bias=None, down_bias=None, act
         if gated:
             gate, up = (h[:, ::2], h[:, 1::2]) if interleaved else h.chunk(2, 1)
             if clamp:
-                gate, up = gate.clamp(*clamp["gate"]), up.clamp(*clamp["up"])
-            h = ACTIVATIONS[activation](gate) * (up + up_offset)
+                gate, up = gate.clamp(*clamp.get("gate", (None, torch.inf))), up.clamp(*clamp["up"])
+            h = ACTIVATIONS[activation](gate)
+            h = (h.clamp(max=clamp["activated"]) if clamp and "activated" in clamp else h) * (up + up_offset)
         else:
             h = ACTIVATIONS[activation](h)
         d = h @ (down[e] if transposed else down[e].T)
@@ -91,6 +94,10 @@ def test_gpt_oss():
             clamp={"gate": [None, 0.7], "up": [-0.7, 0.7]}, up_offset=1.0)
 
 
+def test_clamp_after_the_activation():
+    compare(inputs(23), LIMIT[torch.float32], clamp={"up": [-0.7, 0.7], "activated": 0.3})
+
+
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 def test_without_gate(activation):
     compare(inputs(11, gated=False), LIMIT[torch.float32], activation=activation, gated=False)
@@ -113,6 +120,16 @@ def test_skipped_ids():
     p["ids"][0, 1], p["ids"][3], p["ids"][5, 0] = 5, -1, 1 << 40
     compare(p, LIMIT[torch.float32])
     assert p["x"].grad[3].abs().max() == 0 and p["weights"].grad[0, 1] == 0 and p["weights"].grad[3].abs().max() == 0
+
+
+def test_fewer_experts_than_pairs():
+    """Of experts that are shared out, a few are here."""
+    p = inputs(9, E=2)
+    p["ids"] = torch.randint(0, 6, (9, 4), generator=torch.Generator().manual_seed(2))
+    p["ids"][0], p["ids"][1] = torch.tensor([0, 1, 0, 1]), torch.tensor([5, 4, 1, -1])
+    p["weights"] = torch.rand(9, 4).requires_grad_()
+    compare(p, LIMIT[torch.float32])
+    assert p["weights"].grad[1, 0] == 0
 
 
 def test_one_expert_twice():
@@ -178,11 +195,55 @@ def test_threads():
         assert all(torch.equal(a, b) for a, b in zip(results[0], other))
 
 
+def test_many_callers():
+    """Each with threads of its own."""
+    torch.set_num_threads(2)
+    problems = [inputs(T, seed=T) for T in (1, 7, 33, 64)]
+    want, wrong = [moegen.torch.experts(**p).detach() for p in problems], []
+
+    def many(p, y):
+        torch.set_num_threads(2)
+        for _ in range(20):
+            if not torch.equal(moegen.torch.experts(**p), y):
+                wrong.append(p)
+    workers = [threading.Thread(target=many, args=both) for both in zip(problems, want)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    assert not wrong
+
+
+def test_fork():
+    """In the child PyTorch's threads are gone, and those of its loops would be waited for."""
+    p = inputs(33)
+    torch.set_num_threads(2)
+    want = moegen.torch.experts(**p).detach()
+    child = os.fork()
+    if child == 0:
+        right = False
+        try:
+            right = torch.equal(moegen.torch.experts(**p), want)
+        finally:
+            os._exit(0 if right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")   # operators are inside of one
 def test_opcheck():
-    p = inputs(6, bias=True)
-    options = ('{"activation": "silu", "bias": {"down": true, "gate_up": true}, "gated": true, "weights": {"layout": "transposed"}}')
-    torch.library.opcheck(torch.ops.moegen.experts.default, (p["x"], p["ids"], p["weights"], p["gate_up"], p["down"], p["gate_up_bias"],
-                                                             p["down_bias"], options, True))
+    p, ops = inputs(6, bias=True), torch.ops.moegen
+    parameters = [p[n] for n in ("gate_up", "down", "gate_up_bias", "down_bias")] + [None, None]
+    told = moegen.torch.options(p["gate_up"], gate_up_bias=True, down_bias=True)
+    given = p["x"], p["ids"], p["weights"], *parameters
+    torch.library.opcheck(ops.experts.default, (*given, told))
+    torch.library.opcheck(ops.experts_saving.default, (*given, told))
+    _, *saved = (t.detach() for t in ops.experts_saving(*given, told))
+    dy = torch.randn(6, 48)
+    given = [t.detach() if t is not None else None for t in given]
+    for into in (None, torch.float32):
+        torch.library.opcheck(ops.experts_backward.default, (dy, *given, *saved, told, into))
+    mains = [torch.zeros(t.shape) for t in parameters[:4]]
+    torch.library.opcheck(ops.experts_backward_.default, (dy, *given, *saved, told, mains))
 
 
 def test_checkpointing_and_deepcopy():
@@ -203,11 +264,96 @@ def test_checkpointing_and_deepcopy():
     assert torch.equal(p["x"].grad, want) and torch.equal(layer.gate_up.grad, other.gate_up.grad)
 
 
+def copies(p):
+    return {n: t.detach().clone().requires_grad_(t.requires_grad) for n, t in p.items()}
+
+
+def test_recompute():
+    p, q = inputs(21, bias=True), inputs(21, bias=True)
+    for given, recompute in ((p, False), (q, True)):
+        moegen.torch.experts(**given, recompute=recompute).square().sum().backward()
+    assert all(error(q[n].grad, p[n].grad.double()) < 1e-6 for n in p if n != "ids")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("told", [False, True])
+def test_main_grad(dtype, told):
+    """Sums of several backward passes in float32, as trainers with buckets of gradients have them."""
+    p = inputs(40, bias=True, dtype=dtype)
+    names, start = ("gate_up", "down", "gate_up_bias", "down_bias"), 0.5
+    q = double(p)
+    eager(**q).sum().backward()
+    for n in names:
+        p[n].main_grad = torch.full(p[n].shape, start)
+        if told:
+            p[n].grad_added_to_main_grad = False
+    for _ in range(2):
+        moegen.torch.experts(**p).sum().backward()
+    for n in names:
+        assert error(p[n].main_grad - start, 2 * q[n].grad) < 2 * LIMIT[dtype]
+        assert (p[n].grad is None) != told and getattr(p[n], "grad_added_to_main_grad", None) in (None, True)
+    assert p["x"].grad.dtype == dtype
+
+
+def test_main_grad_of_some():
+    p = inputs(20, bias=True)
+    want = copies(p)
+    moegen.torch.experts(**want).sum().backward()
+    p["down"].main_grad = torch.ones(p["down"].shape, dtype=torch.float64)
+    p["gate_up_bias"].requires_grad_(False)
+    moegen.torch.experts(**p).sum().backward()
+    assert p["down"].grad is None and error(p["down"].main_grad - 1, want["down"].grad.double()) < 1e-6
+    assert torch.equal(p["gate_up"].grad, want["gate_up"].grad) and p["gate_up_bias"].grad is None
+    assert torch.equal(p["down_bias"].grad, want["down_bias"].grad)
+
+
+def test_autocast():
+    p = inputs(20)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = moegen.torch.experts(**dict(p, x=p["x"].bfloat16(), weights=p["weights"].bfloat16()))
+    assert y.dtype == torch.bfloat16
+    y.sum().backward()
+    assert error(y, eager(**double(p))) < 0.02 and p["gate_up"].grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8], ids=str)
+@pytest.mark.parametrize("weights", [torch.float64, torch.bfloat16], ids=str)
+def test_dtypes_of_pairs(dtype, weights):
+    p = inputs(20)
+    p["ids"], p["weights"] = p["ids"].to(dtype), p["weights"].detach().to(weights).requires_grad_()
+    compare(p, {torch.float64: 3e-6, torch.bfloat16: 8e-3}[weights])
+
+
+def test_layouts_of_memory():
+    """Misaligned, with strides, expanded."""
+    def odd(t):
+        by = torch.zeros(t.numel() + 1, dtype=t.dtype)[1:].view(t.shape)
+        return by.copy_(t.detach()).requires_grad_(t.requires_grad)
+
+    def strided(t):
+        return t.detach().transpose(0, -1).contiguous().transpose(0, -1).requires_grad_(t.requires_grad)
+    p = inputs(20, bias=True)
+    by = torch.randn(48, 20).T
+    moegen.torch.experts(**p).backward(by.contiguous())
+    for change in (odd, strided):
+        q = {n: change(t) for n, t in p.items()}
+        moegen.torch.experts(**q).backward(by)
+        assert all(torch.equal(q[n].grad, p[n].grad) for n in p if n != "ids")
+
+
+def test_once_differentiable():
+    p = inputs(5)
+    g, = torch.autograd.grad(moegen.torch.experts(**p).sum(), p["x"], create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiated once"):
+        (g.sum() + p["x"].sum()).backward()
+
+
 @pytest.mark.parametrize("change,words", [
     ({"x": torch.zeros(3, 4, 5)}, r"x: \[T, H\]"), ({"x": torch.zeros(3, 48, dtype=torch.float64)}, "float64"),
     ({"ids": torch.zeros(3, 3, dtype=torch.long)}, "ids, weights"), ({"ids": torch.zeros(3, 2)}, "ids, weights"),
     ({"down": torch.zeros(5, 32, 48)}, "not matrices"), ({"gate_up": torch.zeros(5, 64, 48, dtype=torch.bfloat16)}, "bfloat16"),
-    ({"gate_up_bias": torch.zeros(5, 63)}, "gate_up_bias")])
+    ({"gate_up_bias": torch.zeros(5, 63)}, "gate_up_bias"),
+    ({"gate_up": torch.zeros(0, 64, 48), "down": torch.zeros(0, 48, 32)}, "no experts")])
 def test_wrong_inputs(change, words):
     with pytest.raises(moegen.ArgumentError, match=words):
         moegen.torch.experts(**dict(inputs(3), **change))

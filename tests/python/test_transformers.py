@@ -1,110 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""test_transformers.py - tiny models of Hugging Face's classes with moegen's experts: loss, logits and all gradients against float64,
-and what users do with models. The number of calls shows that moegen computed."""
+"""test_transformers.py - what users do with models whose experts moegen computes. test_models.py has every class of experts. The number
+of calls shows that moegen computed."""
 import copy
 import logging
+import os
+import pickle
 
 import pytest
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
 transformers = pytest.importorskip("transformers", exc_type=ImportError)
 
+import models  # noqa: E402
 import moegen.transformers  # noqa: E402
+from models import error, tokens  # noqa: E402
 from transformers.integrations import moe  # noqa: E402
 
-COMMON = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-          "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-MODELS = {
-    "olmoe": {"num_experts": 8, "num_experts_per_tok": 2},
-    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
-    "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "head_dim": 8},
-    "qwen2_moe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 32},
-    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8, "sliding_window": 16},
-    "deepseek_v3": {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_group": 2, "topk_group": 1,
-                    "first_k_dense_replace": 0, "n_shared_experts": 1, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
-                    "qk_nope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 4},
-    "granitemoe": {"num_local_experts": 4, "num_experts_per_tok": 2},
-    "minimax_m2": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8},
-    "glm4_moe": {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_group": 1, "topk_group": 1,
-                 "first_k_dense_replace": 0, "head_dim": 8},
-    "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 24, "moe_layer_start_index": 0,
-                     "moe_num_shared_experts": 1},
-}
+EXPERTS = dict(models.classes())
 
 
-def build(name, implementation="moegen", dtype=torch.float32):
-    config = transformers.AutoConfig.for_model(name, **{**COMMON, **MODELS[name]})
-    config._attn_implementation = "eager"
-    torch.manual_seed(3)
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():
-        for n, p in model.named_parameters():
-            if "bias" in n or p.abs().max() == 0 or not p.isfinite().all():
-                p.normal_(0, 0.1)
-            elif "experts" in n:
-                p.normal_(0, p.shape[-1] ** -0.5)
-    model.set_experts_implementation(implementation)
-    return model.to(dtype)
+def build(name, implementation="moegen", **special):
+    return models.build(name, EXPERTS[name], implementation, **special)
 
 
-@pytest.fixture
-def calls(monkeypatch):
-    """How often moegen computed, and grouped_mm."""
-    count = {"moegen": 0, "grouped_mm": 0}
-    own, other = moegen.transformers.experts, moegen.transformers.grouped_mm_experts_forward
-
-    def counted(*args, **more):
-        count["moegen"] += 1
-        return own(*args, **more)
-
-    def fallen(*args):
-        count["grouped_mm"] += 1
-        return other(*args)
-    monkeypatch.setattr(moegen.transformers, "experts", counted)
-    monkeypatch.setattr(moegen.transformers, "grouped_mm_experts_forward", fallen)
-    return count
+def layer_of(model):
+    """The first module of experts."""
+    return next(m for m in model.modules() if hasattr(m, "down_proj") and hasattr(m, "has_gate"))
 
 
-def tokens(seed=5):
-    return torch.randint(3, 64, (2, 9), generator=torch.Generator().manual_seed(seed))
+def train(model):
+    """Gradients of a step by name."""
+    model.zero_grad()
+    model(tokens(), labels=tokens()).loss.backward()
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-def error(got, want):
-    return ((got.double() - want.double()).norm() / want.double().norm().clamp_min(1e-30)).item()
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_gradients(name, calls):
-    model = build(name).train()
-    truth = build(name, "eager", torch.float64).train()
-    truth.load_state_dict({n: p.double() if p.is_floating_point() else p for n, p in model.state_dict().items()})
-    ids = tokens()
-    got, want = model(ids, labels=ids), truth(ids, labels=ids)
-    assert calls == {"moegen": 2, "grouped_mm": 0}
-    assert error(got.logits, want.logits) < 1e-5 and error(got.loss, want.loss) < 1e-5
-    got.loss.backward()
-    want.loss.backward()
-    others = dict(truth.named_parameters())
-    some = 0
-    for n, p in model.named_parameters():
-        if others[n].grad is not None:
-            assert p.grad is not None and error(p.grad, others[n].grad) < 1e-4, n
-            some += "experts" in n
-    assert some >= 4
-
-
-@pytest.mark.parametrize("name", ["olmoe", "gpt_oss"])
-def test_generate(name, calls):
-    model = build(name).eval()
-    ids = tokens()
-    mine = model.generate(ids, max_new_tokens=8, do_sample=False)
-    assert calls["moegen"] == 16
-    model.set_experts_implementation("eager")
-    assert torch.equal(mine, model.generate(ids, max_new_tokens=8, do_sample=False)) and calls["moegen"] == 16
+def close(a, b, limit=1e-6):
+    return a.keys() == b.keys() and all(error(g, b[n]) < limit for n, g in a.items())
 
 
 def test_save_and_load(tmp_path, calls):
-    model = build("olmoe").eval()
+    model = build("olmoe")
     model.save_pretrained(tmp_path)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, experts_implementation="moegen", dtype=torch.float32).eval()
     with torch.no_grad():
@@ -112,19 +48,90 @@ def test_save_and_load(tmp_path, calls):
     assert "moegen" in str(again.get_experts_implementation()) and calls == {"moegen": 4, "grouped_mm": 0}
 
 
-def test_gradient_checkpointing_and_deepcopy():
+@pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss"])
+def test_gradient_checkpointing(name, calls):
+    model = build(name).train()
+    want, before = train(model), calls["moegen"]
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    assert close(train(model), want) and calls == {"moegen": 3 * before, "grouped_mm": 0}
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["deepcopy", "pickle"])
+def test_copies(again, calls):
+    model = build("mixtral").train()
+    want = train(model)
+    other = again(model)
+    del model
+    assert close(train(other), want) and calls == {"moegen": 4, "grouped_mm": 0}
+
+
+def test_fork(calls):
+    model = build("olmoe").train()
+    torch.set_num_threads(2)
+    want = train(model)
+    child = os.fork()
+    if child == 0:
+        right = False
+        try:
+            torch.set_num_threads(1)   # OpenMP's own team does not outlive a fork
+            right = close(train(model), want) and calls["moegen"] == 4
+        finally:
+            os._exit(0 if right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("name", ["olmoe", "gpt_oss", "nemotron_h"])
+def test_compile(name, calls):
+    layer = layer_of(build(name))
+    x = torch.randn(7, layer.down_proj.shape[2 if layer.is_transposed else 1], requires_grad=True)
+    ids, weights = torch.stack([torch.randperm(4)[:2] for _ in range(7)]), torch.rand(7, 2, requires_grad=True)
+
+    def step(function):
+        x.grad = weights.grad = None
+        layer.zero_grad()
+        y = function(x, ids, weights)
+        y.square().sum().backward()
+        return [y.detach(), x.grad, weights.grad, *(p.grad for p in layer.parameters())]
+    want = step(layer)
+    got = step(torch.compile(layer, fullgraph=True, backend="aot_eager"))
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True)) and calls["grouped_mm"] == 0
+
+
+def test_compile_a_model(calls):
     model = build("qwen3_moe").train()
-    other = copy.deepcopy(model)
-    other.gradient_checkpointing_enable({"use_reentrant": False})
-    for m in (model, other):
-        m(tokens(), labels=tokens()).loss.backward()
-    for a, b in zip(model.parameters(), other.parameters()):
-        assert (a.grad is None and b.grad is None) or error(a.grad, b.grad) < 1e-6
+    want = train(model)
+    model.forward = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
+    assert close(train(model), want, 1e-5) and calls["grouped_mm"] == 0
+
+
+@pytest.mark.parametrize("name", ["olmoe", "gpt_oss"])
+def test_sentinels(name):
+    """Experts of another rank: ids == num_experts, weight 0."""
+    layer = layer_of(build(name))
+    x = torch.randn(5, 32, requires_grad=True)
+    ids, weights = torch.tensor([[0, 1], [4, 3], [4, 4], [2, 4], [3, 0]]), torch.rand(5, 2)
+    weights[ids == 4] = 0
+    layer._is_expert_parallel = True
+    y, other = layer(x, ids, weights), moe.grouped_mm_experts_forward(layer, x, ids, weights)
+    assert error(y, other) < 1e-5 and y[2].abs().max() == 0
+    by = torch.randn(y.shape)
+    got, want = (torch.autograd.grad(out, [x, *layer.parameters()], by) for out in (y, other))
+    assert all(error(a, b) < 1e-5 for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("T,k", [(0, 2), (1, 1), (1, 2), (3, 1), (1, 4)])
+def test_few_tokens(T, k):
+    layer = layer_of(build("olmoe"))
+    x, ids, weights = torch.randn(T, 32), torch.arange(T * k).view(T, k) % 4, torch.rand(T, k)
+    with torch.no_grad():
+        y = layer(x, ids, weights)
+        layer.config._experts_implementation = "eager"
+        assert y.shape == (T, 32) and error(y, layer(x, ids, weights)) < 1e-5
 
 
 def test_bf16_and_autocast(calls):
-    model, truth = build("olmoe").eval(), build("olmoe", "eager", torch.float64).eval()
-    truth.load_state_dict({n: p.double() if p.is_floating_point() else p for n, p in model.state_dict().items()})
+    model = build("olmoe")
+    truth = models.twin(model, "olmoe", EXPERTS["olmoe"])
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert error(model(tokens()).logits.float(), truth(tokens()).logits) < 0.1
     with torch.no_grad():
@@ -133,9 +140,8 @@ def test_bf16_and_autocast(calls):
 
 
 def test_fallback(calls, caplog):
-    model = build("olmoe").eval()
-    layer = next(m for m in model.modules() if hasattr(m, "gate_up_proj") and hasattr(m, "has_gate"))
-    layer.act_fn = torch.nn.Tanh()
+    model = build("olmoe")
+    layer_of(model).act_fn = torch.nn.Tanh()
     with torch.no_grad(), caplog.at_level(logging.WARNING):
         for _ in range(2):
             model(tokens())
@@ -158,7 +164,8 @@ def test_gates():
     assert own(lambda g, u: silu(g) * u)["activation"] == "silu"
     clamped = own(lambda g, u: (u.clamp(-7, 7) + 1) * g.clamp(max=7) * torch.sigmoid(1.702 * g.clamp(max=7)), False)
     assert clamped["clamp"] == {"gate": [None, 7.0], "up": [-7.0, 7.0]} and clamped["up_offset"] == 1 and clamped["interleaved"]
-    assert isinstance(own(lambda g, u: silu(g).clamp(max=7) * u.clamp(-7, 7)), str)   # the clamp comes after the activation
+    after = own(lambda g, u: silu(g).clamp(max=7) * u.clamp(-7, 7))
+    assert after["clamp"] == {"up": [-7.0, 7.0], "activated": 7.0}
     assert isinstance(own(lambda g, u: torch.tanh(g) * u), str)
 
 

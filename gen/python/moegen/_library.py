@@ -103,6 +103,7 @@ PROTOTYPES = {
     "engine_cache_dir": (c_char_p, c_void_p),
     "kernel_get": (c_int, c_void_p, POINTER(Spec), POINTER(c_void_p)),
     "kernel_release": (None, c_void_p),
+    "kernel_entry": (c_int, c_void_p, POINTER(c_void_p), POINTER(c_void_p)),
     "kernel_param": (c_char_p, c_void_p, c_char_p),
     "call_create": (c_int, c_void_p, POINTER(c_void_p)),
     "call_release": (None, c_void_p),

@@ -225,6 +225,11 @@ class Kernel:
         with self._call() as call:
             return self._run(call, tensors, out, threads, sizes or {})
 
+    @property
+    def handle(self) -> c_void_p:
+        """The moegen_kernel, which lives as long as this."""
+        return self._handle
+
     @contextlib.contextmanager
     def _call(self):
         """One that nobody uses meanwhile."""

@@ -5,7 +5,8 @@
     model = AutoModelForCausalLM.from_pretrained(..., experts_implementation="moegen")      # or set_experts_implementation("moegen")
 
 What a model's experts compute is told from their parameters and by evaluating their gate on a few numbers; what moegen cannot
-express goes to transformers' own grouped_mm, with one warning that names the model and the reason.
+express goes to transformers' own grouped_mm, with one warning that names the model and the reason. Experts of checkpoints in mxfp4,
+fp8 and int4 stay as they are, see _quantizers.py.
 """
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ from typing import Any
 
 import torch
 from transformers.integrations import moe
+from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS, FP8Experts
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
 
-from .torch import DTYPES, experts
+from ._check import CODES, DTYPES
+from .torch import experts
 
 NAME = "moegen"
 log = logging.getLogger("moegen.transformers")
@@ -71,6 +74,8 @@ def _gate_of(module) -> dict[str, Any] | None:
                 for limit in limits:
                     if _same(got, act(g.clamp(max=limit)) * (u.clamp(-limit, limit) + offset)):
                         return {"activation": name, "up_offset": offset, "clamp": {"gate": [None, limit], "up": [-limit, limit]}}
+                    if _same(got, act(g).clamp(max=limit) * (u.clamp(-limit, limit) + offset)):
+                        return {"activation": name, "up_offset": offset, "clamp": {"up": [-limit, limit], "activated": limit}}
     return None
 
 
@@ -90,11 +95,29 @@ def options_of(module: torch.nn.Module) -> dict[str, Any] | str:
     return {**options, **gate} if gate else "a gate that moegen does not have"
 
 
-def _reason(module, x: torch.Tensor, first: torch.Tensor, down: torch.Tensor) -> str | None:
+def _matrices_of(module) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """Of the first and the second product, and the scales of those that are codes."""
+    if hasattr(module, "gate_up_proj_blocks"):
+        return module.gate_up_proj_blocks, module.down_proj_blocks, {"gate_up_scale": module.gate_up_proj_scales,
+                                                                     "down_scale": module.down_proj_scales}
+    if hasattr(module, "gate_up_proj_packed"):
+        return module.gate_up_proj_packed.view(torch.uint8), module.down_proj_packed.view(torch.uint8), {
+            "gate_up_scale": module.gate_up_proj_scale, "down_scale": module.down_proj_scale}
+    name = "gate_up_proj" if module.has_gate else "up_proj"
+    first, down = getattr(module, name), module.down_proj
+    if not hasattr(module, "down_proj_scale_inv"):
+        return first, down, {}
+    scales = {"gate_up_scale": getattr(module, name + "_scale_inv"), "down_scale": module.down_proj_scale_inv}
+    if first.dtype == torch.int8:   # mxfp4, as DeepSeek-V4 has it
+        return first.view(torch.uint8), down.view(torch.uint8), scales
+    return first, down, scales
+
+
+def _reason(x: torch.Tensor, first: torch.Tensor, down: torch.Tensor) -> str | None:
     """What speaks against this call."""
     if x.device.type != "cpu":
         return "tensors that are not in the CPU's memory"
-    if first.dtype not in DTYPES or down.dtype != first.dtype:
+    if first.dtype not in (*DTYPES, *CODES) or down.dtype != first.dtype:
         return f"parameters of {first.dtype}"
     if type(first) not in (torch.Tensor, torch.nn.Parameter):
         return f"parameters that are {type(first).__name__}"
@@ -106,7 +129,9 @@ def _fall_back(module, reason: str, *args):
     if (kind, reason) not in _warned:
         _warned.add((kind, reason))
         model = getattr(getattr(module, "config", None), "model_type", "?")
-        log.warning("%s (%s) is left to grouped_mm: %s", kind.__name__, model, reason)
+        log.warning("%s (%s) is left to transformers: %s", kind.__name__, model, reason)
+    if isinstance(module, FP8Experts):
+        return FP8Experts.forward(module, *args)
     return grouped_mm_experts_forward(module, *args)
 
 
@@ -116,20 +141,27 @@ def experts_forward(module: torch.nn.Module, hidden_states: torch.Tensor, top_k_
     options = _known.get(module)
     if options is None:
         options = _known[module] = options_of(module)
-    first = module.gate_up_proj if module.has_gate else module.up_proj
-    reason = options if isinstance(options, str) else _reason(module, hidden_states, first, module.down_proj)
+    first, down, scales = _matrices_of(module)
+    reason = options if isinstance(options, str) else _reason(hidden_states, first, down)
     if reason:
         return _fall_back(module, reason, hidden_states, top_k_index, top_k_weights)
     bias = {}
     if module.has_bias:
         bias = {"gate_up_bias": module.gate_up_proj_bias if module.has_gate else module.up_proj_bias, "down_bias": module.down_proj_bias}
-    y = experts(hidden_states.to(first.dtype), top_k_index, top_k_weights, first, module.down_proj, **bias, **options)
-    return y.to(hidden_states.dtype)
+    x = hidden_states if scales else hidden_states.to(first.dtype)
+    if scales:   # frozen, whatever trainers say
+        first, down = first.detach(), down.detach()
+    return experts(x, top_k_index, top_k_weights, first, down, **scales, **bias, **options).to(hidden_states.dtype)
 
 
 def register(name: str = NAME) -> None:
     """Makes the implementation known under a name; importing this module does so with "moegen"."""
     ALL_EXPERTS_FUNCTIONS.register(name, experts_forward)
+    ALL_FP8_EXPERTS_FUNCTIONS.register(name, experts_forward)
 
 
 register()
+
+from . import _quantizers   # noqa: E402 - which needs the above
+
+_quantizers.register()

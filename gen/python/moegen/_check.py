@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""_check.py - are tensors those of experts? Dtypes and shapes, in the words of moegen.torch.experts."""
+from __future__ import annotations
+
+import torch
+
+from ._library import ArgumentError
+
+DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+INDICES = {torch.int32: "i32", torch.int64: "i64"}
+CODES = (torch.uint8, torch.float8_e4m3fn)
+
+
+def check(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, gated, transposed) -> None:
+    if x.dim() != 2 or x.dtype not in DTYPES:
+        raise ArgumentError(f"x: [T, H] of float32, bfloat16 or float16, not {list(x.shape)} of {x.dtype}")
+    if ids.shape != weights.shape or ids.dim() != 2 or ids.shape[0] != x.shape[0]:
+        raise ArgumentError(f"ids, weights: [T, k] for {x.shape[0]} tokens, not {list(ids.shape)} and {list(weights.shape)}")
+    E, H, parts = gate_up.shape[0], x.shape[1], 2 if gated else 1
+    if E == 0:
+        raise ArgumentError("gate_up: there are no experts")
+    if gate_up.dtype in CODES:
+        _check_codes(gate_up, down, gate_up_scale, down_scale, E, H, parts)
+        I = gate_up.shape[1] // parts   # noqa: E741
+    else:
+        columns, I = (2, down.shape[1]) if transposed else (1, down.shape[2])   # noqa: E741
+        if (gate_up.dim() != 3 or down.dim() != 3 or gate_up.shape[columns] != parts * I or gate_up.shape[3 - columns] != H
+                or list(down.shape) != ([E, I, H] if transposed else [E, H, I])):
+            raise ArgumentError(f"gate_up {list(gate_up.shape)}, down {list(down.shape)} are not matrices of {E} experts for H = {H}")
+        if gate_up.dtype != x.dtype or down.dtype != x.dtype:
+            raise ArgumentError(f"gate_up, down: of {x.dtype} as x, not {gate_up.dtype} and {down.dtype}")
+    for name, t, shape in (("gate_up_bias", gate_up_bias, [E, parts * I]), ("down_bias", down_bias, [E, H])):
+        if t is not None and (t.dtype != x.dtype or list(t.shape) != shape):
+            raise ArgumentError(f"{name}: {shape} of {x.dtype}, not {list(t.shape)} of {t.dtype}")
+
+
+def _check_codes(gate_up, down, gate_up_scale, down_scale, E, H, parts) -> None:
+    I = gate_up.shape[1] // parts   # noqa: E741
+    for name, codes, scale, out, n in (("gate_up", gate_up, gate_up_scale, parts * I, H), ("down", down, down_scale, H, I)):
+        each = 1 if codes.dtype == torch.float8_e4m3fn else 2
+        if codes.dtype != gate_up.dtype or list(codes.shape[:2]) != [E, out] or codes.numel() != E * out * n // each:
+            raise ArgumentError(f"{name}: codes [E, out, in] of {E} experts for H = {H}, I = {I}, not {list(codes.shape)} of {codes.dtype}")
+        if scale is None or scale.shape[0] != E:
+            raise ArgumentError(f"{name}_scale: the scales of {name}, which is {codes.dtype}")
+        if each == 1:
+            right = scale.dtype == torch.float32 and scale.numel() in (E * out, E * -(-out // 128) * -(-n // 128))
+        elif scale.dtype == torch.bfloat16:
+            right = scale.numel() in (E * out * n // 32, E * out * n // 128)
+        else:
+            right = scale.dtype in (torch.uint8, torch.float8_e8m0fnu) and scale.numel() == E * out * n // 32
+        if not right:
+            raise ArgumentError(f"{name}_scale {list(scale.shape)} of {scale.dtype} are no scales of {list(codes.shape)} {codes.dtype}")

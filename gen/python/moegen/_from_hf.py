@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""_from_hf.py - sparse blocks of Hugging Face's models as MoELayers: what their routers compute is told by evaluating them."""
+from __future__ import annotations
+
+import itertools
+from typing import Any, Iterator
+
+import torch
+from torch import Tensor
+
+from . import kernel
+from ._check import DTYPES
+from ._library import SpecError, UnsupportedError
+
+METHODS = ("softmax_topk", "softmax_topk_renorm", "topk_softmax", "sigmoid_topk", "sigmoid_topk_renorm", "topk_sigmoid")
+TOKENS, CLOSE = 64, 1e-4
+EXPERTS = {"gate_up_proj_weight": "gate_up_proj", "down_proj_weight": "down_proj", "gate_and_up_proj_bias": "gate_up_proj_bias",
+           "down_proj_bias": "down_proj_bias"}
+CORRECTIONS = ("e_score_correction_bias", "expert_bias", "bias_correction")
+
+
+def _router_of(block) -> tuple[str, torch.nn.Module]:
+    for name in ("gate", "router"):
+        router = getattr(block, name, None)
+        if isinstance(router, torch.nn.Module) and isinstance(getattr(router, "weight", None), Tensor):
+            return name, router
+    raise UnsupportedError(f"{type(block).__name__} has no router `gate` or `router` with a matrix `weight`")
+
+
+def _correction_of(name: str, router, block) -> tuple[str, Tensor, bool] | None:
+    """Its name, its values, and whether the block has it and tells the router."""
+    for owner, prefix in ((router, f"{name}."), (block, "")):
+        for n in CORRECTIONS:
+            if isinstance(getattr(owner, n, None), Tensor):
+                return prefix + n, getattr(owner, n), owner is block
+    return None
+
+
+def _numbers(router, words: str) -> list[int]:
+    """Attributes of the router whose names have a word, as whole numbers above 1."""
+    return [v for k, v in vars(router).items() if words in k and isinstance(v, int) and not isinstance(v, bool) and v >= 1]
+
+
+def _scales(module) -> list[float]:
+    """1, and the module's attributes that sound like factors."""
+    return list(dict.fromkeys([1.0] + [float(v) for k, v in vars(module).items() if "scal" in k and isinstance(v, (int, float)) and v]))
+
+
+def _methods(router, E: int) -> Iterator[dict[str, Any]]:
+    """What the router may compute, most common first."""
+    scales = _scales(router)[::-1]
+    counts = [n for n in _numbers(router, "group") if 1 < n < E and E % n == 0]
+    keeps = [n for n in _numbers(router, "topk_group") if n < E]
+    groups = [None] + [{"count": c, "keep": k, "score": score, "fill": fill} for c in counts for k in keeps if k < c
+                       for score in ("top2_sum", "max") for fill in ("minus_infinity", "zero")]
+    scores: list[str | None] = [None, "sqrt_softplus"]
+    for of_score, of_groups, method, s in itertools.product(scores, reversed(groups), METHODS, scales):
+        found: dict[str, Any] = {"method": method, "routing_scale": s}
+        yield found | ({"score": of_score} if of_score else {}) | ({"groups": of_groups} if of_groups else {})
+
+
+def _told(router, weights: Tensor, bias: Tensor | None, correction: Tensor | None, is_told: bool, top_k: int) -> dict[str, Any]:
+    """Keys of the router, told by what it answers for random tokens, as one that a spec describes answers it."""
+    E, H = weights.shape
+    x = torch.randn(TOKENS, H, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        given = [t for t in router(x.to(weights.dtype), *([correction] if is_told else [])) if isinstance(t, Tensor)]
+        ids = next(t for t in given if not t.is_floating_point() and list(t.shape) == [TOKENS, top_k])
+        by = [t for t in given if t.is_floating_point() and list(t.shape) == [TOKENS, top_k]][-1]
+    want = torch.zeros(TOKENS, E).scatter_(1, ids.long(), by.float())
+    # Close scores may be chosen otherwise in the rounding of a dtype: most tokens have to agree.
+    close, share = (CLOSE, 1.0) if weights.dtype == torch.float32 else (2e-2, 0.9)
+    tensors = {"hidden_states": x.to(weights.dtype).float(), "router_weight": weights.detach().float().t().contiguous()}
+    if bias is not None:
+        tensors["router_bias"] = bias.detach().float()
+    if correction is not None:
+        tensors["correction_bias"] = correction.detach().float()
+    for keys in _methods(router, E):
+        try:
+            made = kernel({"kernel": "router", "op": "forward", "dtype": "f32", "H": H, "E": E, "top_k": top_k, "bias": bias is not None,
+                           "correction_bias": correction is not None, "affinity_dtype": "f32", **keys})
+        except SpecError:
+            continue
+        got = made(**tensors)["expert_affinities"]
+        if ((got - want).abs().amax(1) <= close * (1 + want.abs().amax(1))).float().mean() >= share:
+            return keys
+    raise UnsupportedError(f"{type(router).__name__} is no router that moegen has")
+
+
+def _shared_of(block, H: int, gated: bool) -> tuple[str, dict[str, Any], dict[str, Tensor]] | None:
+    """Of an expert that all tokens share: its name, keys of the layer, parameters by the layer's names."""
+    name = next((n for n in ("shared_experts", "shared_expert", "shared_mlp") if isinstance(getattr(block, n, None), torch.nn.Module)), None)
+    if name is None:
+        return None
+    linear = [getattr(getattr(block, name), n, None) for n in (("gate_proj",) if gated else ()) + ("up_proj", "down_proj")]
+    if not all(isinstance(m, torch.nn.Linear) and m.bias is None for m in linear) or linear[0].weight.shape[1] != H:
+        raise UnsupportedError(f"{type(block).__name__} has a `{name}` that is no MLP like its experts")
+    *first, down = (m.weight for m in linear)
+    keys: dict[str, Any] = {"I": down.shape[1], "gate": "none"}
+    tensors = {"shared_gate_up_proj_weight": torch.cat(first), "shared_down_proj_weight": down}
+    scalar = getattr(block, "shared_expert_gate", None)
+    if scalar is not None:
+        keys["gate"], tensors["shared_gate_weight"] = "sigmoid", scalar.weight.view(-1)
+    return name, keys, tensors
+
+
+def _answer(module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        y = module(x)
+    return (y[0] if isinstance(y, tuple) else y).reshape(x.shape)
+
+
+def layer_of_block(cls, block: torch.nn.Module):
+    """MoELayer.from_hf."""
+    from .transformers import options_of
+    experts = getattr(block, "experts", None)
+    if experts is None or not hasattr(experts, "is_transposed"):
+        raise UnsupportedError(f"{type(block).__name__} has no `experts` that transformers' implementations know")
+    options = options_of(experts)
+    if isinstance(options, str):
+        raise UnsupportedError(f"{type(experts).__name__} has {options}")
+    name, router = _router_of(block)
+    first = experts.gate_up_proj if experts.has_gate else experts.up_proj
+    E, H = router.weight.shape
+    bias = getattr(router, "bias", None)
+    bias = bias if isinstance(bias, Tensor) and list(bias.shape) == [E] else None
+    correction, shared = _correction_of(name, router, block), _shared_of(block, H, experts.has_gate)
+    top_k = next(iter(_numbers(router, "top_k") + _numbers(router, "num_experts_per_tok")), None)
+    if first.dtype not in DTYPES or first.shape[0] != E or H != first.shape[1 if experts.is_transposed else 2] or top_k is None:
+        raise UnsupportedError(f"{type(block).__name__} has a router and experts that do not belong together")
+    keys = _told(router, router.weight, bias, *(correction[1:] if correction else (None, False)), top_k)
+    weights = {"layout": "plain" if options["transposed"] else "transposed"}
+    if options.get("interleaved"):
+        weights["gate_up_order"] = "interleaved"
+    keys |= {k: options[k] for k in ("activation", "gated", "clamp", "up_offset") if k in options}
+    keys |= {"H": H, "I_TP": experts.down_proj.shape[1 if experts.is_transposed else 2], "E": E, "top_k": top_k, "weights": weights,
+             "router_bias": bias is not None, "correction_bias": correction is not None, "bias": experts.has_bias}
+    keys |= {"bias_dtype": "f32"} if correction and not experts.has_bias else {}
+    keys |= {"shared": shared[1]} if shared else {}
+    x = torch.randn(1, TOKENS, H, generator=torch.Generator().manual_seed(2)).to(first.dtype)
+    want, close = _answer(block, x), CLOSE if first.dtype == torch.float32 else 5e-2
+    for scale in _scales(block):   # that the block multiplies by, after the experts
+        layer = cls(DTYPES[first.dtype], **{**keys, "routing_scale": keys["routing_scale"] * scale})
+        _fill(layer, name, router, bias, correction, shared, experts)
+        if (_answer(layer, x) - want).norm() <= close * want.norm():
+            return layer.train(block.training)
+    raise UnsupportedError(f"{type(block).__name__} does more than its router and its experts")
+
+
+def _fill(layer, name, router, bias, correction, shared, experts) -> None:
+    """Parameters of the block for the layer, and their names there."""
+    layer.names = {"router_weight": f"{name}.weight"}
+    given = {"router_weight": router.weight.t()}
+    if bias is not None:
+        layer.names["router_bias"], given["router_bias"] = f"{name}.bias", bias
+    if correction:
+        layer.names["correction_bias"], given["correction_bias"] = correction[:2]
+    if shared:
+        layer.names |= {n: f"{shared[0]}.{n}" for n in shared[2]}
+        given |= shared[2]
+    with torch.no_grad():
+        for own, tensor in given.items():
+            getattr(layer, own).copy_(tensor)
+    for own, theirs in EXPERTS.items():
+        if own in layer._parameters:
+            theirs = theirs if experts.has_gate else theirs.replace("gate_up", "up")
+            setattr(layer, own, getattr(experts, theirs))   # the same memory: [E, H, 2I] is [E, H, 2, I]
+            layer.names[own] = f"experts.{theirs}"
+
+
+def state_of_layer(layer) -> dict[str, Tensor]:
+    """MoELayer.to_hf."""
+    if not layer.names:
+        raise UnsupportedError("this layer was not made by from_hf")
+    own, state = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}, {}
+    for name, theirs in layer.names.items():
+        tensor, block = own[name].detach(), theirs.partition(".")[0]
+        if name == "shared_gate_up_proj_weight":
+            parts = ("gate_proj", "up_proj") if layer.spec["gated"] else ("up_proj",)
+            state |= zip((f"{block}.{n}.weight" for n in parts), tensor.chunk(len(parts)))
+        elif name == "shared_down_proj_weight":
+            state[f"{block}.down_proj.weight"] = tensor
+        elif name == "shared_gate_weight":
+            state["shared_expert_gate.weight"] = tensor.view(1, -1)
+        else:
+            state[theirs] = tensor.t() if name == "router_weight" else tensor
+    return state

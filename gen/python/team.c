@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * team.c - ranks on the threads of a host's parallel loop.
+ *
+ * A loop over 0..n-1 with grain 1 gives each of n threads one rank, or, where the host has fewer
+ * threads to give (it limits them, or this is inside of a loop of its own), several to some. Ranks
+ * meet at barriers, so they have to run at the same time: either every part is one rank, on the
+ * thread of its number, or the thread that has rank 0 runs the kernel alone and the others nothing.
+ * All threads see alike which of the two it is: a host of m < n threads gives the first of them
+ * more than one rank, and later ones numbers that are not theirs.
+ */
+#include "team.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { LINE = 128, SPINS = 20000 };
+
+struct run {
+    moegen_entry entry;
+    moegen_team_index index;
+    const int64_t *args;
+    int64_t size;
+    int32_t status;                       /* of rank 0 */
+    _Alignas(LINE) _Atomic uint32_t here; /* ranks that have reached the barrier */
+    _Alignas(LINE) _Atomic uint32_t round;
+    _Atomic uint32_t sleepers; /* in or near futex_wait on round */
+};
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void barrier(void *at)
+{
+    struct run *run = at;
+    const uint32_t round = atomic_load_explicit(&run->round, memory_order_relaxed);
+    if (atomic_fetch_add(&run->here, 1) + 1 == (uint32_t)run->size) { /* the last? */
+        atomic_store_explicit(&run->here, 0, memory_order_relaxed);
+        atomic_store(&run->round, round + 1);
+        if (atomic_load(&run->sleepers) != 0)
+            syscall(SYS_futex, &run->round, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+        return;
+    }
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load_explicit(&run->round, memory_order_acquire) != round)
+            return;
+        relax();
+    }
+    atomic_fetch_add(&run->sleepers, 1);
+    while (atomic_load(&run->round) == round)
+        syscall(SYS_futex, &run->round, FUTEX_WAIT_PRIVATE, round, NULL, NULL, 0);
+    atomic_fetch_sub(&run->sleepers, 1);
+}
+
+static int64_t add(int64_t *counter, int64_t n)
+{
+    return __atomic_fetch_add(counter, n, __ATOMIC_ACQ_REL);
+}
+
+static void pause_rank(void *at)
+{
+    (void)at;
+    relax();
+    sched_yield();
+}
+
+static void ranks(int64_t from, int64_t to, void *at)
+{
+    struct run *run = at;
+    uint32_t self = 0;
+    const bool one = to - from == 1 && run->index(&self) == 0 && self == from && run->size > 1;
+    if (!one && from != 0)
+        return;
+    const moegen_worker worker = {from, run->size, barrier, run, add, pause_rank};
+    const int32_t status = run->entry(run->args, one ? &worker : NULL);
+    if (from == 0)
+        run->status = status;
+}
+
+/* ---- the workspace of a thread ---- */
+
+struct room {
+    void *memory;
+    size_t bytes;
+};
+
+static pthread_key_t key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool has_key;
+
+static void drop(void *at)
+{
+    struct room *room = at;
+    free(room->memory);
+    free(room);
+}
+
+static void make_key(void)
+{
+    has_key = pthread_key_create(&key, drop) == 0;
+}
+
+/* Memory of this thread with room for so many bytes; NULL: there is none. */
+static void *room_for(size_t bytes)
+{
+    pthread_once(&once, make_key);
+    struct room *room = has_key ? pthread_getspecific(key) : NULL;
+    if (!room && has_key && (room = calloc(1, sizeof *room)) && pthread_setspecific(key, room)) {
+        free(room);
+        room = NULL;
+    }
+    if (!room)
+        return NULL;
+    if (bytes > room->bytes) {
+        free(room->memory);
+        room->bytes = (bytes + 4095) / 4096 * 4096;
+        room->memory = aligned_alloc(bytes >= 2u << 20 ? 4096 : 64, room->bytes);
+        if (!room->memory)
+            room->bytes = 0;
+    }
+    return room->memory;
+}
+
+int32_t moegen_team_run(moegen_entry entry, moegen_workspace workspace, const int64_t *args,
+                        int64_t words, int64_t threads, moegen_team_loop loop,
+                        moegen_team_index index)
+{
+    int64_t own[MOEGEN_TEAM_WORDS];
+    if (words < 2 || words > MOEGEN_TEAM_WORDS)
+        return MOEGEN_TEAM_FAILED;
+    memcpy(own, args, (size_t)words * sizeof *own);
+    const int64_t bytes = workspace(own, threads), alone = workspace(own, 1);
+    const size_t need = (size_t)(bytes > alone ? bytes : alone);
+    void *memory = need ? room_for(need) : NULL;
+    if (need && !memory)
+        return MOEGEN_TEAM_NO_MEMORY;
+    own[words - 2] = (int64_t)(intptr_t)memory;
+    own[words - 1] = (int64_t)need;
+    struct run run = {entry, index, own, threads, MOEGEN_TEAM_FAILED, 0, 0, 0};
+    if (threads == 1)
+        return entry(own, NULL);
+    return loop(0, threads, 1, ranks, &run) ? MOEGEN_TEAM_FAILED : run.status;
+}

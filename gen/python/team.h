@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * team.h - runs a kernel on the threads of a host that has a parallel loop, as PyTorch has: a
+ * second team of threads would compete with those of the first, which spin for a while after each
+ * loop.
+ */
+#ifndef MOEGEN_TEAM_H
+#define MOEGEN_TEAM_H
+
+#include <stdint.h>
+
+#include "moegen_rt.h"
+
+/* The host's: body(from, to, ctx) for parts of begin..end, each at least `grain` long, at the same
+ * time on threads of its own; 0 is success. */
+typedef void (*moegen_team_body)(int64_t from, int64_t to, void *ctx);
+typedef int32_t (*moegen_team_loop)(int64_t begin, int64_t end, int64_t grain,
+                                    moegen_team_body body, void *ctx);
+/* The host's: number of the thread within the loop that it runs, from 0 on. */
+typedef int32_t (*moegen_team_index)(uint32_t *index);
+
+enum { MOEGEN_TEAM_WORDS = 64, MOEGEN_TEAM_NO_MEMORY = -1, MOEGEN_TEAM_FAILED = -2 };
+
+/*
+ * Runs a kernel once, by up to `threads` ranks on the host's threads, and returns when it is done,
+ * with its status or one of the two above. args: the kernel's argument structure of `words` 8-byte
+ * words, at most MOEGEN_TEAM_WORDS, of which the last two are set here: the workspace belongs to
+ * the calling thread and stays with it. Nothing is validated. A host that gives fewer threads than
+ * asked for runs the kernel on one of them: the results are the same. loop may be NULL with one
+ * thread. Any threads may call at the same time.
+ */
+__attribute__((visibility("default"))) int32_t
+moegen_team_run(moegen_entry entry, moegen_workspace workspace, const int64_t *args, int64_t words,
+                int64_t threads, moegen_team_loop loop, moegen_team_index index);
+
+#endif

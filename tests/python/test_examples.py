@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""test_examples.py - gen/python/examples run as the README says, but for sizes."""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "gen" / "python" / "examples"
+
+
+def run(name, *words):
+    done = subprocess.run([sys.executable, str(EXAMPLES / name), *words], env=dict(os.environ, OMP_NUM_THREADS="1"), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_numpy_only():
+    assert "off float64 by" in run("numpy_only.py")
+
+
+def test_gpt_oss():
+    for module in ("torch", "safetensors"):
+        pytest.importorskip(module, exc_type=ImportError)
+    assert len(re.findall(r"T +\d+: .* off float64", run("gpt_oss.py"))) == 3
+
+
+def test_finetune(tmp_path):
+    for module in ("torch", "transformers"):
+        pytest.importorskip(module, exc_type=ImportError)
+    said = run("finetune.py", "--steps", "12", "--hidden", "32", "--layers", "1", "--batch", "4", "--length", "32", "--out", str(tmp_path / "f.svg"))
+    losses = [[float(x) for x in re.findall(r"\d\.\d{4}", line)] for line in said.splitlines() if line.startswith("step")]
+    assert len(losses) == 3 and all(max(row) - min(row) < 2e-3 for row in losses) and losses[-1][0] < losses[0][0]
+    picture = (tmp_path / "f.svg").read_text()
+    assert picture.count("<polyline") == 3 and picture.count("tokens/s") == 3 and "moegen" in said

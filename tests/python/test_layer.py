@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""test_layer.py - moegen.torch.MoELayer: whole layers against float64, and from blocks of Hugging Face's models."""
+import copy
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch", exc_type=ImportError)
+
+import moegen.torch  # noqa: E402
+from models import error  # noqa: E402
+
+SIZES = {"H": 48, "I_TP": 32, "E": 6, "top_k": 2}
+AUX = {"load_balance": 0.02, "z": 0.001, "per": "tokens"}
+
+
+def truth(layer, x, top_k=2):
+    """(y, sum of the losses) in float64 of softmax_topk_renorm."""
+    p = {n: t.detach().double().requires_grad_() for n, t in layer.named_parameters()}
+    logits = x @ p["router_weight"]
+    scores = logits.softmax(1)
+    weights, ids = scores.topk(top_k)
+    weights = weights / weights.sum(1, keepdim=True)
+    y = torch.zeros_like(x)
+    for e in range(p["down_proj_weight"].shape[0]):
+        t, j = torch.where(ids == e)
+        gate, up = (x[t] @ p["gate_up_proj_weight"][e].T).chunk(2, 1)
+        y = y.index_add(0, t, (torch.nn.functional.silu(gate) * up) @ p["down_proj_weight"][e].T * weights[t, j, None])
+    E = scores.shape[1]
+    tokens = torch.nn.functional.one_hot(ids, E).sum(1).double().mean(0)
+    return y, p, AUX["load_balance"] * E * (tokens * scores.mean(0)).sum(), AUX["z"] * logits.logsumexp(1).square().mean()
+
+
+@pytest.mark.parametrize("dtype,limit", [("f32", 3e-6), ("bf16", 2e-2)])
+@pytest.mark.parametrize("T", [1, 60])
+def test_values(dtype, limit, T):
+    torch.manual_seed(1)
+    layer = moegen.torch.MoELayer(dtype, method="softmax_topk_renorm", aux_loss=AUX, **SIZES)
+    x = torch.randn(T, 48).to(getattr(torch, {"f32": "float32"}.get(dtype, "bfloat16"))).requires_grad_()
+    q = x.detach().double().requires_grad_()
+    want, p, balance, z = truth(layer, q)
+    y = layer(x.view(1, T, 48))
+    assert y.shape == (1, T, 48) and y.dtype == x.dtype and error(y[0], want) < limit
+    assert error(layer.losses["load_balance_loss"], balance.view(1)) < limit and error(layer.losses["z_loss"], z.view(1)) < limit
+    dy = torch.randn(T, 48)
+    y.backward(dy.to(y.dtype).view(1, T, 48))
+    ((want * dy).sum() + balance + z).backward()
+    assert error(x.grad, q.grad) < 3 * limit
+    for n, t in layer.named_parameters():
+        assert t.grad.dtype == t.dtype and error(t.grad, p[n].grad) < 3 * limit, n
+    with torch.no_grad():
+        assert torch.equal(layer(x), y[0]) and error(layer.losses["z_loss"], z.view(1)) < limit
+
+
+def test_no_tokens_and_copies():
+    layer = moegen.torch.MoELayer(aux_loss=AUX, bias=True, router_bias=True, correction_bias=True, **SIZES)
+    assert dict(layer.named_buffers()).keys() == {"correction_bias"} and layer.gate_and_up_proj_bias.abs().max() == 0
+    x = torch.randn(0, 48, requires_grad=True)
+    layer(x).sum().backward()
+    assert layer.down_proj_weight.grad.abs().max() == 0 and layer.losses["z_loss"] == 0
+    x = torch.randn(7, 48)
+    want = layer(x)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(other(x), want)
+    other = moegen.torch.MoELayer(aux_loss=AUX, bias=True, router_bias=True, correction_bias=True, **SIZES)
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other(x), want)
+
+
+def test_frozen_experts():
+    layer, x = moegen.torch.MoELayer(**SIZES), torch.randn(20, 48, requires_grad=True)
+    layer(x).sum().backward()
+    want = x.grad.clone(), layer.router_weight.grad.clone()
+    x.grad = None
+    layer.zero_grad()
+    layer.gate_up_proj_weight.requires_grad_(False), layer.down_proj_weight.requires_grad_(False)
+    layer(x).sum().backward()
+    assert torch.equal(x.grad, want[0]) and torch.equal(layer.router_weight.grad, want[1]) and layer.down_proj_weight.grad is None
+
+
+def test_wrong():
+    with pytest.raises(moegen.SpecError, match="I_TPP"):
+        moegen.torch.MoELayer(H=4, I_TPP=4, E=2)
+    with pytest.raises(moegen.ArgumentError, match=r"x: \[..., 48\]"):
+        moegen.torch.MoELayer(**SIZES)(torch.zeros(3, 47))
+
+
+def test_compile():
+    layer, x = moegen.torch.MoELayer(aux_loss=AUX, **SIZES), torch.randn(9, 48, requires_grad=True)
+    layer(x).sum().backward()
+    want = x.grad.clone(), layer.router_weight.grad.clone()
+    x.grad = layer.router_weight.grad = None
+    torch.compile(layer, fullgraph=True, backend="aot_eager")(x).sum().backward()
+    assert torch.equal(x.grad, want[0]) and torch.equal(layer.router_weight.grad, want[1])
+
+
+def test_opcheck():
+    layer, x = moegen.torch.MoELayer(aux_loss=AUX, **SIZES), torch.randn(9, 48)
+    text, parameters = layer._texts[16], [t.detach() for t in layer.parameters()]
+    torch.library.opcheck(torch.ops.moegen.layer.default, (x, parameters, text, False))
+    torch.library.opcheck(torch.ops.moegen.layer.default, (x, parameters, text, True))
+    _, state = torch.ops.moegen.layer(x, parameters, text, True)
+    torch.library.opcheck(torch.ops.moegen.layer_backward.default, (torch.randn(9, 48), x, parameters, state, text, True))
+
+
+BLOCKS = ["olmoe", "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v3", "deepseek_v2", "mistral4", "glm4_moe", "minimax_m2",
+          "nemotron_h", "hy_v3", "beam", "kimi_linear", "dots1", "lfm2_moe"]
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_of_models(name):
+    """y and gradients of a block, and its state dict."""
+    pytest.importorskip("transformers", exc_type=ImportError)
+    import models
+    experts = dict(models.classes())[name]
+    special = {"norm_topk_prob": True} if name == "olmoe" else {}
+    block = next(m for m in models.build(name, experts, "eager", **special).modules() if type(getattr(m, "experts", None)) is experts)
+    layer = moegen.torch.MoELayer.from_hf(block)
+    x = torch.randn(1, 20, layer.spec["H"])
+    q, r = x.clone().requires_grad_(), x.clone().requires_grad_()
+    got, want = layer(q), block(r)
+    want = want[0] if isinstance(want, tuple) else want
+    assert error(got, want) < 1e-5
+    dy = torch.randn(want.shape)
+    got.backward(dy)
+    mine = {n: p.grad.clone() for n, p in layer.named_parameters()}
+    block.zero_grad()
+    want.backward(dy)
+    assert error(q.grad, r.grad) < 1e-5 and len(mine) >= 3
+    for n, p in layer.named_parameters():
+        p.grad = mine[n]
+    grads, theirs = copy.copy(layer), dict(block.named_parameters())
+    grads._parameters = {n: torch.nn.Parameter(g) for n, g in mine.items()}
+    for n, g in grads.to_hf().items():
+        assert n not in theirs or error(g, theirs[n].grad) < 1e-4, n
+    with torch.no_grad():
+        layer.router_weight.mul_(2)
+    assert not block.load_state_dict(layer.to_hf(), strict=False).unexpected_keys
+    assert torch.equal(getattr(block, "gate", None).weight if hasattr(block, "gate") else block.router.weight, layer.router_weight.t())
+
+
+def test_no_layer_of_it():
+    with pytest.raises(moegen.UnsupportedError, match="Linear has no `experts`"):
+        moegen.torch.MoELayer.from_hf(torch.nn.Linear(3, 3))
