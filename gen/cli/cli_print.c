@@ -52,6 +52,38 @@ int whole(int result)
     return result == EXIT_OK && something_lost ? fail(MOEGEN_NO_MEMORY, NULL) : result;
 }
 
+static struct text said;
+
+static void free_said(void)
+{
+    text_free(&said);
+}
+
+/* A word as a shell takes it. */
+static void add_word(const char *word)
+{
+    bool plain = *word && !word[strcspn(word, " \t\n\"'`$&|;<>()*?[]{}!#~\\")];
+    text_fmt(&said, plain ? "%s" : "'", word);
+    for (; !plain && *word; word++)
+        text_fmt(&said, *word == '\'' ? "'\\''" : "%c", *word);
+    text_fmt(&said, plain ? "" : "'");
+}
+
+void command_keep(int count, char **words)
+{
+    text_fmt(&said, "moegen");
+    for (int i = 1; i < count; i++) {
+        text_fmt(&said, " ");
+        add_word(words[i]);
+    }
+    atexit(free_said);
+}
+
+const char *command_said(void)
+{
+    return said.at && !said.lost ? said.at : "";
+}
+
 int put_text(struct text *t)
 {
     int result = t->lost ? fail(MOEGEN_NO_MEMORY, NULL) : EXIT_OK;

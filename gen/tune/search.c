@@ -2,11 +2,10 @@
 /*
  * search.c - the search for a plan.
  *
- * Screening: each value of each knob alone, in threes between two runs of the best so far; the
- * slower ones are dropped. Combining: the fastest of them, one after the other, laid over the best
- * so far, checked against float64, and measured with it in pairs; what is faster stays, and its
- * value is doubled or halved again. Both are repeated while there is time and something was
- * found. Confirming: the best against the planner's own choice.
+ * Screening: see screen.c. Combining: the fastest of what is left, one after the other, laid over
+ * the best so far, checked against float64, and measured with it in pairs; what is faster stays,
+ * and its value is doubled or halved again. Both are repeated while there is time, until two in a
+ * row find nothing. Confirming: the best against the planner's own choice.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,20 +13,18 @@
 
 #include "tune.h"
 
-enum { GROUP = 3, MOST_TRIED = MAX_KNOBS * MAX_VALUES, KEPT = 16, DUEL_MOST = 12 };
-static const double share_of_screening = 0.5;
+enum { KEPT = 16, FRUITLESS = 2, DUEL_FEW = 12, DUEL_MOST = 24 };
 static const double worth_trying = 0.002; /* log of a ratio */
 static const double margin = 0.01, loss_allowed = 0.98;
 
 /* ---- telling ---- */
 
-static bool stopped(const struct search *s)
+bool search_stopped(const struct search *s)
 {
     return s->stops > 0 || tune_now() > s->until;
 }
 
-/* To the callback, and to the history. gain: NAN: not measured. */
-static void tell(struct search *s, const char *what, const struct choice *tried, double gain,
+void search_tell(struct search *s, const char *what, const struct choice *tried, double gain,
                  int done, int all)
 {
     struct text plan = {0}, best = {0};
@@ -62,7 +59,7 @@ static void tell(struct search *s, const char *what, const struct choice *tried,
 
 /* ---- candidates ---- */
 
-static void candidate_close(struct candidate *c)
+void candidate_close(struct candidate *c)
 {
     for (int i = 0; i < MAX_COURSES; i++)
         moegen_call_release(c->call[i]);
@@ -82,9 +79,7 @@ static bool takes_the_same(const moegen_kernel *a, const moegen_kernel *b)
     return same;
 }
 
-/* c->choice's kernel and calls. *legal: no such plan, or none that takes these tensors. */
-static moegen_status candidate_open(struct search *s, struct candidate *c, bool *legal,
-                                    moegen_error **err)
+moegen_status candidate_open(struct search *s, struct candidate *c, bool *legal, moegen_error **err)
 {
     moegen_error *own = NULL;
     moegen_spec spec = s->spec;
@@ -112,84 +107,6 @@ static moegen_status candidate_check(struct search *s, struct candidate *c, bool
     *right = true;
     for (int i = 0; i < s->courses && !status && *right; i++)
         status = course_check(&s->course[i], c->call[i], right, err);
-    return status;
-}
-
-/* Is the choice that of `best` with at most one knob turned, and which? */
-static struct choice with(const struct choice *best, int knob, int value)
-{
-    struct choice c = *best;
-    c.at[knob] = (signed char)value;
-    return c;
-}
-
-/* ---- screening ---- */
-
-/* One knob turned to one value, and what that gains over the best. */
-struct turn {
-    int knob, value;
-    double gain;
-};
-
-static int compare_turns(const void *a, const void *b)
-{
-    double x = ((const struct turn *)a)->gain, y = ((const struct turn *)b)->gain;
-    return (x < y) - (x > y);
-}
-
-/* All turns from the best, the boldest values of all knobs first; as many as there is time for. */
-static int plan_turns(const struct search *s, struct turn *turn)
-{
-    int count = 0;
-    double once = 0, left = s->until - tune_now();
-    for (int i = 0; i < s->courses; i++)
-        once += s->course[i].seconds * s->course[i].batch;
-    double most = share_of_screening * left / (once * (GROUP + 2) / GROUP + 5e-3);
-    for (int v = 0; v < MAX_VALUES; v++)
-        for (int k = 0; k < s->space.knobs; k++)
-            if (v < s->space.knob[k].values && s->best.choice.at[k] < 0 && count < MOST_TRIED &&
-                count < most)
-                turn[count++] = (struct turn){k, v, -INFINITY};
-    return count;
-}
-
-/* Times up to GROUP candidates between two runs of the best, course after course. */
-static void time_group(struct search *s, struct candidate *c, const bool *legal, int count)
-{
-    for (int n = 0; n < count; n++)
-        c[n].gain = 0;
-    for (int i = 0; i < s->courses; i++) {
-        struct course *at = &s->course[i];
-        double own[GROUP], before = course_time(at, s->best.call[i]);
-        for (int n = 0; n < count; n++)
-            own[n] = legal[n] ? course_time(at, c[n].call[i]) : NAN;
-        double after = course_time(at, s->best.call[i]);
-        for (int n = 0; n < count; n++)
-            c[n].gain += log(sqrt(before * after) / own[n]) / s->courses;
-    }
-}
-
-static moegen_status screen(struct search *s, struct turn *turn, int count, moegen_error **err)
-{
-    moegen_status status = MOEGEN_OK;
-    for (int i = 0; i < count && !status && !stopped(s); i += GROUP) {
-        struct candidate c[GROUP] = {{.gain = 0}};
-        bool legal[GROUP] = {false};
-        int some = count - i < GROUP ? count - i : GROUP;
-        for (int n = 0; n < some && !status; n++) {
-            c[n].choice = with(&s->best.choice, turn[i + n].knob, turn[i + n].value);
-            status = candidate_open(s, &c[n], &legal[n], err);
-        }
-        if (!status)
-            time_group(s, c, legal, some);
-        for (int n = 0; n < some; n++) {
-            if (!status)
-                tell(s, "screening", &c[n].choice, c[n].gain, i + n + 1, count);
-            turn[i + n].gain = isfinite(c[n].gain) ? c[n].gain : -INFINITY;
-            candidate_close(&c[n]);
-        }
-    }
-    qsort(turn, (size_t)count, sizeof *turn, compare_turns);
     return status;
 }
 
@@ -221,7 +138,9 @@ static bool wins(struct search *s, struct candidate *c, struct pairs *p)
 {
     p->count = 0;
     struct paired judged = {0};
-    for (int i = 0; i < DUEL_MOST && !stopped(s); i++) {
+    for (int i = 0; i < (judged.ratio > 1 + margin ? DUEL_MOST : DUEL_FEW); i++) {
+        if (search_stopped(s))
+            break;
         add_pair(s, p, &s->best, c);
         if (p->count < 4 || p->count % 2)
             continue;
@@ -229,7 +148,7 @@ static bool wins(struct search *s, struct candidate *c, struct pairs *p)
         if (judged.ratio < 1 || (p->count >= PAIRED_LEAST && judged.verdict != VERDICT_NOISY))
             break;
     }
-    c->gain = p->count ? log(judged.ratio) : NAN;
+    c->gain = judged.pairs ? log(judged.ratio) : NAN;
     return p->count >= PAIRED_LEAST &&
            (judged.verdict == VERDICT_FASTER ||
             (judged.verdict == VERDICT_NOISY && judged.ratio > 1 + margin && judged.low > 1));
@@ -241,7 +160,7 @@ static bool wins(struct search *s, struct candidate *c, struct pairs *p)
 static moegen_status combine(struct search *s, const struct turn *t, struct pairs *p, int done,
                              int all, bool *won, moegen_error **err)
 {
-    struct candidate c = {.choice = with(&s->best.choice, t->knob, t->value), .gain = NAN};
+    struct candidate c = {.choice = choice_with(&s->best.choice, t->knob, t->value), .gain = NAN};
     bool legal = false, right = false;
     *won = false;
     moegen_status status = candidate_open(s, &c, &legal, err);
@@ -250,7 +169,7 @@ static moegen_status combine(struct search *s, const struct turn *t, struct pair
     if (!status && right)
         *won = wins(s, &c, p);
     if (!status)
-        tell(s, "combining", &c.choice, c.gain, done, all);
+        search_tell(s, "combining", &c.choice, c.gain, done, all);
     if (*won) {
         s->best_gain += c.gain;
         struct candidate old = s->best;
@@ -270,14 +189,14 @@ static moegen_status combine_all(struct search *s, struct turn *turn, int count,
     while (most && turn[most - 1].gain < worth_trying)
         most--;
     *found = false;
-    for (int i = 0; i < most && !status && !stopped(s); i++) {
+    for (int i = 0; i < most && !status && !search_stopped(s); i++) {
         bool won;
         struct turn t = turn[i];
         do {
             status = combine(s, &t, p, i + 1, most, &won, err);
             *found = *found || won;
             t.value = won ? knob_farther(&s->space.knob[t.knob], t.value) : -1;
-        } while (!status && t.value >= 0 && !stopped(s));
+        } while (!status && t.value >= 0 && !search_stopped(s));
     }
     return status;
 }
@@ -303,7 +222,7 @@ static void confirm(struct search *s, struct pairs *p)
         if (enough && (s->paired.verdict != VERDICT_NOISY || tune_now() > s->confirm_until))
             break;
         add_pair(s, p, &s->base, &s->best);
-        tell(s, "confirming", &s->best.choice, NAN, p->count, PAIRED_LEAST);
+        search_tell(s, "confirming", &s->best.choice, NAN, p->count, PAIRED_LEAST);
         if (s->stops > stops) {
             s->paired.verdict = VERDICT_NOISY;
             return;
@@ -340,7 +259,7 @@ moegen_status search_open(struct search *s, moegen_error **err)
     if (s->threads <= 0)
         s->threads = kernel_facts(s->base.kernel)->threads;
     for (size_t i = 0; i < count && s->space.knobs; i++, s->courses++) {
-        tell(s, "filling", &s->best.choice, NAN, (int)i, (int)count);
+        search_tell(s, "filling", &s->best.choice, NAN, (int)i, (int)count);
         if ((status = course_open(&s->course[i], i ? &s->course[0] : NULL, s->base.kernel,
                                   tokens[i], s->threads, err)))
             return s->courses++, status;
@@ -357,16 +276,18 @@ moegen_status search_open(struct search *s, moegen_error **err)
 moegen_status search_run(struct search *s, moegen_error **err)
 {
     moegen_status status = MOEGEN_OK;
-    struct turn *turn = malloc(MOST_TRIED * sizeof *turn);
+    struct turn *turn = malloc(MOST_TURNS * sizeof *turn);
     struct pairs *p = malloc(sizeof *p);
-    bool found = s->space.knobs > 0;
+    int fruitless = 0;
+    bool found = false;
     if (!turn || !p)
         status = error_set(err, MOEGEN_NO_MEMORY, "out of memory");
-    while (!status && found && !stopped(s)) {
-        int count = plan_turns(s, turn);
-        if (!count || (status = screen(s, turn, count, err)))
+    while (!status && fruitless < FRUITLESS && !search_stopped(s)) {
+        int count = 0;
+        if ((status = screen(s, turn, &count, err)) || !count)
             break;
         status = combine_all(s, turn, count, p, &found, err);
+        fruitless = found ? 0 : fruitless + 1;
     }
     if (!status)
         confirm(s, p);

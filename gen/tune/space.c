@@ -74,6 +74,13 @@ struct choice choice_none(void)
     return c;
 }
 
+struct choice choice_with(const struct choice *best, int knob, int value)
+{
+    struct choice c = *best;
+    c.at[knob] = (signed char)value;
+    return c;
+}
+
 bool choice_is_none(const struct choice *c)
 {
     for (int i = 0; i < MAX_KNOBS; i++)

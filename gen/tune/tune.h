@@ -31,6 +31,8 @@ moegen_status space_read(struct space *s, moegen_engine *engine, const moegen_sp
                          moegen_error **err);
 void space_free(struct space *s);
 struct choice choice_none(void);
+/* `best` with one knob turned. */
+struct choice choice_with(const struct choice *best, int knob, int value);
 bool choice_is_none(const struct choice *c);
 /* Room for MAX_KNOBS at *out; returns how many were filled in. Strings are lent. */
 int choice_overrides(const struct space *s, const struct choice *c, moegen_override *out);
@@ -98,6 +100,25 @@ struct search {
 moegen_status search_open(struct search *s, moegen_error **err);
 moegen_status search_run(struct search *s, moegen_error **err);
 void search_close(struct search *s);
+bool search_stopped(const struct search *s);
+/* To the callback, and to the history. gain: NAN: not measured. */
+void search_tell(struct search *s, const char *what, const struct choice *tried, double gain,
+                 int done, int all);
+/* c->choice's kernel and calls. *legal: no such plan, or none that takes these tensors. */
+moegen_status candidate_open(struct search *s, struct candidate *c, bool *legal,
+                             moegen_error **err);
+void candidate_close(struct candidate *c);
+
+/* ---- screen.c ---- */
+
+/* One knob turned to one value, and what that gains over the best: the mean of some looks. */
+struct turn {
+    int knob, value, looks;
+    double gain;
+};
+enum { MOST_TURNS = MAX_KNOBS * MAX_VALUES };
+/* Fills turn[0 .. *count) with those that are worth more than a look, the fastest first. */
+moegen_status screen(struct search *s, struct turn *turn, int *count, moegen_error **err);
 
 /* ---- file.c ---- */
 

@@ -133,7 +133,8 @@ void plot_add_variant(struct plot *p, const struct drawn *v, const struct point 
 void plot_add_ceiling(struct plot *p, const char *target, const char *op, bool emulated,
                       struct ceiling limit);
 /* All of it, added to *out. False: out of memory. */
-bool plot_svg(const struct plot *plot, const char *title, const char *details, struct text *out);
+bool plot_svg(const struct plot *plot, const char *title, const char *details, const char *command,
+              struct text *out);
 
 /* ---- cli_report.c: how a bench is shown ---- */
 

@@ -67,7 +67,8 @@ void plot_free(struct plot *p)
     points_free(&p->points);
 }
 
-bool plot_svg(const struct plot *plot, const char *title, const char *details, struct text *out)
+bool plot_svg(const struct plot *plot, const char *title, const char *details, const char *command,
+              struct text *out)
 {
     struct page page;
     struct bars bars = plot->bars;
@@ -78,7 +79,7 @@ bool plot_svg(const struct plot *plot, const char *title, const char *details, s
     bars.legend[0] = "20th to 80th percentile";
     bars.legend[1] = "median";
     bars.nothing = "no kernel here has floating-point operations";
-    page_begin(&page, title, details);
+    page_begin(&page, title, details, command);
     put_bars(&page, &bars);
     put_roofline(&page, &plot->points);
     put_lines(&page, &plot->points);
@@ -94,7 +95,8 @@ int plot_write(const struct bench *b, const char *cpu)
     text_fmt(&details, "%s, %d CPUs; routing %s%s; moegen %d.%d.%d", cpu, moegen_rt_cpu_count(),
              b->o->routing ? b->o->routing : "uniform", b->o->cold ? ", cold caches" : "",
              MOEGEN_VERSION_MAJOR, MOEGEN_VERSION_MINOR, MOEGEN_VERSION_PATCH);
-    bool ok = !title.lost && !details.lost && plot_svg(&b->plot, title.at, details.at, &out);
+    bool ok = !title.lost && !details.lost &&
+              plot_svg(&b->plot, title.at, details.at, command_said(), &out);
     int result = ok ? write_text(b->o->plot, &out) : fail(MOEGEN_NO_MEMORY, NULL);
     text_free(&title);
     text_free(&details);

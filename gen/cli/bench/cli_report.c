@@ -208,6 +208,7 @@ static void add_context(const struct bench *b, struct text *t)
     json_pair(t, "cpus", moegen_rt_cpu_count());
     json_pair_text(t, "routing", b->o->routing ? b->o->routing : "uniform", false);
     json_pair(t, "seed", (double)b->o->seed);
+    json_pair_text(t, "command", command_said(), false);
     text_fmt(t, ", \"cold\": %s", b->o->cold ? "true" : "false");
     json_pair(t, "peak_gflops", best(b, probe_gflops));
     json_pair(t, "read_gbps", best(b, probe_gbps));

@@ -49,6 +49,9 @@ moegen_status json_get_number(const struct json *j, int map, const char *key, do
 /* The same, or NAN where it is null or not there. */
 moegen_status json_may_number(const struct json *j, int map, const char *key, double low,
                               double high, double *out, moegen_error **err);
+/* The same; *out is left alone where it is not there. */
+moegen_status json_may_text(const struct json *j, int map, const char *key, const char **out,
+                            moegen_error **err);
 /* Is it there, and true? */
 moegen_status json_may_true(const struct json *j, int map, const char *key, bool *out,
                             moegen_error **err);
@@ -156,6 +159,6 @@ int show_compared(const struct options *o, const struct shown *s, int count, dou
 
 /* A picture of the same. False: out of memory. */
 bool compared_svg(const struct shown *s, int count, double margin, const char *title,
-                  struct text *out);
+                  const char *command, struct text *out);
 
 #endif

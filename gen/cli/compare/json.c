@@ -287,6 +287,14 @@ moegen_status json_may_number(const struct json *j, int map, const char *key, do
     return json_as_number(j, value, low, high, out, err);
 }
 
+moegen_status json_may_text(const struct json *j, int map, const char *key, const char **out,
+                            moegen_error **err)
+{
+    int value;
+    moegen_status status = json_find(j, map, key, &value, err);
+    return status || !value ? status : json_get_text(j, map, key, out, err);
+}
+
 moegen_status json_may_true(const struct json *j, int map, const char *key, bool *out,
                             moegen_error **err)
 {

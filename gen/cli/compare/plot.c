@@ -55,7 +55,7 @@ static void add_bars(struct bars *b, const struct shown *s)
 }
 
 bool compared_svg(const struct shown *s, int count, double margin, const char *title,
-                  struct text *out)
+                  const char *command, struct text *out)
 {
     struct text details = {0};
     struct page page;
@@ -72,7 +72,7 @@ bool compared_svg(const struct shown *s, int count, double margin, const char *t
              "A: %s%s%s; differences within %g %% (the band) count as the same; moegen %d.%d.%d",
              s->a, s->of_files ? ", B: " : "", s->of_files ? s->b : "", 100 * margin,
              MOEGEN_VERSION_MAJOR, MOEGEN_VERSION_MINOR, MOEGEN_VERSION_PATCH);
-    page_begin(&page, title, details.at ? details.at : "");
+    page_begin(&page, title, details.at ? details.at : "", command);
     put_bars(&page, &bars);
     page_finish(&page, title, out);
     bool ok = !bars.lost && !details.lost && !out->lost;

@@ -224,7 +224,7 @@ int show_compared(const struct options *o, const struct shown *s, int count, dou
         print_tables(o, s, count, margin);
     if (o->plot && !result) {
         struct text svg = {0};
-        result = compared_svg(s, count, margin, plot_title(o, title), &svg)
+        result = compared_svg(s, count, margin, plot_title(o, title), command_said(), &svg)
                      ? write_text(o->plot, &svg)
                      : fail(MOEGEN_NO_MEMORY, NULL);
         text_free(&svg);

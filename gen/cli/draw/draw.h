@@ -27,8 +27,8 @@ void put_dot(struct page *p, double x, double y, double radius, const char *styl
 /* A whisker from x1 to x2 at y, or with `upright` from y1 = x1 to y2 = x2 at x = y. */
 void put_whisker(struct page *p, double from, double to, double at, bool upright);
 void put_title(struct page *p, const char *title); /* of the next panel */
-/* Title and details stand above all. */
-void page_begin(struct page *p, const char *title, const char *details);
+/* Title, details and the command that measured, "" or NULL if none is known, stand above all. */
+void page_begin(struct page *p, const char *title, const char *details, const char *command);
 /* Adds the page as an SVG element to *out, which is lost if something of it is; frees the page. */
 void page_finish(struct page *p, const char *title, struct text *out);
 

@@ -111,11 +111,30 @@ void put_title(struct page *p, const char *title)
     put_label(p, PAGE_GAP, p->bottom, ANCHOR_START, 15, "ink bold", title);
 }
 
-void page_begin(struct page *p, const char *title, const char *details)
+/* In lines of whole words. */
+static void put_command(struct page *p, const char *command)
+{
+    enum { MOST = 120, HIGH = 16 };
+    char line[512];
+    for (double y = 66; *command; y += HIGH) {
+        size_t len = strlen(command), cut = len;
+        if (len > MOST)
+            for (cut = MOST; cut && command[cut] != ' ';)
+                cut--;
+        cut = cut ? cut : strcspn(command, " ");
+        cut = cut < sizeof line ? cut : sizeof line - 1;
+        snprintf(line, sizeof line, "%.*s", (int)cut, command);
+        put_label(p, PAGE_GAP, y, ANCHOR_START, SMALL_LETTER, "dim", line);
+        command += cut + (command[cut] == ' ');
+    }
+}
+
+void page_begin(struct page *p, const char *title, const char *details, const char *command)
 {
     *p = (struct page){0};
     put_label(p, PAGE_GAP, 28, ANCHOR_START, 18, "ink bold", title);
     put_label(p, PAGE_GAP, 48, ANCHOR_START, SMALL_LETTER, "dim", details);
+    put_command(p, command ? command : "");
 }
 
 void page_finish(struct page *p, const char *title, struct text *out)

@@ -154,7 +154,7 @@ moegen_status report_bench(const struct json *j, struct text *out, moegen_error 
     struct plot plot = {0};
     struct text details = {0};
     int context;
-    const char *cpu, *version, *routing;
+    const char *cpu, *version, *routing, *command = "";
     double cpus;
     bool cold;
     moegen_status status = json_find(j, 0, "context", &context, err);
@@ -166,6 +166,7 @@ moegen_status report_bench(const struct json *j, struct text *out, moegen_error 
         !(status = json_get_text(j, context, "moegen", &version, err)) &&
         !(status = json_get_text(j, context, "routing", &routing, err)) &&
         !(status = json_get_number(j, context, "cpus", 1, 1e6, &cpus, err)) &&
+        !(status = json_may_text(j, context, "command", &command, err)) &&
         !(status = json_may_true(j, context, "cold", &cold, err)) &&
         !(status = add_rows(j, context, &t, &plot, err)))
         status = add_limits(j, context, &plot, err);
@@ -173,7 +174,7 @@ moegen_status report_bench(const struct json *j, struct text *out, moegen_error 
         text_fmt(&details, "%s, %.0f CPUs; routing %s%s; moegen %s", cpu, cpus, routing,
                  cold ? ", cold caches" : "", version);
         html_table(out, &t);
-        if (details.lost || !plot_svg(&plot, "moegen bench", details.at, out))
+        if (details.lost || !plot_svg(&plot, "moegen bench", details.at, command, out))
             status = error_set(err, MOEGEN_NO_MEMORY, "out of memory");
     }
     table_free(&t);

@@ -106,7 +106,7 @@ moegen_status report_compare(const struct json *j, struct text *out, moegen_erro
     if (!status) {
         compared_table(shown, count, &t);
         html_table(out, &t);
-        if (!compared_svg(shown, count, margin, "moegen compare", out))
+        if (!compared_svg(shown, count, margin, "moegen compare", NULL, out))
             status = no_memory(err);
     }
     for (int i = 0; i < count; i++)

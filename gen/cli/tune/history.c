@@ -47,7 +47,7 @@ bool history_svg(const struct tuned_kernel *x, int count, const char *details, s
 {
     static const char title[] = "Plans that were tried";
     struct page page;
-    page_begin(&page, title, details);
+    page_begin(&page, title, details, command_said());
     for (int i = 0; i < count; i++)
         if (x[i].tuning)
             put_panel(&page, &x[i]);

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * screen.c - the first look at all plans beside the best: each value of each knob alone, in threes
+ * between two runs of the best. The slower half is dropped, the others are looked at again, and so
+ * on: what one look says on a machine that others use is little, what the mean of several says is
+ * more.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tune.h"
+
+enum { GROUP = 3, FEW = 4, MOST_LOOKS = 5 };
+static const double share_of_screening = 0.5, share_of_looks = 0.65;
+
+static int compare_turns(const void *a, const void *b)
+{
+    double x = ((const struct turn *)a)->gain, y = ((const struct turn *)b)->gain;
+    return (x < y) - (x > y);
+}
+
+/* All turns from the best, the boldest values of all knobs first; as many as there is time for. */
+static int plan_turns(const struct search *s, struct turn *turn)
+{
+    int count = 0;
+    double once = 0, left = s->until - tune_now();
+    for (int i = 0; i < s->courses; i++)
+        once += s->course[i].seconds * s->course[i].batch;
+    double most = share_of_screening * left / (once * (GROUP + 2) / GROUP + 5e-3);
+    for (int v = 0; v < MAX_VALUES; v++)
+        for (int k = 0; k < s->space.knobs; k++)
+            if (v < s->space.knob[k].values && s->best.choice.at[k] < 0 && count < MOST_TURNS &&
+                count < most)
+                turn[count++] = (struct turn){.knob = k, .value = v, .gain = -INFINITY};
+    return count;
+}
+
+/* Times up to GROUP candidates between two runs of the best, course after course. */
+static void time_group(struct search *s, struct candidate *c, const bool *legal, int count)
+{
+    for (int n = 0; n < count; n++)
+        c[n].gain = 0;
+    for (int i = 0; i < s->courses; i++) {
+        struct course *at = &s->course[i];
+        double own[GROUP], before = course_time(at, s->best.call[i]);
+        for (int n = 0; n < count; n++)
+            own[n] = legal[n] ? course_time(at, c[n].call[i]) : NAN;
+        double after = course_time(at, s->best.call[i]);
+        for (int n = 0; n < count; n++)
+            c[n].gain += log(sqrt(before * after) / own[n]) / s->courses;
+    }
+}
+
+/* All of them once more; sorts them, those that gain most first. */
+static moegen_status look(struct search *s, struct turn *turn, int count, moegen_error **err)
+{
+    moegen_status status = MOEGEN_OK;
+    for (int i = 0; i < count && !status && !search_stopped(s); i += GROUP) {
+        struct candidate c[GROUP] = {{.gain = 0}};
+        bool legal[GROUP] = {false};
+        int some = count - i < GROUP ? count - i : GROUP;
+        for (int n = 0; n < some && !status; n++) {
+            c[n].choice = choice_with(&s->best.choice, turn[i + n].knob, turn[i + n].value);
+            status = candidate_open(s, &c[n], &legal[n], err);
+        }
+        if (!status)
+            time_group(s, c, legal, some);
+        for (int n = 0; n < some; n++) {
+            struct turn *t = &turn[i + n];
+            if (!status)
+                search_tell(s, "screening", &c[n].choice, c[n].gain, i + n + 1, count);
+            t->gain = !isfinite(c[n].gain) ? -INFINITY
+                      : t->looks           ? (t->gain * t->looks + c[n].gain) / (t->looks + 1)
+                                           : c[n].gain;
+            t->looks++;
+            candidate_close(&c[n]);
+        }
+    }
+    qsort(turn, (size_t)count, sizeof *turn, compare_turns);
+    return status;
+}
+
+moegen_status screen(struct search *s, struct turn *turn, int *count, moegen_error **err)
+{
+    double begin = tune_now(), left = s->until - begin;
+    *count = plan_turns(s, turn);
+    moegen_status status = *count ? look(s, turn, *count, err) : MOEGEN_OK;
+    double each = *count ? (tune_now() - begin) / *count : 0;
+    for (int looks = 1; looks < MOST_LOOKS && !status && !search_stopped(s); looks++) {
+        int half = (*count + 1) / 2;
+        while (half && !isfinite(turn[half - 1].gain))
+            half--;
+        if (half < FEW || tune_now() + half * each > begin + share_of_looks * left)
+            break;
+        *count = half;
+        status = look(s, turn, half, err);
+    }
+    return status;
+}
