@@ -55,6 +55,11 @@ function words.square(spec, lanes)
     return WORD * lanes * (kinds[stored.format(spec).bits].joined and 2 or 1)
 end
 
+-- Columns in the order of words whose quarters are whole cache lines, two of them.
+function words.columns(spec)
+    return WORD * 2 * 64 // kinds[stored.format(spec).bits].dtype.size
+end
+
 -- Adds the names of words. bits: of a code; unit: elements that are decoded together, of blocks of columns
 function words.names(names, spec, plan, bits, unit)
     local kind, lanes, list, turns = kinds[bits], plan.isa.lanes, names.constants, {}
@@ -63,7 +68,8 @@ function words.names(names, spec, plan, bits, unit)
         local words_apart = pitch(elements, bits)
         list[#list + 1] = {constant, words_apart, says}
         turns[#turns + 1] = {name = "turn_" .. name, pitch = words_apart * WORD * bits // 32, constant = constant,
-            tile = "turn_" .. name .. "_squares", apart = "turn_" .. name .. "_apart", has = orders(names.phases, layout)}
+            tile = "turn_" .. name .. "_squares", apart = "turn_" .. name .. "_apart", has = orders(names.phases, layout),
+            scale_pitch = layout == "k" and plan.isa.rows.store_u8 and words_apart // SCALE or false}
     end
     plans.append(list, {
         {"WORD", WORD, "codes of a word,"}, {"WORD_RUN", RUN, "elements along a contraction whose words lie side by side,"},
@@ -106,6 +112,25 @@ local function join_quarters(cfg, H)
     return p
 end
 
+-- Transposes n squares of bytes: column c of a square becomes the run T[c * apart ..].
+local function byte_squares(cfg, name, apart)
+    local lanes = cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose n squares of %d x %d bytes."):format(lanes, lanes)})
+    local T, S, n = p:pointer("T", "uint8_t", ""), p:pointer("S", "const uint8_t"), p:integer("n")
+    local ld, back = p:integer("ld"), p:integer("back")
+    p:loop(n, function()
+        rows.transposed(p, function(i)
+            local x = p:op("load_u8", "row_" .. i, p:at(S, 0))
+            p:advance(S, i + 1 < lanes and ld or back)
+            return x
+        end, function(c, x)
+            p:op("store_u8", p:at(T, c * apart), x)
+        end)
+        p:advance(T, lanes * apart)
+    end, "squares")
+    return p
+end
+
 -- The tiles.
 function words.tiles(names, cfg, spec)
     local kind, list = names.coded.words.kind, {}
@@ -119,6 +144,10 @@ function words.tiles(names, cfg, spec)
         end
         if how.has.ordered then
             turn(how.apart, WORD * how.pitch)
+        end
+        if how.scale_pitch then
+            plans.append(list, plans.list(how.has.plain and byte_squares(cfg, how.tile .. "_scales", how.scale_pitch),
+                how.has.ordered and byte_squares(cfg, how.apart .. "_scales", WORD * how.scale_pitch)))
         end
     end
     list[#list + 1] = names.dots and names.gathers_words and join_quarters(cfg, spec.H) or nil
