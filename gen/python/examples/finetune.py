@@ -30,7 +30,8 @@ def model_of(options):
         return model, tokenizer(text.decode(errors="replace"), return_tensors="pt").input_ids[0]
     torch.manual_seed(1)
     config = OlmoeConfig(vocab_size=256, hidden_size=options.hidden, intermediate_size=options.hidden // 2,
-                         num_hidden_layers=options.layers, num_attention_heads=4, num_key_value_heads=4, num_experts=64, num_experts_per_tok=8, max_position_embeddings=256,
+                         num_hidden_layers=options.layers, num_attention_heads=4, num_key_value_heads=4, num_experts=64,
+                         num_experts_per_tok=8, max_position_embeddings=256,
                          norm_topk_prob=True, pad_token_id=0, bos_token_id=None, eos_token_id=None)
     return OlmoeForCausalLM(config).to(options.dtype), torch.tensor(list(text))
 
