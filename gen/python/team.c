@@ -21,7 +21,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { LINE = 128, SPINS = 20000 };
+enum { LINE = 128, SPINS = 2000, YIELDS = 400 };
 
 struct run {
     moegen_entry entry;
@@ -54,10 +54,13 @@ static void barrier(void *at)
             syscall(SYS_futex, &run->round, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
         return;
     }
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; i < SPINS + YIELDS; i++) {
         if (atomic_load_explicit(&run->round, memory_order_acquire) != round)
             return;
-        relax();
+        if (i < SPINS)
+            relax();
+        else
+            sched_yield(); /* the rank that is waited for may want this CPU */
     }
     atomic_fetch_add(&run->sleepers, 1);
     while (atomic_load(&run->round) == round)

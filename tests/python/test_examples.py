@@ -31,7 +31,7 @@ def test_gpt_oss():
 def test_finetune(tmp_path):
     for module in ("torch", "transformers"):
         pytest.importorskip(module, exc_type=ImportError)
-    said = run("finetune.py", "--steps", "12", "--hidden", "32", "--layers", "1", "--batch", "4", "--length", "32", "--out", str(tmp_path / "f.svg"))
+    said = run("finetune.py", *"--steps 12 --hidden 32 --layers 1 --batch 4 --length 32 --out".split(), str(tmp_path / "f.svg"))
     losses = [[float(x) for x in re.findall(r"\d\.\d{4}", line)] for line in said.splitlines() if line.startswith("step")]
     assert len(losses) == 3 and all(max(row) - min(row) < 2e-3 for row in losses) and losses[-1][0] < losses[0][0]
     picture = (tmp_path / "f.svg").read_text()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""finetune.py - trains a small OLMoE on a text, byte by byte, once for each implementation of its experts, side by side: the same start, the
-same batches. Prints losses and tokens per second, and draws the curves.
+"""finetune.py - trains a small OLMoE on a text, byte by byte, once for each implementation of its experts, side by side: the same start,
+the same batches. Prints losses and tokens per second, and draws the curves.
 
     python gen/python/examples/finetune.py --steps 60 --out build/finetune.svg
     python gen/python/examples/finetune.py --model DIRECTORY --text FILE      # a checkpoint of your own, with its tokenizer
@@ -29,8 +29,9 @@ def model_of(options):
         model = AutoModelForCausalLM.from_pretrained(options.model, dtype=options.dtype, experts_implementation="moegen")
         return model, tokenizer(text.decode(errors="replace"), return_tensors="pt").input_ids[0]
     torch.manual_seed(1)
-    config = OlmoeConfig(vocab_size=256, hidden_size=options.hidden, intermediate_size=options.hidden // 2, num_hidden_layers=options.layers,
-                         num_attention_heads=4, num_key_value_heads=4, num_experts=64, num_experts_per_tok=8, max_position_embeddings=256,
+    config = OlmoeConfig(vocab_size=256, hidden_size=options.hidden, intermediate_size=options.hidden // 2,
+                         num_hidden_layers=options.layers, num_attention_heads=4, num_key_value_heads=4, num_experts=64,
+                         num_experts_per_tok=8, max_position_embeddings=256,
                          norm_topk_prob=True, pad_token_id=0, bos_token_id=None, eos_token_id=None)
     return OlmoeForCausalLM(config).to(options.dtype), torch.tensor(list(text))
 
@@ -68,7 +69,8 @@ def picture(runs, tokens, width=720, height=400, pad=48):
     for i in range(5):
         loss = low + (top - low) * i / 4
         y = at(0, loss).split(",")[1]
-        parts.append(f'<path d="M{pad} {y}H{width - pad}" stroke="#ddd"/><text x="{pad - 6}" y="{y}" text-anchor="end" dy="4">{loss:.2f}</text>')
+        parts.append(f'<path d="M{pad} {y}H{width - pad}" stroke="#ddd"/>'
+                     f'<text x="{pad - 6}" y="{y}" text-anchor="end" dy="4">{loss:.2f}</text>')
     for i, (run, color) in enumerate(zip(runs, COLORS)):
         points = " ".join(at(step, loss) for step, loss in enumerate(run.losses))
         dash = ' stroke-dasharray="6 5"' if i else ""
@@ -106,7 +108,8 @@ def main():
         if step % 10 == 0 or step == options.steps - 1:
             print(f"step {step:4}: " + ", ".join(f"{r.name} {r.losses[-1]:.4f}" for r in runs), flush=True)
     for run in runs:
-        print(f"{run.name:10} {tokens / statistics.median(run.seconds):8.0f} tokens/s, {1e3 * statistics.median(run.seconds):.1f} ms a step")
+        median = statistics.median(run.seconds)
+        print(f"{run.name:10} {tokens / median:8.0f} tokens/s, {1e3 * median:.1f} ms a step")
     if options.out:
         pathlib.Path(options.out).write_text(picture(runs, tokens), encoding="utf-8")
         print(options.out)

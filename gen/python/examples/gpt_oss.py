@@ -85,7 +85,8 @@ def main():
         layer = Layer(path, options.layer, options.top_k or (4 if options.file else 2))
         E, out, groups, _ = layer.tensors["experts.gate_up_proj_blocks"].shape
         size = sum(t.numel() * t.element_size() for n, t in layer.tensors.items() if "experts" in n)
-        print(f"{E} experts, H {32 * groups}, I {out // 2}: {size / 1e6:.1f} MB of codes and scales, {3 * E * out * 32 * groups / 1e6:.1f} MB in bf16")
+        print(f"{E} experts, H {32 * groups}, I {out // 2}: {size / 1e6:.1f} MB of codes and scales, "
+              f"{3 * E * out * 32 * groups / 1e6:.1f} MB in bf16")
         for T in (1, 16, 128):
             x = torch.randn(T, 32 * groups, generator=torch.Generator().manual_seed(T)).bfloat16()
             y, want, times = layer(x), layer.truth(x), []

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""_experts.py - kernels of experts for tensors of PyTorch, and the operators moegen::experts, experts_backward and experts_backward_.
+"""_experts.py - kernels of experts for tensors of PyTorch, and the operators moegen::experts, experts_saving (which leaves what the
+backward pass needs), experts_backward and experts_backward_ (which adds to gradients that are there).
 
-Operators take what has been checked by moegen.torch.experts. Their options are JSON of the keys of a spec beside the shape.
+Their options are JSON of the keys of a spec beside the shape.
 """
 from __future__ import annotations
 
@@ -190,7 +191,8 @@ def gradients(x: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | N
 
 def _differentiate(dy, x, ids, weights, parameters, saved, options, grads, adds):
     """Gradients of x and weights; those of weights and biases go to grads, in the order of `gradients`."""
-    dx, dweights, T = torch.empty_like(x, memory_format=torch.contiguous_format), torch.empty_like(weights, memory_format=torch.contiguous_format), x.shape[0]
+    dx, dweights = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, weights))
+    T = x.shape[0]
     if T == 0:
         for g in grads if not adds else ():
             g.zero_()

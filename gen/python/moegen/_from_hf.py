@@ -89,7 +89,8 @@ def _told(router, weights: Tensor, bias: Tensor | None, correction: Tensor | Non
 
 def _shared_of(block, H: int, gated: bool) -> tuple[str, dict[str, Any], dict[str, Tensor]] | None:
     """Of an expert that all tokens share: its name, keys of the layer, parameters by the layer's names."""
-    name = next((n for n in ("shared_experts", "shared_expert", "shared_mlp") if isinstance(getattr(block, n, None), torch.nn.Module)), None)
+    names = ("shared_experts", "shared_expert", "shared_mlp")
+    name = next((n for n in names if isinstance(getattr(block, n, None), torch.nn.Module)), None)
     if name is None:
         return None
     linear = [getattr(getattr(block, name), n, None) for n in (("gate_proj",) if gated else ()) + ("up_proj", "down_proj")]

@@ -139,7 +139,8 @@ class _Keeps:
     keeps = True
 
     def validate_environment(self, *args, **more):
-        self.may_keep = self.pre_quantized and not self.quantization_config.dequantize and self.keeps and not torch.accelerator.is_available()
+        self.may_keep = (self.pre_quantized and not self.quantization_config.dequantize and self.keeps
+                         and not torch.accelerator.is_available())
         if not self.may_keep:
             super().validate_environment(*args, **more)
 

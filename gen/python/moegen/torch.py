@@ -140,8 +140,8 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
     any float. gate_up: [E, 2I, H], down: [E, H, I] in x's dtype; transposed: [E, H, 2I] and [E, I, H]. The first half of 2I is the
     gate, or with `interleaved` every other one, from the first on; without `gated` there is no gate: [E, I, H]. gate_up_bias:
     [E, 2I], down_bias: [E, H], in x's dtype. activation: `moegen list activations`. clamp: {"gate": [low, high], "up": [low, high]},
-    None leaves a side open, and "activated": the most that act gives; up_offset is added to up after it. Under torch.autocast, x may have another dtype than the matrices: it
-    is rounded to theirs, and y to x's.
+    None leaves a side open, and "activated": the most that act gives; up_offset is added to up after it. Under torch.autocast, x
+    may have another dtype than the matrices: it is rounded to theirs, and y to x's.
 
     Matrices may be codes with scales, which are used as they are and have no gradients: float8_e4m3fn [E, out, in] with f32 factors
     of 128 x 128 elements [E, ceil(out / 128), ceil(in / 128)] or of rows [E, out, 1]; mxfp4, uint8 [E, out, in / 32, 16] with uint8

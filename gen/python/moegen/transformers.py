@@ -34,8 +34,9 @@ ACTIVATIONS = {
     "squared_relu": lambda g: torch.relu(g).square(),
 }
 CLOSE = 1e-5
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
-_known: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, Any] | str] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[torch.nn.Module, tuple[dict[str, Any] | str, str]] = weakref.WeakKeyDictionary()
 _warned: set[tuple[type, str]] = set()
 
 
@@ -95,22 +96,28 @@ def options_of(module: torch.nn.Module) -> dict[str, Any] | str:
     return {**options, **gate} if gate else "a gate that moegen does not have"
 
 
-def _matrices_of(module) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-    """Of the first and the second product, and the scales of those that are codes."""
-    if hasattr(module, "gate_up_proj_blocks"):
+def _form_of(module) -> str:
+    """How the module holds its matrices."""
+    suffixes = {"gate_up_proj_blocks": "mxfp4", "gate_up_proj_packed": "int4", "down_proj_scale_inv": "scaled"}
+    return next((form for name, form in suffixes.items() if hasattr(module, name)), "plain")
+
+
+def _matrices_of(module, form: str) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+    """Of the first and the second product, and the scales of those that are codes; these are frozen, whatever trainers say."""
+    if form == "mxfp4":
         return module.gate_up_proj_blocks, module.down_proj_blocks, {"gate_up_scale": module.gate_up_proj_scales,
                                                                      "down_scale": module.down_proj_scales}
-    if hasattr(module, "gate_up_proj_packed"):
+    if form == "int4":
         return module.gate_up_proj_packed.view(torch.uint8), module.down_proj_packed.view(torch.uint8), {
             "gate_up_scale": module.gate_up_proj_scale, "down_scale": module.down_proj_scale}
     name = "gate_up_proj" if module.has_gate else "up_proj"
     first, down = getattr(module, name), module.down_proj
-    if not hasattr(module, "down_proj_scale_inv"):
+    if form == "plain":
         return first, down, {}
-    scales = {"gate_up_scale": getattr(module, name + "_scale_inv"), "down_scale": module.down_proj_scale_inv}
+    first, down = first.detach(), down.detach()
     if first.dtype == torch.int8:   # mxfp4, as DeepSeek-V4 has it
-        return first.view(torch.uint8), down.view(torch.uint8), scales
-    return first, down, scales
+        first, down = first.view(torch.uint8), down.view(torch.uint8)
+    return first, down, {"gate_up_scale": getattr(module, name + "_scale_inv"), "down_scale": module.down_proj_scale_inv}
 
 
 def _reason(x: torch.Tensor, first: torch.Tensor, down: torch.Tensor) -> str | None:
@@ -119,7 +126,7 @@ def _reason(x: torch.Tensor, first: torch.Tensor, down: torch.Tensor) -> str | N
         return "tensors that are not in the CPU's memory"
     if first.dtype not in (*DTYPES, *CODES) or down.dtype != first.dtype:
         return f"parameters of {first.dtype}"
-    if type(first) not in (torch.Tensor, torch.nn.Parameter):
+    if type(first) not in PLAIN:
         return f"parameters that are {type(first).__name__}"
     return None
 
@@ -138,20 +145,21 @@ def _fall_back(module, reason: str, *args):
 def experts_forward(module: torch.nn.Module, hidden_states: torch.Tensor, top_k_index: torch.Tensor,
                     top_k_weights: torch.Tensor) -> torch.Tensor:
     """transformers' interface: hidden_states [T, H], top_k_index and top_k_weights [T, k] to [T, H] in the dtype of hidden_states."""
-    options = _known.get(module)
-    if options is None:
-        options = _known[module] = options_of(module)
-    first, down, scales = _matrices_of(module)
+    known = _known.get(module)
+    if known is None:
+        known = _known[module] = options_of(module), _form_of(module)
+    options, form = known
+    first, down, scales = _matrices_of(module, form)
     reason = options if isinstance(options, str) else _reason(hidden_states, first, down)
     if reason:
         return _fall_back(module, reason, hidden_states, top_k_index, top_k_weights)
-    bias = {}
+    bias: dict[str, Any] = {}
     if module.has_bias:
         bias = {"gate_up_bias": module.gate_up_proj_bias if module.has_gate else module.up_proj_bias, "down_bias": module.down_proj_bias}
-    x = hidden_states if scales else hidden_states.to(first.dtype)
-    if scales:   # frozen, whatever trainers say
-        first, down = first.detach(), down.detach()
-    return experts(x, top_k_index, top_k_weights, first, down, **scales, **bias, **options).to(hidden_states.dtype)
+    dtype = hidden_states.dtype
+    x = hidden_states if scales or first.dtype == dtype else hidden_states.to(first.dtype)
+    y = experts(x, top_k_index, top_k_weights, first, down, **scales, **bias, **options)
+    return y if y.dtype == dtype else y.to(dtype)
 
 
 def register(name: str = NAME) -> None:
