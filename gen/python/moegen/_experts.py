@@ -7,6 +7,7 @@ Their options are JSON of the keys of a spec beside the shape.
 from __future__ import annotations
 
 import json
+import mmap
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from ._team import Direct
 BLOCKS = (16, 32, 64, 128)   # slots of a block: a padded one costs memory between the passes, not time
 NO_GATE = '"gated": false'   # in options
 MANY = 1024   # plans to remember
+LARGE = 4 << 20   # bytes of a gradient from which on it has pages of its own
 
 
 class Shape(NamedTuple):
@@ -181,12 +183,25 @@ def _experts_saving_fake(x, ids, weights, gate_up, down, *more):
     return _experts_fake(x), *_room(x, shape_of(x, ids, weights, gate_up, down, more[-1]))
 
 
+def _zeros(like: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Large ones are pages that nobody has touched: zero for nothing, and huge ones where the system has some."""
+    size = shape.numel() * dtype.itemsize
+    if size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return like.new_zeros(shape, dtype=dtype)
+    pages = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:
+        pass   # a kernel without them
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
+
+
 def gradients(x: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None, down_bias: Tensor | None,
               into: torch.dtype | None) -> list[Tensor]:
-    """Room for those of gate_up, down and the biases that there are; none if `into` is None."""
+    """Room for those of gate_up, down and the biases that there are, all zero; none if `into` is None."""
     if into is None:
         return []
-    return [x.new_empty(t.shape, dtype=into) for t in (gate_up, down, gate_up_bias, down_bias) if t is not None]
+    return [_zeros(x, t.shape, into) for t in (gate_up, down, gate_up_bias, down_bias) if t is not None]
 
 
 def _differentiate(dy, x, ids, weights, parameters, saved, options, grads, adds):
@@ -194,9 +209,7 @@ def _differentiate(dy, x, ids, weights, parameters, saved, options, grads, adds)
     dx, dweights = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, weights))
     T = x.shape[0]
     if T == 0:
-        for g in grads if not adds else ():
-            g.zero_()
-        return dx, dweights
+        return dx, dweights   # gradients are zero, or the caller's
     plan = plan_of(x, ids, weights, parameters, options)
     made = plan.backward(plan.at(T).block, saved[0] is not None, DTYPES[grads[0].dtype] if grads else None, adds)
     given, sizes = {"hidden_states": x.contiguous(), "output_hidden_states_grad": dy.contiguous(), "hidden_states_grad": dx,
@@ -214,12 +227,14 @@ def _experts_backward(dy, x, ids, weights, gate_up, down, gate_up_bias, down_bia
                       saved_down, options, into):
     parameters = gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
     grads = gradients(x, *parameters[:4], into)
-    return [*_differentiate(dy, x, ids, weights, parameters, (saved_gate_up, saved_down), options, grads, False), *grads]
+    few = 2 * ids.numel() < gate_up.shape[0]   # most experts have no token: their gradients stay as they are
+    return [*_differentiate(dy, x, ids, weights, parameters, (saved_gate_up, saved_down), options, grads, few), *grads]
 
 
 def _experts_backward_fake(dy, x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, saved_gate_up,
                            saved_down, options, into):
-    return [x.new_empty(x.shape), weights.new_empty(weights.shape), *gradients(x, gate_up, down, gate_up_bias, down_bias, into)]
+    given = () if into is None else (gate_up, down, gate_up_bias, down_bias)
+    return [x.new_empty(x.shape), weights.new_empty(weights.shape), *[x.new_empty(t.shape, dtype=into) for t in given if t is not None]]
 
 
 def _experts_backward_in_place(dy, x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, saved_gate_up,
