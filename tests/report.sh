@@ -49,6 +49,9 @@ check sh -c '! grep -v "^<svg xmlns=" first.html | grep -i "http\|src=\|href\|@i
 awk '/^<svg /{n++} n && !done[n]{print > ("picture" n ".svg")} /<\/svg>/{done[n] = 1}' first.html
 check lua5.4 "$root/tests/picture.lua" picture1.svg picture2.svg picture4.svg
 check grep -q '>Roofline' picture1.svg
+for i in 1 2 4; do check grep -q 'class="dim machine">[^;]*;.*moegen [0-9.]*<' picture$i.svg; done
+check grep -q 'class="dim command">moegen bench .* --T 9 ' picture1.svg
+check grep -q 'class="dim command">moegen compare .* spelling=bytes,scalar ' picture2.svg
 
 rm first.html
 expect 2 'has no result' report none

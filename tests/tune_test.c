@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune_test.c - moegen_tune: its steps, how it stops, options that are refused; and files of tuned
- * plans: entries are added, replaced or left alone, comments stay, several write at once, and what
- * is no such file is refused and keeps its bytes. Whether a search finds something depends on the
- * machine, so that no test asks. */
+ * plans: entries are added, replaced or left alone, comments stay, several write at once or are
+ * killed, and what is no such file is refused and keeps its bytes. Whether a search finds something
+ * depends on the machine, so that no test asks. */
+#include <dirent.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -259,6 +262,27 @@ static void test_crowd(moegen_engine *engine)
     }
 }
 
+/* Writers that are killed at any moment leave a file that others can read and add to. */
+static void test_killed(moegen_engine *engine)
+{
+    enum { KILLED = 12 };
+    unlink(path);
+    CHECK(!add(engine, 1, 1, "{tile_rows: 1}", NULL, NULL), "a first one");
+    for (int i = 0; i < KILLED; i++) {
+        pid_t child = fork();
+        for (int n = 0; child == 0; n++) {
+            char plan[40];
+            snprintf(plan, sizeof plan, "{tile_rows: %d}", n % 60 + 2);
+            add(engine, 2 + n % 5, 1, plan, NULL, NULL);
+        }
+        struct timespec t = {.tv_nsec = 1000000 + 1700000L * i};
+        nanosleep(&t, NULL);
+        CHECK(child > 0 && !kill(child, SIGKILL) && waitpid(child, NULL, 0) == child, "no child");
+        CHECK(!add(engine, 100 + i, 1, "{tile_rows: 3}", NULL, NULL), "after writer %d", i);
+    }
+    CHECK(has("tile_rows: 1}"), "the first one is lost");
+}
+
 /* ---- choices ---- */
 
 static void test_choices(void)
@@ -291,6 +315,19 @@ static void test_choices(void)
     space_free(&s);
 }
 
+/* Parts of files are left where writers were killed. */
+static void sweep(void)
+{
+    char name[400];
+    DIR *all = opendir(folder);
+    for (struct dirent *x; all && (x = readdir(all));) {
+        snprintf(name, sizeof name, "%s/%s", folder, x->d_name);
+        unlink(name);
+    }
+    if (all)
+        closedir(all);
+}
+
 int main(void)
 {
     moegen_engine *engine = NULL;
@@ -304,8 +341,9 @@ int main(void)
     test_entries(engine);
     test_kept(engine);
     test_crowd(engine);
-    unlink(path);
-    rmdir(folder);
+    test_killed(engine);
+    sweep();
+    CHECK(!rmdir(folder), "%s is left", folder);
     moegen_engine_release(engine);
     printf("%d complaints\n", failures);
     return failures != 0;

@@ -6,7 +6,7 @@
 
 #include "tune.h"
 
-static const char plan_prefix[] = "plan.";
+enum { PREFIX = sizeof "plan." - 1 };
 
 /* Adds a copy of a value; its number, or -1. */
 static int add_value(struct knob *k, const char *value, size_t len)
@@ -110,7 +110,7 @@ void choice_text(const struct space *s, const struct choice *c, struct text *out
 /* Length of the part's name in "plan.experts.mc"; 0: none. */
 static size_t part_of(const char *key)
 {
-    const char *name = key + sizeof plan_prefix - 1, *dot = strchr(name, '.');
+    const char *name = key + PREFIX, *dot = strchr(name, '.');
     return dot ? (size_t)(dot - name) : 0;
 }
 
@@ -121,10 +121,9 @@ void choice_yaml(const struct space *s, const struct choice *c, struct text *out
     const char *before = NULL; /* key of the part that is open; keys of a part follow each other */
     text_fmt(out, "{");
     for (int i = 0; i < count; i++) {
-        const char *name = set[i].key + sizeof plan_prefix - 1;
+        const char *name = set[i].key + PREFIX;
         size_t part = part_of(set[i].key);
-        bool same = before && part == part_of(before) &&
-                    memcmp(name, before + sizeof plan_prefix - 1, part) == 0;
+        bool same = before && part == part_of(before) && memcmp(name, before + PREFIX, part) == 0;
         if (before && !same)
             text_fmt(out, "}");
         if (i)

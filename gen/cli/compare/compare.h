@@ -96,6 +96,7 @@ struct duel {
     struct paired paired;
 };
 struct duels {
+    char *cpu; /* A's, or NULL; owned */
     struct duel *row;
     int rows;
     struct paired overall; /* of the geometric mean of all kernels' ratios */

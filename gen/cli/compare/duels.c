@@ -140,6 +140,8 @@ int duels_add(struct duels *d, const struct results *a, const struct results *b,
     /* Two rows may look the same: each has a duel of its own. */
     bool *taken = calloc((size_t)(d->rows + a->rows) + 1, sizeof *taken);
     bool ok = partner && taken && find_partners(a, b, partner);
+    if (ok && !d->cpu && a->cpu)
+        ok = (d->cpu = strdup(a->cpu)) != NULL;
     for (int i = 0; ok && i < a->rows; i++) {
         if (partner[i] < 0) {
             alone++;
@@ -216,5 +218,6 @@ void duels_free(struct duels *d)
         free(x->b);
     }
     free(d->row);
+    free(d->cpu);
     *d = (struct duels){0};
 }

@@ -68,6 +68,8 @@ bool compared_svg(const struct shown *s, int count, double margin, const char *t
                         .nothing = "no kernel was compared"};
     for (int i = 0; i < count; i++)
         add_bars(&bars, &s[i]);
+    if (count && s->duels.cpu && *s->duels.cpu)
+        text_fmt(&details, "%s; ", s->duels.cpu);
     text_fmt(&details,
              "A: %s%s%s; differences within %g %% (the band) count as the same; moegen %d.%d.%d",
              s->a, s->of_files ? ", B: " : "", s->of_files ? s->b : "", 100 * margin,

@@ -179,6 +179,8 @@ static int write_json(const struct options *o, const struct shown *s, int count,
     struct text t = {0};
     text_fmt(&t, "{\n  ");
     pair_text(&t, "a", s->a, true);
+    pair_text(&t, "cpu", s->duels.cpu ? s->duels.cpu : "", false);
+    pair_text(&t, "command", command_said(), false);
     text_fmt(&t, ", \"of_files\": %s, \"of_roof\": %s", s->of_files ? "true" : "false",
              s->of_roof ? "true" : "false");
     pair(&t, "margin", margin);

@@ -124,7 +124,7 @@ static void put_command(struct page *p, const char *command)
         cut = cut ? cut : strcspn(command, " ");
         cut = cut < sizeof line ? cut : sizeof line - 1;
         snprintf(line, sizeof line, "%.*s", (int)cut, command);
-        put_label(p, PAGE_GAP, y, ANCHOR_START, SMALL_LETTER, "dim", line);
+        put_label(p, PAGE_GAP, y, ANCHOR_START, SMALL_LETTER, "dim command", line);
         command += cut + (command[cut] == ' ');
     }
 }
@@ -133,7 +133,7 @@ void page_begin(struct page *p, const char *title, const char *details, const ch
 {
     *p = (struct page){0};
     put_label(p, PAGE_GAP, 28, ANCHOR_START, 18, "ink bold", title);
-    put_label(p, PAGE_GAP, 48, ANCHOR_START, SMALL_LETTER, "dim", details);
+    put_label(p, PAGE_GAP, 48, ANCHOR_START, SMALL_LETTER, "dim machine", details);
     put_command(p, command ? command : "");
 }
 

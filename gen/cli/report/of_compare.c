@@ -83,12 +83,14 @@ moegen_status report_compare(const struct json *j, struct text *out, moegen_erro
     struct shown shown[MOST_SIDES] = {0};
     struct table t = {0};
     int list, count = 0;
-    const char *a;
+    const char *a, *cpu = "", *command = "";
     double margin;
     bool of_files;
     moegen_status status;
     if ((status = json_get_text(j, 0, "a", &a, err)) ||
         (status = json_get_number(j, 0, "margin", 1e-6, 0.5, &margin, err)) ||
+        (status = json_may_text(j, 0, "cpu", &cpu, err)) ||
+        (status = json_may_text(j, 0, "command", &command, err)) ||
         (status = json_may_true(j, 0, "of_files", &of_files, err)) ||
         (status = json_get_list(j, 0, "comparisons", &list, err)))
         return status;
@@ -103,10 +105,12 @@ moegen_status report_compare(const struct json *j, struct text *out, moegen_erro
     }
     if (!status && !count)
         status = json_refuse(j, list, err, "no comparison");
+    if (!status && !(shown[0].duels.cpu = strdup(cpu)))
+        status = no_memory(err);
     if (!status) {
         compared_table(shown, count, &t);
         html_table(out, &t);
-        if (!compared_svg(shown, count, margin, "moegen compare", NULL, out))
+        if (!compared_svg(shown, count, margin, "moegen compare", command, out))
             status = no_memory(err);
     }
     for (int i = 0; i < count; i++)

@@ -159,7 +159,9 @@ static int tune_one(struct session *s, int k, int threads, struct tuned_kernel *
     if (result && interrupts > before) /* it hit the processes, too */
         result = EXIT_OK;
     if (!result && x->fresh && (x->paired.verdict != VERDICT_FASTER || x->worse)) {
-        x->what = x->worse ? "not kept: slower for one T" : "not kept: fresh processes disagree";
+        x->what = x->worse                             ? "not kept: slower for one T"
+                  : x->paired.verdict == VERDICT_NOISY ? "not kept: fresh processes are not sure"
+                                                       : "not kept: fresh processes disagree";
         return EXIT_OK;
     }
     return result ? result : write_entry(s, x);
