@@ -38,15 +38,7 @@ function lines.tile(cfg, rows)
         local function sum(r, v)
             return p:at(S, r * width, v > 0 and apart or nil)
         end
-        local acc = {}
-        for r = 0, rows - 1 do
-            p:row(r)
-            acc[r] = {}
-            for v = 0, 1 do
-                acc[r][v] = p:op("load", ("acc_%d_%d"):format(r, v), sum(r, v))
-            end
-        end
-        p:row(nil)
+        local acc = micro.zeros(p, rows, 2, "acc", function(it, v, r) return p:op("load", it, sum(r, v)) end)
         local down = p:count_from("down", steps)
         p:loop(down, function()
             local left = p:count_from("left", inner)

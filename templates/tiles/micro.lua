@@ -98,7 +98,7 @@ function micro.step(p, how, acc, vectors, a, b)
     micro.multiply(p, how, acc, vectors, a, x)
 end
 
--- The sums of so many rows and vectors: zero, or what start(name, vector) gives.
+-- The sums of so many rows and vectors: zero, or what start(name, vector, row) gives.
 function micro.zeros(p, rows, vectors, name, start)
     local acc = {}
     for r = 0, rows - 1 do
@@ -106,7 +106,7 @@ function micro.zeros(p, rows, vectors, name, start)
         acc[r] = {}
         for v = 0, vectors - 1 do
             local it = ("%s_%d_%d"):format(name, r, v)
-            acc[r][v] = start and start(it, v) or p:op("zero", it)
+            acc[r][v] = start and start(it, v, r) or p:op("zero", it)
         end
     end
     p:row(nil)
