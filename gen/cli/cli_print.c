@@ -76,6 +76,8 @@ void command_keep(int count, char **words)
         text_fmt(&said, " ");
         add_word(words[i]);
     }
+    if (said.lost)
+        lost();
     atexit(free_said);
 }
 
