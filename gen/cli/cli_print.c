@@ -69,16 +69,15 @@ static void add_word(const char *word)
     text_fmt(&said, plain ? "" : "'");
 }
 
-void command_keep(int count, char **words)
+bool command_keep(int count, char **words)
 {
     text_fmt(&said, "moegen");
     for (int i = 1; i < count; i++) {
         text_fmt(&said, " ");
         add_word(words[i]);
     }
-    if (said.lost)
-        lost();
     atexit(free_said);
+    return !said.lost;
 }
 
 const char *command_said(void)
