@@ -74,8 +74,8 @@ int fail(moegen_status status, moegen_error *err);
  * so in the end. */
 void lost(void);
 int whole(int result); /* the exit code: `result`, unless something was lost */
-/* The words that the program was called with, as a shell takes them; "" where memory is out. */
-void command_keep(int count, char **words);
+/* The words that the program was called with, as a shell takes them. False: memory is out. */
+bool command_keep(int count, char **words);
 const char *command_said(void);
 /* Prints a text on stdout, or complains that it is lost; frees it. */
 int put_text(struct text *t);

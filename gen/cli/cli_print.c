@@ -69,7 +69,7 @@ static void add_word(const char *word)
     text_fmt(&said, plain ? "" : "'");
 }
 
-void command_keep(int count, char **words)
+bool command_keep(int count, char **words)
 {
     text_fmt(&said, "moegen");
     for (int i = 1; i < count; i++) {
@@ -77,6 +77,7 @@ void command_keep(int count, char **words)
         add_word(words[i]);
     }
     atexit(free_said);
+    return !said.lost;
 }
 
 const char *command_said(void)

@@ -127,8 +127,9 @@ int main(int argc, char **argv)
     if (!o.command)
         return bad("'%s' is no command; `moegen --help` lists them", name);
     int result = EXIT_BAD_INPUT;
-    command_keep(argc, argv);
-    if (options_parse(&o, argc - 2, argv + 2)) {
+    if (!command_keep(argc, argv)) {
+        result = fail(MOEGEN_NO_MEMORY, NULL);
+    } else if (options_parse(&o, argc - 2, argv + 2)) {
         quiet = o.quiet;
         verbose = o.verbose;
         if (o.help) {
