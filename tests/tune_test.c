@@ -300,8 +300,7 @@ static void test_choices(void)
     for (int i = 0; i < s.knobs; i++)
         c.at[i] = 0;
     choice_yaml(&s, &c, &yaml);
-    CHECK(strcmp(yaml.at,
-                 "{tile_rows: 8, experts: {pack_k: word, nc: 8}, router: {nc: word}}") == 0,
+    CHECK(strcmp(yaml.at, "{tile_rows: 8, experts: {mc: word, nc: 8}, router: {nc: word}}") == 0,
           "%s", yaml.at);
     choice_text(&s, &c, &text);
     CHECK(strcmp(text.at, "plan.tile_rows=8 plan.experts.mc=word plan.experts.nc=8 "
