@@ -107,7 +107,7 @@ end
 
 -- Tables of the tile that decodes, as C text, or false.
 local function tables_of(names, f, isa)
-    local by = names.coded.unscaled
+    local by = names.coded.unscaled or names.coded.scaled
     local list = not names.integers and (by and by.tables or not by and f.number and formats.tables(isa.lanes, f))
     return list and table.concat(list, ", ")
 end
@@ -130,7 +130,8 @@ function codes.names(names, spec, plan, how)
         read = widened and {scale = "f32", c = "float"} or {scale = format.scales, c = c_type(format.scales)},
         blocked = format.blocked, zero = f.zero or 0, interleaved = stored.of(spec).interleaved, along = scaled,
         shared_columns = scaled and share == "static", words = false, integers = names.integers or false, sums = sums,
-        unscaled = sums and not format.second and coded.unscaled_by(plan.isa, f)}
+        unscaled = sums and not format.second and coded.unscaled_by(plan.isa, f),
+        scaled = plan.group == 2 and not integers.are(spec) and format.scales == "u8" and coded.scaled_by(plan.isa, f, run)}
     names.coded.tables = tables_of(names, f, plan.isa)
     names.coded.unit = (names.runs or names.coded.unscaled) and coded.unit(run, depth)
     choose_tiles(names, depth)

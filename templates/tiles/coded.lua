@@ -13,64 +13,7 @@ function coded.unit(run, depth)
     return math.max(run or depth, depth)
 end
 
--- Some rows of n units, as panels that are `pitch` elements apart, in f32 or in pairs of cfg.dtype; `over`, `back` and `s_over` lead
--- from the end of a row to the next one, of codes, of panels and of scales; codes `ahead` are fetched. has: format (row of
--- formats.lua), read (scale: key of formats.scales; c: its C type), along (each column has one). run: codes that share one; nil: the row
-function coded.rows(cfg, name, has, run)
-    local isa, lanes, group = cfg.isa, cfg.isa.lanes, cfg.product.group
-    local depth, f = cfg.vectors * lanes * group, has.format
-    local unit, bits = coded.unit(run, depth), f.bits or 8
-    local p = ir.program(isa, cfg.prefix .. name, {("Rows of codes as n * %d numbers of each, in %s."):format(unit,
-        group > 1 and "pairs" or "f32")})
-    local to_dtype = group > 1 and cfg.dtype or nil
-    local A = p:pointer("A", to_dtype and to_dtype.c or "float", "")
-    local W, scale = p:pointer("W", "const uint8_t"), p:pointer("scale", "const " .. has.read.c)
-    local n, rows, pitch = p:integer("n"), p:integer("rows"), p:integer("pitch")
-    local over, back, s_over, ahead = p:integer("over"), p:integer("back"), p:integer("s_over"), p:integer("ahead")
-    local tables = f.number and p:pointer("tables", "const float")
-    local read, load_scale = formats.pairs(p, f, tables), formats.scales[has.read.scale]
-    local function body(whole)
-        for i = 0, unit * bits // 8 - 1, 64 do
-            p:op("prefetch_1", p:at(W, i, ahead))
-        end
-        local scales = {}
-        for i = 0, run and unit // run - 1 or -1 do
-            scales[i] = load_scale(p, "scale_" .. i, p:at(scale, i))
-        end
-        for from = 0, unit - 1, 2 * lanes do
-            local x = read("w_" .. from, function(i) return p:at(W, from * bits // 8 + i) end)
-            for v = 0, 1 do
-                local at = from + v * lanes
-                local by = has.along and p:op("load", "scale_" .. at, p:at(scale, at)) or whole or scales[at // run]
-                x[v] = p:op("mul", "x_" .. at, x[v], by)
-            end
-            local at = from % depth
-            if to_dtype then
-                quantise.store_pair(p, to_dtype, p:at(A, at), x[0], x[1], "store_bits")
-            else
-                p:op("store", p:at(A, at), x[0])
-                p:op("store", p:at(A, at + lanes), x[1])
-            end
-            if at + 2 * lanes == depth then
-                p:advance(A, pitch)
-            end
-        end
-        p:advance(W, unit * bits // 8)
-        if run or has.along then
-            p:advance(scale, has.along and unit or unit // run)
-        end
-    end
-    p:loop(rows, function()
-        local whole = not run and not has.along and load_scale(p, "whole", p:at(scale, 0))
-        p:loop(p:count_from("left", n), function() body(whole) end, "units")
-        p:advance(W, over)
-        p:advance(A, back)
-        p:advance(scale, s_over)
-    end, "rows")
-    return p
-end
-
--- ---- without scales: exact in pairs ----
+-- ---- as pairs, without scales or times powers of two: exact ----
 
 -- Words of both codes of a byte: of its low one the number in the low half, of its high one in the high half.
 local function nibble_tables(f)
@@ -81,6 +24,13 @@ local function nibble_tables(f)
         end
     end
     return words
+end
+
+-- Words of the codes of bytes, by tables of both.
+local function nibble_words(p, name, at, low, high)
+    local codes = p:op("load_u8", name .. "_codes", at)
+    local first = p:op("lookup", name .. "_low", codes, low)
+    return p:op("bit_or", name, first, p:op("lookup", name .. "_high", p:op("shr", name .. "_up", codes, 4), high))
 end
 
 -- Where the words of a vector of codes come from, so that those of 128 bits, which are unpacked together, follow each other in the end.
@@ -104,9 +54,7 @@ local function pairs_of(p, cfg, f, by, tables)
     if by.nibbles then
         local low, high = p:op("load", "low_codes", table_at(0)), p:op("load", "high_codes", table_at(1))
         return function(name, place)
-            local codes = p:op("load_u8", name .. "_codes", place(0))
-            local first = p:op("lookup", name .. "_low", codes, low)
-            return {p:op("bit_or", name, first, p:op("lookup", name .. "_high", p:op("shr", name .. "_up", codes, 4), high))}
+            return {nibble_words(p, name, place(0), low, high)}
         end
     elseif by.bytes then
         local order = p:op("load", "unpacked", table_at(0))
@@ -124,6 +72,106 @@ local function pairs_of(p, cfg, f, by, tables)
         quantise.store_pair(p, cfg.dtype, to, x[0], x[1], "store_bits")
         return {}
     end
+end
+
+-- The same times scales that are powers of two, each of `run` codes, or nil.
+function coded.scaled_by(isa, f, run)
+    local by = coded.unscaled_by(isa, f)
+    if by.nibbles and run % by.codes == 0 then
+        return {tables = table.move(by.tables, 17, 32, 1, {}), codes = by.codes, nibbles = true}
+    end
+    return by.bytes and run == by.codes // 2 and by or nil
+end
+
+-- f(name, place, scales, from) -> list of vectors of pairs times scales, from number `from` on.
+local function scaled_pairs(p, cfg, f, by, tables)
+    local mask = p:const("high_half", 0xffff0000)
+    if by.nibbles then   -- tables are of values times the scale
+        local values = p:op("load", "values", p:at(tables, 0))
+        return function(name, place, scales, from)
+            local high = p:op("bit_and", name .. "_tops", p:op("mul", name .. "_values", values, scales[from]), mask)
+            return {nibble_words(p, name, place(0), p:op("shr", name .. "_lows", high, 16), high)}
+        end
+    end
+    local read = pairs_of(p, cfg, f, by, tables)
+    return function(name, place, scales, from)
+        local list = read(name, place)
+        for v, x in ipairs(list) do
+            local tag, scale = ("%s_%d"):format(name, v), scales[from + v - 1]
+            local high = p:op("mul", tag .. "_high", p:op("bit_and", tag .. "_upper", x, mask), scale)
+            local low = p:op("mul", tag .. "_low", p:op("shl", tag .. "_lower", x, 16), scale)
+            list[v] = p:op("bit_or", tag, p:op("bit_and", tag .. "_top", high, mask), p:op("shr", tag .. "_down", low, 16))
+        end
+        return list
+    end
+end
+
+-- Some rows of n units, as panels that are `pitch` elements apart, in f32 or in pairs of cfg.dtype; `over`, `back` and `s_over` lead
+-- from the end of a row to the next one, of codes, of panels and of scales; codes `ahead` are fetched. has: format (row of
+-- formats.lua), read (scale: key of formats.scales; c: its C type), along (each column has one). run: codes that share one; nil: the row
+function coded.rows(cfg, name, has, run)
+    local isa, lanes, group = cfg.isa, cfg.isa.lanes, cfg.product.group
+    local depth, f = cfg.vectors * lanes * group, has.format
+    local unit, bits = coded.unit(run, depth), f.bits or 8
+    local p = ir.program(isa, cfg.prefix .. name, {("Rows of codes as n * %d numbers of each, in %s."):format(unit,
+        group > 1 and "pairs" or "f32")})
+    local to_dtype = group > 1 and cfg.dtype or nil
+    local A = p:pointer("A", to_dtype and to_dtype.c or "float", "")
+    local W, scale = p:pointer("W", "const uint8_t"), p:pointer("scale", "const " .. has.read.c)
+    local n, rows, pitch = p:integer("n"), p:integer("rows"), p:integer("pitch")
+    local over, back, s_over, ahead = p:integer("over"), p:integer("back"), p:integer("s_over"), p:integer("ahead")
+    local by, load_scale = run and has.scaled, formats.scales[has.read.scale]
+    local tables = (f.number or by) and p:pointer("tables", "const float")
+    local scaled, read = by and scaled_pairs(p, cfg, f, by, tables), not by and formats.pairs(p, f, tables)
+    local function store(at, x)
+        if to_dtype then
+            quantise.store_pair(p, to_dtype, p:at(A, at), x[0], x[1], "store_bits")
+        else
+            p:op("store", p:at(A, at), x[0])
+            p:op("store", p:at(A, at + lanes), x[1])
+        end
+    end
+    local function body(whole)
+        for i = 0, unit * bits // 8 - 1, 64 do
+            p:op("prefetch_1", p:at(W, i, ahead))
+        end
+        local scales = {}
+        for i = 0, run and unit // run - 1 or -1 do
+            scales[i] = load_scale(p, "scale_" .. i, p:at(scale, i))
+        end
+        for from = 0, unit - 1, by and by.codes or 2 * lanes do
+            local function place(i) return p:at(W, from * bits // 8 + i) end
+            local at = from % depth
+            if by then
+                for v, words in ipairs(scaled("w_" .. from, place, scales, from // run)) do
+                    p:op("store_bits", p:at(A, at + (v - 1) * 2 * lanes), words)
+                end
+            else
+                local x = read("w_" .. from, place)
+                for v = 0, 1 do
+                    local i = from + v * lanes
+                    local factor = has.along and p:op("load", "scale_" .. i, p:at(scale, i)) or whole or scales[i // run]
+                    x[v] = p:op("mul", "x_" .. i, x[v], factor)
+                end
+                store(at, x)
+            end
+            if (from + (by and by.codes or 2 * lanes)) % depth == 0 then
+                p:advance(A, pitch)
+            end
+        end
+        p:advance(W, unit * bits // 8)
+        if run or has.along then
+            p:advance(scale, has.along and unit or unit // run)
+        end
+    end
+    p:loop(rows, function()
+        local whole = not run and not has.along and load_scale(p, "whole", p:at(scale, 0))
+        p:loop(p:count_from("left", n), function() body(whole) end, "units")
+        p:advance(W, over)
+        p:advance(A, back)
+        p:advance(scale, s_over)
+    end, "rows")
+    return p
 end
 
 -- Some rows of n units of codes as pairs in panels of A, `pitch` elements apart; `over` and `back` lead to the next row, of codes and of A;
