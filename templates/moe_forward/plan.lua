@@ -74,7 +74,7 @@ function forward.plan(plan, spec, shape, info)
         spec.shard.on == "auto" and "columns of both projections: no sums across ranks" or "spec")
     dot.choose(plan, spec, info, nil, nil, may_tile(spec))
     plan.vectors = 2
-    panel_plan.choose_tile(plan)
+    panel_plan.choose_tile(plan, true)
     column_blocks.choose_steps(plan, "k steps per row of the next panel that is packed on the way")
     local columns = spec.gated and isa.lanes or 2 * isa.lanes
     local slices = math.max(round_up(spec.I_TP, columns) // columns, round_up(spec.H, 2 * isa.lanes) // (2 * isa.lanes))
