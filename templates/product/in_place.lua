@@ -92,6 +92,8 @@ local function choose_lines(plan, spec, deep, slices)
         limits.useful(slices, ("matrices have %d panels of columns"):format(slices)))
     plan:choose("run", 64, "lines of a row fetched before the next row: a page")
     plan.direct_sums = ((plan.direct_rows + 1) * plan.vectors * plan.isa.lanes // 16 | 1) * 16   -- the last tile may have a row more
+    local held = plan.direct_nc * plan.direct_sums // (plan.vectors * plan.isa.lanes) // 2 * 2   -- panels of sums of a single row
+    plan.single_nc = math.max(plan.direct_nc, math.min(slices, held))
 end
 
 -- How weights are read where they lie. deep: rows of the tallest matrix; slices: panels of columns of the widest one
@@ -126,7 +128,7 @@ function in_place.constants(plan, spec)
             {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
             {"RUN", power_of_two(plan.run), "lines of a row that direct tiles fetch ahead before they go to the next row"},
             {"DIRECT_K", plan.direct_k // 2 * 2, "rows of weights per pass of direct tiles"},
-            {"SINGLE_K", math.min(plan.direct_k, 8) // 2 * 2, "the same for a single row: those of a column share a set of L1"})
+            {"SINGLE_NC", plan.single_nc, "panels of a block for a single row, all of a matrix if they are not too many"})
     end
     local run = math.max(plan.run // plan.group, 1) * plan.group
     return plans.list(
@@ -159,7 +161,8 @@ end
 
 function in_place.tiles(names, cfg)
     if names.line_rows then
-        return plans.append(gemm.heights(lines.tile, cfg, names.line_rows), {lines.in_order(cfg)})
+        return plans.append(gemm.heights(lines.tile, cfg, names.line_rows),
+            {lines.streams(cfg), lines.quarters(cfg), lines.in_order(cfg)})
     end
     return plans.append(gemm.heights(gemm.direct, cfg, names.direct.rows), gemm.heights(gemm.direct_pairs, cfg, names.direct.pairs),
         gemm.heights(sweep, cfg, names.sweep_rows or {}))

@@ -23,6 +23,7 @@ local function columns(names, plan)
     local swept = names.sweep_rows and names.sweep_rows[#names.sweep_rows] or 0
     return plans.list(
         swept > 0 and {to(swept), "sweep", "fma", "weights are read once where they lie, at memory's speed"},
+        names.line_rows and {to(1), "streams", vectors, "weights are read once where they lie, in four streams, at memory's speed"},
         plan.direct_rows > swept and {to(plan.direct_rows), names.line_rows and "lines" or "direct", vectors,
             "weights are read where they lie: packing them would cost more"},
         {"more", "packed", tiles or vectors, tiles and "matrix tiles by columns: panels of weights are tiles as they are packed"

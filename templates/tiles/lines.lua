@@ -3,6 +3,9 @@
 --
 -- A line holds 2 * lanes columns. Those of two rows of weights, unpacked, are two vectors of pairs: of columns 0 .. 3, 8 .. 11, ..,
 -- and of columns 4 .. 7, 12 .. 15, ... Sums stay in that order until all of K is in them: see in_order.
+--
+-- A single row of tokens waits for memory alone, which is fastest in a few long streams: `streams` reads a row of each quarter of K at a
+-- time, and pairs are of rows a quarter of K apart.
 local ir = require "ir"
 local micro = require "tiles.micro"
 
@@ -70,26 +73,84 @@ function lines.tile(cfg, rows)
     return p
 end
 
--- The sums of n lines in the order of their columns. back: from behind a line's last row to the next line
+-- For a row of A and n lines of columns, over so many rows of each quarter of B; A is words, those of the second half of K `half` on.
+-- Each step reads a line of each quarter, and fetches what lies `ahead` elements on; after n lines B goes `over` elements on, S `back`.
+function lines.streams(cfg)
+    local how, io = cfg.product, "const " .. cfg.weights.c
+    local line, width = 2 * cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "streams_1", {"S += A * B for n lines of columns: a row of each quarter of B at a time."})
+    local S, A, half = p:pointer("S", "float", "WIDTH LANES"), p:pointer("A", "const float"), p:integer("half")
+    local B = {p:pointer("B_0", io), p:pointer("B_1", io), p:pointer("B_2", io), p:pointer("B_3", io)}
+    local rows, n, ahead, over, back = p:integer("rows"), p:amount("n"), p:integer("ahead"), p:integer("over"), p:integer("back")
+    p:loop(rows, function()
+        local words = {p:op(how.bcast, "a_0", p:at(A, 0)), p:op(how.bcast, "a_1", p:at(A, 0, half))}
+        local left = p:count_from("left", n)
+        p:loop(left, function()
+            local low, high = p:op("load", "low", p:at(S, 0)), p:op("load", "high", p:at(S, cfg.isa.lanes))
+            for _, b in ipairs(B) do
+                p:op("prefetch_1", p:at(b, 0, ahead))
+            end
+            for h, a in ipairs(words) do
+                local x, y = p:op("load_bits", "x_" .. h, p:at(B[2 * h - 1], 0)), p:op("load_bits", "y_" .. h, p:at(B[2 * h], 0))
+                p:op(how.multiply, low, a, p:op("unpack_low_words", "low_" .. h, x, y))
+                p:op(how.multiply, high, a, p:op("unpack_high_words", "high_" .. h, x, y))
+            end
+            p:op("store", p:at(S, 0), low)
+            p:op("store", p:at(S, cfg.isa.lanes), high)
+            p:advance(S, width)
+            for _, b in ipairs(B) do
+                p:advance(b, line)
+            end
+        end, "lines")
+        p:advance(S, back)
+        p:advance(A, 1)
+        for _, b in ipairs(B) do
+            p:advance(b, over)
+        end
+    end, "rows")
+    return p
+end
+
+-- n vectors of words of a row of A, from elements that are `quarter` apart.
+function lines.quarters(cfg)
+    local how, lanes = cfg.product, cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "quarters", {"n vectors of pairs of a row's elements that lie a quarter of it apart."})
+    local to, from = p:pointer("to", "float"), p:pointer("from", "const " .. cfg.weights.c)
+    local quarter, n = p:integer("quarter"), p:integer("n")
+    p:loop(n, function()
+        local first = how.load(p, cfg.weights, "first", p:at(from, 0))
+        p:op("store", p:at(to, 0), how.join(p, "word", first, how.load(p, cfg.weights, "second", p:at(from, 0, quarter))))
+        p:advance(from, lanes)
+        p:advance(to, lanes)
+    end, "vectors")
+    return p
+end
+
+-- The sums of n lines in the order of their columns, which may be where they were. A line's second vector lies `apart` elements from its
+-- first one. back: from behind a line's last row to the next line
 function lines.in_order(cfg)
-    local lanes = cfg.isa.lanes
+    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "in_order", {"The sums of n lines of columns, of so many rows, in their columns' order."})
-    local S, n, rows = p:pointer("S", "float", "DIRECT_SUMS WIDTH LANES"), p:integer("n"), p:integer("rows")
-    local apart, back = p:integer("apart"), p:integer("back")
+    local to, apart, back = p:pointer("to", "float", "WIDTH LANES"), p:integer("apart"), p:integer("back")
+    local from = p:pointer("from", "const float", "WIDTH LANES")
+    local from_apart, from_back = p:integer("from_apart"), p:integer("from_back")
+    local n, rows = p:integer("n"), p:integer("rows")
     p:loop(n, function()
         local left = p:count_from("left", rows)
         p:loop(left, function()
-            local a, b = p:op("load", "a_0", p:at(S, 0)), p:op("load", "b_0", p:at(S, 0, apart))
+            local a, b = p:op("load", "a_0", p:at(from, 0)), p:op("load", "b_0", p:at(from, 0, from_apart))
             local groups, times = lanes // 4, 1
             while groups > 1 do
                 a, b = p:op("groups_even", "a_" .. times, a, b), p:op("groups_odd", "b_" .. times, a, b)
                 groups, times = groups // 2, times + 1
             end
-            p:op("store", p:at(S, 0), a)
-            p:op("store", p:at(S, 0, apart), b)
-            p:advance(S, cfg.vectors * lanes)
+            p:op("store", p:at(to, 0), a)
+            p:op("store", p:at(to, 0, apart), b)
+            p:advance(from, width)
+            p:advance(to, width)
         end, "rows")
-        p:advance(S, back)
+        p:advance(from, from_back)
+        p:advance(to, back)
     end, "lines")
     return p
 end
