@@ -15,7 +15,7 @@ spec=$root/tests/host/toy.yaml:forward
 expect() {
   want=$1 pattern=$2
   shift 2
-  timeout 60 "$moegen" compare "$@" >out 2>err
+  timeout 200 "$moegen" compare "$@" >out 2>err
   got=$?
   if [ $got != "$want" ] || ! cat out err | grep -q -e "$pattern"; then
     echo "FAIL moegen compare $*: exit status $got, expected $want and /$pattern/; it said:"
@@ -139,9 +139,10 @@ head -c 67108865 /dev/zero >bad.json; expect 2 'bad.json' a.json bad.json
 expect 0 'A: target=scalar' "$spec" --vary target=scalar,avx2 --T 4 --threads 1 --runs 2 --seconds 0.001 --set dtype=f32
 grep -q 'toy_forward  target=avx2  *4  *1 .* 2  noisy: [0-9]* pairs more$' out || { cat out; failed=1; }
 expect 0 '"pairs": 3,' "$spec" --vary threads=1,2 --T 4 --runs 3 --seconds 0.001 --target scalar --json
-expect 1 'spelling=scalar: ratio 0.* is below 0.97' "$spec" --vary spelling=bytes,scalar --target avx2 --T 64 --runs 6 --seconds 0.01 \
+# A slower variant is found, however busy the machine is: it goes on until it knows.
+expect 1 'spelling=scalar: ratio 0.* is below 0.97' "$spec" --vary spelling=bytes,scalar --target avx2 --T 64 --budget 120 --seconds 0.01 \
   --threads 1 --fail-below 0.97
-expect 0 'slower$' "$spec" --vary spelling=bytes,scalar --target avx2 --T 64 --budget 30 --seconds 0.01 --threads 1
+grep -q 'slower$' out || { echo "FAIL: not slower:"; cat out; failed=1; }
 expect 0 'target=scalar I_TP=16' "$spec" --vary target=avx2,scalar --vary I_TP=8,16 --T 4 --threads 1 --runs 2 --seconds 0.001
 expect 2 'two values at least' "$spec" --vary threads=1
 expect 2 'takes KEY=VALUE' "$spec" --vary threads

@@ -41,6 +41,25 @@ peer raises '    def run(self, what): raise ValueError("no such product")'
 peer absent '    def __init__(self, p, threads): raise Missing("no such library")'
 echo 'print("hello")' >peer_chatty.py
 
+# Peers in C: one of a header that is not there, one that is no C, one that says no, and one whose answers are wrong.
+native() {
+  printf '#include <stddef.h>\n#include "layer.h"\n%s\n' "$2" >"$1.c"
+  cat >"peer_$1.py" <<END
+from native import Native
+from worker import serve
+class Peer(Native):
+    name, install, products, source = "$1", "what installs $1", ("forward",), "$tmp/$1.c"
+serve(Peer)
+END
+}
+calls='const char *peer_version(void) { return "1"; }
+const char *peer_open(const struct layer *l) { return l->E == 4 && l->first[4] == l->pairs ? NULL : "no layer"; }
+const char *peer_run(int backward) { return'
+native headless '#include <no_such_library.h>'
+native garbled 'this is no C'
+native refuses "$calls backward ? NULL : \"not today\"; }"
+native zeros "$calls backward ? \"no\" : NULL; }"
+
 run() { timeout 120 "$python" "$root/tests/peers/run" --layers tiny.yaml --budget 0 --seconds 0.01 "$@" >out 2>err; }
 say() { echo "FAIL $*"; cat out err; failed=1; }
 has() { grep -q -e "$1" "$2" || say "$2 lacks /$1/"; }
@@ -69,6 +88,24 @@ has '^| tiny_forward bf16 | 37 | 1 | moegen ' all.md
 [ "$(grep -c '^| tiny' all.md)" = 1 ] || say "all.md has other rows"
 has '</html>' all.html
 [ -z "$(ls -- *.part 2>/dev/null)" ] || say "parts of files are left"
+
+CPATH=$root/tests/peers
+export CPATH
+run --peers "moegen,peer_headless.py,peer_garbled.py,peer_refuses.py,peer_zeros.py" --products forward || say "exit status $?"
+has '^note: headless is left out: no_such_library.h: No such file or directory (what installs headless)$' err
+has '^note: garbled failed: RuntimeError: garbled.c cannot be built: .*garbled.c:3' err
+has '^note: refuses, forward, is not timed: RuntimeError: not today$' err
+has '^note: zeros, forward, is not timed: its answers are wrong: output by 1.0e+00$' err
+has '^| tiny_forward bf16 | 37 | 1 | moegen ' out
+CC=none run --peers peer_zeros.py --products forward && say "without a compiler"
+has '^note: zeros is left out: no CC' err
+# Libraries that are here are right, and others are said with what installs them.
+for dtype in bf16 f32; do
+  run --peers moegen,onednn,libxsmm --dtype $dtype --threads 2 || say "exit status $?"
+  for row in onednn_forward onednn_backward libxsmm_forward; do
+    grep -q "^| tiny_${row#*_} $dtype .* | ${row%_*} " out || has "^note: ${row%_*} is left out: .* (apt-get install " err
+  done
+done
 
 run --peers peer_wrong.py --products forward && say "nothing was timed, and that is no failure"
 run --peers frogs; [ $? = 2 ] || say "there is no peer frogs"

@@ -281,6 +281,30 @@ static void test_killed(moegen_engine *engine)
         CHECK(!add(engine, 100 + i, 1, "{tile_rows: 3}", NULL, NULL), "after writer %d", i);
     }
     CHECK(has("tile_rows: 1}"), "the first one is lost");
+    DIR *all = opendir(folder);
+    for (struct dirent *x; all && (x = readdir(all));)
+        CHECK(!strstr(x->d_name, ".tmp"), "%s is left though somebody wrote since", x->d_name);
+    if (all)
+        closedir(all);
+}
+
+/* What a living process is writing, and what has another name, stays; what a dead one left goes. */
+static void test_leftovers(void)
+{
+    enum { DEAD = 0x7ffffff0 }; /* more than any process's number */
+    char other[4][96];
+    const bool stays[] = {true, true, true, false};
+    snprintf(other[0], sizeof other[0], "%s.1.tmp", path);
+    snprintf(other[1], sizeof other[1], "%s.%d.tmp2", path, DEAD);
+    snprintf(other[2], sizeof other[2], "%s/u.yaml.%d.tmp", folder, DEAD);
+    snprintf(other[3], sizeof other[3], "%s.%d.tmp", path, DEAD);
+    for (int i = 3; i >= 0; i--) {
+        FILE *f = fopen(other[i], "w");
+        CHECK(f && !fclose(f), "cannot make %s", other[i]);
+    }
+    put("x");
+    for (int i = 0; i < 4; i++)
+        CHECK(!access(other[i], F_OK) == stays[i], "%s: not as it should", other[i]);
 }
 
 /* ---- choices ---- */
@@ -314,7 +338,7 @@ static void test_choices(void)
     space_free(&s);
 }
 
-/* Parts of files are left where writers were killed. */
+/* Files are left that nobody writes again. */
 static void sweep(void)
 {
     char name[400];
@@ -341,6 +365,7 @@ int main(void)
     test_kept(engine);
     test_crowd(engine);
     test_killed(engine);
+    test_leftovers();
     sweep();
     CHECK(!rmdir(folder), "%s is left", folder);
     moegen_engine_release(engine);

@@ -75,7 +75,8 @@ char *line_of(const char *text, size_t len, int line);
 
 /* All of a regular file, or as much as is more than `most`; an errno. */
 int file_read(const char *path, size_t most, struct text *out);
-/* Through a temporary file beside it: the file is the old one or all of the new one. An errno. */
+/* Through a temporary file beside it: the file is the old one or all of the new one. What writers
+ * of it that were killed left there goes. An errno. */
 int file_write(const char *path, const char *bytes, size_t len);
 
 /* ---- sized.c ---- */

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* file.c - files that are read or written as a whole. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,9 +36,39 @@ int file_read(const char *path, size_t most, struct text *out)
     return why;
 }
 
+/* The process whose temporary file for `name` this is, see file_write; 0: it is none. */
+static long writer_of(const char *entry, const char *name)
+{
+    size_t len = strlen(name);
+    char *end;
+    if (strncmp(entry, name, len) != 0 || entry[len] != '.' || entry[len + 1] < '1' ||
+        entry[len + 1] > '9')
+        return 0;
+    long pid = strtol(entry + len + 1, &end, 10);
+    return strcmp(end, ".tmp") == 0 && pid == (long)(pid_t)pid ? pid : 0;
+}
+
+/* Removes what writers of this file left that were killed before they could rename it. */
+static void remove_leftovers(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    struct text directory = {0};
+    text_fmt(&directory, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    DIR *all = directory.lost ? NULL : opendir(directory.at);
+    for (struct dirent *x; all && (x = readdir(all));) {
+        long pid = writer_of(x->d_name, name);
+        if (pid && kill((pid_t)pid, 0) && errno == ESRCH)
+            unlinkat(dirfd(all), x->d_name, 0);
+    }
+    if (all)
+        closedir(all);
+    text_free(&directory);
+}
+
 int file_write(const char *path, const char *bytes, size_t len)
 {
     struct text temporary = {0};
+    remove_leftovers(path);
     text_fmt(&temporary, "%s.%ld.tmp", path, (long)getpid());
     if (temporary.lost)
         return ENOMEM;

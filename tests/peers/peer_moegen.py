@@ -74,7 +74,7 @@ def padded(rows):
 
 
 class Moegen:
-    name, install, products = "moegen", "./moegen list targets", ("forward", "backward")
+    name, install, products = "moegen", "./moegen lib", ("forward", "backward")
 
     def __init__(self, p, threads):
         self.p, self.library = p, Library()
