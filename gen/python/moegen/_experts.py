@@ -99,10 +99,14 @@ class Case:
         self._plan, self._T, self._block = plan, T, s.block
         blocks = int(_blocks(T, s))
         self.few = 2 * T * s.top_k < s.E   # most experts have no token
-        self.room = (blocks, 1 if NO_GATE in s.options else 2, s.I, s.block), (blocks, s.block, s.H)   # of SAVED
+        self._saved = (blocks, 1 if NO_GATE in s.options else 2, s.I, s.block), (blocks, s.block, s.H)
         self._sizes = {"T": T, "N": blocks}
         self._forward: dict[bool, tuple[Direct, tuple[int, ...]]] = {}
         self._backward: dict[tuple[bool, torch.dtype | None, bool], tuple[Direct, tuple[int, ...]]] = {}
+
+    def room(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """For SAVED."""
+        return _memory.empty(self._saved[0], dtype), _memory.empty(self._saved[1], dtype)
 
     def forward(self, saves: bool) -> tuple[Direct, tuple[int, ...]]:
         """A kernel and the sizes that follow its tensors."""
@@ -211,7 +215,7 @@ def _experts_saving(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, do
     parameters = gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
     case = case_of(x, ids, weights, parameters, options)
     ids, weights, tensors = _in_place(x, ids, weights, parameters)
-    y, first, second = torch.empty_like(tensors[0]), _memory.empty(case.room[0], x.dtype), _memory.empty(case.room[1], x.dtype)
+    y, (first, second) = torch.empty_like(tensors[0]), case.room(x.dtype)
     if y.shape[0]:
         _run(*case.forward(True), ids, weights, [*tensors, y, first, second])
     return y, first, second

@@ -6,6 +6,7 @@ Pages that no tensor uses any more stay mapped, but the system is told that it m
 from __future__ import annotations
 
 import collections
+import math
 import mmap
 import threading
 import time
@@ -38,16 +39,12 @@ def _new(size: int) -> mmap.mmap:
 
 
 class _Pages:
-    """Those that are lent, and those that are not. Thread-safe."""
+    """Those that nobody has. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lent: dict[weakref.ref[memoryview], mmap.mmap] = {}
         self._back: collections.deque[mmap.mmap] = collections.deque()   # filled at any time, also while the lock is held
         self._idle: list[tuple[float, mmap.mmap]] = []   # since when; the oldest first
-
-    def _returned(self, ref: weakref.ref[memoryview]) -> None:
-        self._back.append(self._lent.pop(ref))
 
     def _look(self, size: int) -> mmap.mmap | None:
         now = time.monotonic()
@@ -64,36 +61,27 @@ class _Pages:
         """Memory with any content, until nobody has this view of it or a tensor made of it."""
         with self._lock:
             pages = self._look(size)
-        view = memoryview(pages if pages is not None else _new(size))
-        self._lent[weakref.ref(view, self._returned)] = view.obj   # type: ignore[assignment]
+        if pages is None:
+            pages = _new(size)
+        view = memoryview(pages)
+        weakref.finalize(view, self._back.append, pages).atexit = False
         return view
 
 
 _pages = _Pages()
 
 
-def _tensor(memory: memoryview | mmap.mmap, shape: tuple[int, ...], dtype: torch.dtype, count: int) -> Tensor:
-    return torch.frombuffer(memory, dtype=dtype, count=count).view(shape)
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count
+def _tensor(memory: memoryview | mmap.mmap, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape)).view(shape)
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A tensor with any content."""
-    count = _elements(shape)
-    if count * dtype.itemsize < LARGE:
-        return torch.empty(shape, dtype=dtype)
-    return _tensor(_pages.lend(count * dtype.itemsize), shape, dtype, count)
+    size = math.prod(shape) * dtype.itemsize
+    return torch.empty(shape, dtype=dtype) if size < LARGE else _tensor(_pages.lend(size), shape, dtype)
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A tensor of zeros; a large one has pages that nobody has touched, which are zero for nothing."""
-    count = _elements(shape)
-    if count * dtype.itemsize < LARGE:
-        return torch.zeros(shape, dtype=dtype)
-    return _tensor(_new(count * dtype.itemsize), shape, dtype, count)
+    size = math.prod(shape) * dtype.itemsize
+    return torch.zeros(shape, dtype=dtype) if size < LARGE else _tensor(_new(size), shape, dtype)

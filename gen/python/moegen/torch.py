@@ -10,7 +10,7 @@ Kernels are made for E, top_k, H, I, dtypes and options at the first call with t
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Mapping
 
 import torch
 from torch import Tensor
@@ -92,16 +92,20 @@ def _stored(gate_up: Tensor, gate_up_scale: Tensor | None) -> str:
     return ', "dtype": "mxfp4"'
 
 
-def options(gate_up: Tensor, *, gate_up_scale: Tensor | None = None, clamp: dict[str, Any] | None = None, **more) -> str:
+def options(gate_up: Tensor, *, gate_up_scale: Tensor | None = None, clamp: Mapping[str, Any] | None = None, activation: str = "silu",
+            gated: bool = True, up_offset: float = 0.0, transposed: bool = False, interleaved: bool = False, gate_up_bias: bool = False,
+            down_bias: bool = False) -> str:
     """What is special about some experts, as operators take it: JSON of the keys that a spec has beside the shape."""
-    limits = tuple((name, (None, clamp[name]) if name == "activated" else tuple(clamp[name] or (None, None)))
-                   for name in ("gate", "up", "activated") if clamp.get(name) is not None) if clamp else ()
+    limits = tuple([(name, (None, clamp[name]) if name == "activated" else tuple(clamp[name] or (None, None)))
+                    for name in ("gate", "up", "activated") if clamp.get(name) is not None]) if clamp else ()
     make = _options if torch.compiler.is_compiling() else _known_options
-    return make(_stored(gate_up, gate_up_scale), gate_up.dtype == torch.uint8, limits, **more)
+    stored = "" if gate_up.dtype in DTYPES else _stored(gate_up, gate_up_scale)
+    return make(stored, gate_up.dtype == torch.uint8, limits, activation, gated, up_offset, transposed, interleaved, gate_up_bias,
+                down_bias)
 
 
-def _options(stored: str, packed: bool, limits: tuple, activation: str = "silu", gated: bool = True, up_offset: float = 0.0,
-             transposed: bool = False, interleaved: bool = False, gate_up_bias: bool = False, down_bias: bool = False) -> str:
+def _options(stored: str, packed: bool, limits: tuple[Any, ...], activation: str, gated: bool, up_offset: float, transposed: bool,
+             interleaved: bool, gate_up_bias: bool, down_bias: bool) -> str:
     layout = "contiguous" if packed else "plain" if transposed else "transposed"
     order = ', "gate_up_order": "interleaved"' if interleaved and gated else ""
     clamp = ", ".join(f'"{name}": ' + (_number(high) if name == "activated" else f"[{_number(low)}, {_number(high)}]")
@@ -116,7 +120,7 @@ _known_options = functools.lru_cache(maxsize=256)(_options)
 
 
 def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, *, gate_up_bias: Tensor | None = None,
-            down_bias: Tensor | None = None, activation: str = "silu", gated: bool = True, clamp: dict[str, Any] | None = None,
+            down_bias: Tensor | None = None, activation: str = "silu", gated: bool = True, clamp: Mapping[str, Any] | None = None,
             up_offset: float = 0.0, transposed: bool = False, interleaved: bool = False, gate_up_scale: Tensor | None = None,
             down_scale: Tensor | None = None, recompute: bool = False) -> Tensor:
     """y[t] = sum over the k experts e of token t of weights[t, j] * down_e(act(gate_e(x[t])) * up_e(x[t])), in the dtype of x.
@@ -142,13 +146,23 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
         return experts(x.to(gate_up.dtype), ids, weights, gate_up, down, gate_up_bias=gate_up_bias, down_bias=down_bias,
                        activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
                        interleaved=interleaved, recompute=recompute).to(x.dtype)
-    told = options(gate_up, activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
-                   interleaved=interleaved, gate_up_bias=gate_up_bias is not None, down_bias=down_bias is not None,
-                   gate_up_scale=gate_up_scale)
+    if clamp or gate_up.dtype not in DTYPES or torch.compiler.is_compiling():
+        told = options(gate_up, activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
+                       interleaved=interleaved, gate_up_bias=gate_up_bias is not None, down_bias=down_bias is not None,
+                       gate_up_scale=gate_up_scale)
+    else:
+        told = _known_options("", False, (), activation, gated, up_offset, transposed, interleaved, gate_up_bias is not None,
+                              down_bias is not None)
     return checked(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, told, recompute)
 
 
-def checked(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, told: str, recompute=False) -> Tensor:
+def _has_gradient(t: Tensor | None) -> bool:
+    return t is not None and t.requires_grad
+
+
+def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
+            down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, told: str,
+            recompute: bool = False) -> Tensor:
     """`experts` of what is known to be right; told: `options`."""
     if ids.dtype not in INDICES:
         if ids.is_floating_point() or ids.is_complex():
@@ -158,8 +172,10 @@ def checked(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_sca
     if ids.dim() == 2 and ids.shape == weights.shape and ids.shape[1] > gate_up.shape[0] > 0:
         ids, weights = _experts.first_of(ids, weights, gate_up.shape[0])
     parameters = gate_up, down, gate_up_bias, down_bias
-    if not torch.is_grad_enabled() or not any(t is not None and t.requires_grad for t in (x, weights, *parameters)):
-        return OPS.experts.default(x, ids, weights, *parameters, gate_up_scale, down_scale, told)
-    if gate_up_scale is not None and any(t is not None and t.requires_grad for t in parameters):
+    if not torch.is_grad_enabled() or not (x.requires_grad or weights.requires_grad or gate_up.requires_grad or down.requires_grad
+                                           or _has_gradient(gate_up_bias) or _has_gradient(down_bias)):
+        y: Tensor = OPS.experts.default(x, ids, weights, *parameters, gate_up_scale, down_scale, told)
+        return y
+    if gate_up_scale is not None and any(_has_gradient(t) for t in parameters):
         raise ArgumentError("experts whose matrices are codes are frozen: set requires_grad of their biases to False")
-    return _Experts.apply(x, ids, weights, *parameters, gate_up_scale, down_scale, told, recompute, mains_of(parameters))   # type: ignore
+    return _Experts.apply(x, ids, weights, *parameters, gate_up_scale, down_scale, told, recompute, mains_of(parameters))   # type: ignore[no-any-return,no-untyped-call]

@@ -35,8 +35,10 @@ ACTIVATIONS = {
 }
 CLOSE = 1e-5
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+STORED = frozenset((*DTYPES, *CODES))
 
-_known: weakref.WeakKeyDictionary[torch.nn.Module, tuple[dict[str, Any] | str, str]] = weakref.WeakKeyDictionary()
+# Of modules: options of `experts` or the reason why there are none, form of the matrices, name of the first one.
+_known: weakref.WeakKeyDictionary[torch.nn.Module, tuple[dict[str, Any] | str, str, str]] = weakref.WeakKeyDictionary()
 _warned: set[tuple[type, str]] = set()
 
 
@@ -102,29 +104,32 @@ def _form_of(module) -> str:
     return next((form for name, form in suffixes.items() if hasattr(module, name)), "plain")
 
 
-def _matrices_of(module, form: str) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+def _tensor_of(module: torch.nn.Module, name: str) -> torch.Tensor:
+    """What module.name is, without nn.Module's own search where it is a parameter."""
+    found = module._parameters.get(name)
+    return getattr(module, name) if found is None else found   # type: ignore[no-any-return]
+
+
+def _matrices_of(module: torch.nn.Module, form: str, first_name: str) -> tuple[torch.Tensor, ...]:
     """Of the first and the second product, and the scales of those that are codes; these are frozen, whatever trainers say."""
-    if form == "mxfp4":
-        return module.gate_up_proj_blocks, module.down_proj_blocks, {"gate_up_scale": module.gate_up_proj_scales,
-                                                                     "down_scale": module.down_proj_scales}
-    if form == "int4":
-        return module.gate_up_proj_packed.view(torch.uint8), module.down_proj_packed.view(torch.uint8), {
-            "gate_up_scale": module.gate_up_proj_scale, "down_scale": module.down_proj_scale}
-    name = "gate_up_proj" if module.has_gate else "up_proj"
-    first, down = getattr(module, name), module.down_proj
     if form == "plain":
-        return first, down, {}
-    first, down = first.detach(), down.detach()
+        return _tensor_of(module, first_name), _tensor_of(module, "down_proj")
+    if form == "mxfp4":
+        return tuple(_tensor_of(module, n) for n in ("gate_up_proj_blocks", "down_proj_blocks", "gate_up_proj_scales", "down_proj_scales"))
+    if form == "int4":
+        packed = (_tensor_of(module, n).view(torch.uint8) for n in ("gate_up_proj_packed", "down_proj_packed"))
+        return *packed, _tensor_of(module, "gate_up_proj_scale"), _tensor_of(module, "down_proj_scale")
+    first, down = (_tensor_of(module, n).detach() for n in (first_name, "down_proj"))
     if first.dtype == torch.int8:   # mxfp4, as DeepSeek-V4 has it
         first, down = first.view(torch.uint8), down.view(torch.uint8)
-    return first, down, {"gate_up_scale": getattr(module, name + "_scale_inv"), "down_scale": module.down_proj_scale_inv}
+    return first, down, _tensor_of(module, first_name + "_scale_inv"), _tensor_of(module, "down_proj_scale_inv")
 
 
 def _reason(x: torch.Tensor, first: torch.Tensor, down: torch.Tensor) -> str | None:
     """What speaks against this call."""
-    if x.device.type != "cpu":
+    if not x.is_cpu:
         return "tensors that are not in the CPU's memory"
-    if first.dtype not in (*DTYPES, *CODES) or down.dtype != first.dtype:
+    if first.dtype not in STORED or down.dtype != first.dtype:
         return f"parameters of {first.dtype}"
     if type(first) not in PLAIN:
         return f"parameters that are {type(first).__name__}"
@@ -147,18 +152,20 @@ def experts_forward(module: torch.nn.Module, hidden_states: torch.Tensor, top_k_
     """transformers' interface: hidden_states [T, H], top_k_index and top_k_weights [T, k] to [T, H] in the dtype of hidden_states."""
     known = _known.get(module)
     if known is None:
-        known = _known[module] = options_of(module), _form_of(module)
-    options, form = known
-    first, down, scales = _matrices_of(module, form)
+        known = _known[module] = options_of(module), _form_of(module), "gate_up_proj" if module.has_gate else "up_proj"
+    options, form, name = known
+    first, down, *scales = _matrices_of(module, form, name)
     reason = options if isinstance(options, str) else _reason(hidden_states, first, down)
     if reason:
         return _fall_back(module, reason, hidden_states, top_k_index, top_k_weights)
-    bias: dict[str, Any] = {}
+    more: dict[str, Any] = {**options}   # type: ignore[dict-item]
     if module.has_bias:
-        bias = {"gate_up_bias": module.gate_up_proj_bias if module.has_gate else module.up_proj_bias, "down_bias": module.down_proj_bias}
+        more["gate_up_bias"], more["down_bias"] = _tensor_of(module, name + "_bias"), _tensor_of(module, "down_proj_bias")
+    if scales:
+        more["gate_up_scale"], more["down_scale"] = scales
     dtype = hidden_states.dtype
     x = hidden_states if scales or first.dtype == dtype else hidden_states.to(first.dtype)
-    y = experts(x, top_k_index, top_k_weights, first, down, **scales, **bias, **options)
+    y = experts(x, top_k_index, top_k_weights, first, down, **more)
     return y if y.dtype == dtype else y.to(dtype)
 
 
