@@ -37,7 +37,7 @@ class Shape(NamedTuple):
     H: int
     I: int   # noqa: E741
     dtype: str
-    index: str
+    pairs: str
     affinity: str
     block: int
     options: str
@@ -58,9 +58,9 @@ class Plan:
 
     def __init__(self, x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters, options: str):
         told = json.loads(options)
-        gate_up, down = parameters[:2]
+        gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale = parameters
         assert gate_up is not None and down is not None
-        check(x, ids, weights, gate_up, down, *parameters[2:], told.get("gated", True), told["weights"]["layout"] == "plain")
+        check(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, told.get("gated", True), told["weights"]["layout"] == "plain")
         self.shape = shape_of(x, ids, weights, gate_up, down, options)
         self._options = told
         self._made: dict[tuple[Any, ...], Direct] = {}
@@ -73,7 +73,7 @@ class Plan:
     def _make(self, key: tuple[Any, ...], names: Sequence[str], block: int, **more: Any) -> Direct:
         s = self.shape
         made = self._made[key] = Direct(kernel({
-            "kernel": "moe_layer", "router": "given", "dtype": s.dtype, "index_dtype": s.index, "affinity_dtype": s.affinity,
+            "kernel": "moe_layer", "router": "given", "dtype": s.dtype, "index_dtype": s.pairs, "affinity_dtype": s.affinity,
             "E": s.E, "top_k": s.top_k, "H": s.H, "I_TP": s.I, "block_size": block, **self._options, **more}), names)
         return made
 
@@ -144,7 +144,7 @@ def _new_case(key: tuple[Any, ...], x: Tensor, ids: Tensor, weights: Tensor, par
     of_plan = checked.shape._replace(block=0), tuple(t if t is None else (t.dtype, t.shape) for t in parameters)
     for known in (_plans, _cases):
         if len(known) >= MANY:
-            known.clear()   # type: ignore[attr-defined]
+            known.clear()
     case = _cases[key] = Case(_plans.setdefault(of_plan, checked), x.shape[0])
     return case
 
@@ -189,19 +189,19 @@ def _run(made: Direct, tail: tuple[int, ...], ids: Tensor, weights: Tensor, tens
         return first
 
 
-def _in_place(x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-    """ids, weights, and the others: contiguous."""
-    return ids.contiguous(), weights.contiguous(), [x.contiguous(), *[t if t is None else t.contiguous() for t in parameters]]
+def _in_place(x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor, Tensor, list[Tensor | None]]:
+    """Contiguous."""
+    return ids.contiguous(), weights.contiguous(), x.contiguous(), [t if t is None else t.contiguous() for t in parameters]
 
 
 def _experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
              down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, options: str) -> Tensor:
     parameters = gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
     case = case_of(x, ids, weights, parameters, options)
-    ids, weights, tensors = _in_place(x, ids, weights, parameters)
-    y = torch.empty_like(tensors[0])
+    ids, weights, x, tensors = _in_place(x, ids, weights, parameters)
+    y = torch.empty_like(x)
     if y.shape[0]:
-        _run(*case.forward(False), ids, weights, [*tensors, y, None, None])
+        _run(*case.forward(False), ids, weights, [x, *tensors, y, None, None])
     return y
 
 
@@ -214,10 +214,10 @@ def _experts_saving(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, do
                     options: str) -> tuple[Tensor, Tensor, Tensor]:
     parameters = gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
     case = case_of(x, ids, weights, parameters, options)
-    ids, weights, tensors = _in_place(x, ids, weights, parameters)
-    y, (first, second) = torch.empty_like(tensors[0]), case.room(x.dtype)
+    ids, weights, x, tensors = _in_place(x, ids, weights, parameters)
+    y, (first, second) = torch.empty_like(x), case.room(x.dtype)
     if y.shape[0]:
-        _run(*case.forward(True), ids, weights, [*tensors, y, first, second])
+        _run(*case.forward(True), ids, weights, [x, *tensors, y, first, second])
     return y, first, second
 
 
@@ -231,14 +231,14 @@ def _experts_saving_fake(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tenso
 def _differentiate(case: Case, dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters, saved: Parameters,
                    grads: Sequence[Tensor], adds: bool) -> tuple[Tensor, Tensor]:
     """Gradients of x and weights; those of weights and biases go to grads, of those that there are."""
-    ids, weights, tensors = _in_place(x, ids, weights, parameters)
-    dx, dweights = torch.empty_like(x, memory_format=torch.contiguous_format), torch.empty_like(weights)
+    ids, weights, x, tensors = _in_place(x, ids, weights, parameters)
+    dx, dweights = torch.empty_like(x), torch.empty_like(weights)
     if dx.shape[0] == 0:
         return dx, dweights   # gradients are zero, or the caller's
     given = iter(grads)
     of_parameters = [next(given) if t is not None and grads else None for t in parameters[:4]]
     made, tail = case.backward(saved[0] is not None, grads[0].dtype if grads else None, adds)
-    first = _run(made, tail, ids, weights, [*tensors, *saved, dy.contiguous(), dx, dweights, *of_parameters])
+    first = _run(made, tail, ids, weights, [x, *tensors, *saved, dy.contiguous(), dx, dweights, *of_parameters])
     return dx, dweights if first is None else dweights.gather(1, first)
 
 

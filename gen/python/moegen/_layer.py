@@ -219,7 +219,7 @@ class MoELayer(torch.nn.Module):
     Raises SpecError for keys and values, ArgumentError for an x that does not fit.
     """
 
-    def __init__(self, dtype: str = "f32", **keys):
+    def __init__(self, dtype: str = "f32", **keys: Any):
         super().__init__()
         self.spec: dict[str, Any] = {"dtype": dtype, **keys, "weights": {"layout": "transposed", **keys.get("weights", {})}}
         self.losses: dict[str, Tensor] = {}

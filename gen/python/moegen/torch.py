@@ -42,7 +42,7 @@ class _Experts(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Any:   # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> Any:
         """Its answers are no functions of what it gets: who differentiates them has an error."""
         if not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return _Experts.gradients(ctx, dy)
@@ -178,4 +178,4 @@ def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
         return y
     if gate_up_scale is not None and any(_has_gradient(t) for t in parameters):
         raise ArgumentError("experts whose matrices are codes are frozen: set requires_grad of their biases to False")
-    return _Experts.apply(x, ids, weights, *parameters, gate_up_scale, down_scale, told, recompute, mains_of(parameters))   # type: ignore[no-any-return,no-untyped-call]
+    return _Experts.apply(x, ids, weights, *parameters, gate_up_scale, down_scale, told, recompute, mains_of(parameters))

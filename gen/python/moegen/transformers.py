@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from transformers.integrations import moe
@@ -25,7 +25,7 @@ from .torch import experts
 NAME = "moegen"
 log = logging.getLogger("moegen.transformers")
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": torch.nn.functional.silu,
     "gelu": torch.nn.functional.gelu,
     "gelu_tanh": lambda g: torch.nn.functional.gelu(g, approximate="tanh"),
@@ -46,7 +46,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and bool(((a - b).abs() <= CLOSE * (1 + b.abs())).all())
 
 
-def _activation_of(function) -> str | None:
+def _activation_of(function: Any) -> str | None:
     """The name of an activation, told by its values."""
     g = torch.linspace(-9, 9, 181)
     with torch.no_grad():
@@ -54,14 +54,14 @@ def _activation_of(function) -> str | None:
         return next((name for name, act in ACTIVATIONS.items() if _same(got, act(g))), None)
 
 
-def _limits_of(module) -> list[float]:
+def _limits_of(module: Any) -> list[float]:
     """Numbers that may be the limit of a clamp: those of the module, and of its configuration by name."""
     own = [v for v in vars(module).values() if isinstance(v, float)]
     named = [v for k, v in vars(module.config).items() if "limit" in k and isinstance(v, (int, float)) and not isinstance(v, bool)]
     return list(dict.fromkeys(float(v) for v in (*own, *named) if v and v > 0))
 
 
-def _gate_of(module) -> dict[str, Any] | None:
+def _gate_of(module: Any) -> dict[str, Any] | None:
     """Options of `experts` for a gate of the module's own, told by its values; None: it is none of those."""
     limits = _limits_of(module)
     reach = 2 * max([4.0, *limits])
@@ -82,7 +82,7 @@ def _gate_of(module) -> dict[str, Any] | None:
     return None
 
 
-def options_of(module: torch.nn.Module) -> dict[str, Any] | str:
+def options_of(module: Any) -> dict[str, Any] | str:
     """Options of moegen.torch.experts for a module with transformers' experts, or the reason why there are none."""
     if getattr(module, "has_post_expert_norm", False):
         return "a norm after each expert"
@@ -98,7 +98,7 @@ def options_of(module: torch.nn.Module) -> dict[str, Any] | str:
     return {**options, **gate} if gate else "a gate that moegen does not have"
 
 
-def _form_of(module) -> str:
+def _form_of(module: Any) -> str:
     """How the module holds its matrices."""
     suffixes = {"gate_up_proj_blocks": "mxfp4", "gate_up_proj_packed": "int4", "down_proj_scale_inv": "scaled"}
     return next((form for name, form in suffixes.items() if hasattr(module, name)), "plain")
@@ -107,7 +107,7 @@ def _form_of(module) -> str:
 def _tensor_of(module: torch.nn.Module, name: str) -> torch.Tensor:
     """What module.name is, without nn.Module's own search where it is a parameter."""
     found = module._parameters.get(name)
-    return getattr(module, name) if found is None else found   # type: ignore[no-any-return]
+    return getattr(module, name) if found is None else found
 
 
 def _matrices_of(module: torch.nn.Module, form: str, first_name: str) -> tuple[torch.Tensor, ...]:
@@ -136,7 +136,7 @@ def _reason(x: torch.Tensor, first: torch.Tensor, down: torch.Tensor) -> str | N
     return None
 
 
-def _fall_back(module, reason: str, *args):
+def _fall_back(module: Any, reason: str, *args: torch.Tensor) -> torch.Tensor:
     kind = type(module)
     if (kind, reason) not in _warned:
         _warned.add((kind, reason))
@@ -147,7 +147,7 @@ def _fall_back(module, reason: str, *args):
     return grouped_mm_experts_forward(module, *args)
 
 
-def experts_forward(module: torch.nn.Module, hidden_states: torch.Tensor, top_k_index: torch.Tensor,
+def experts_forward(module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor,
                     top_k_weights: torch.Tensor) -> torch.Tensor:
     """transformers' interface: hidden_states [T, H], top_k_index and top_k_weights [T, k] to [T, H] in the dtype of hidden_states."""
     known = _known.get(module)
@@ -155,10 +155,11 @@ def experts_forward(module: torch.nn.Module, hidden_states: torch.Tensor, top_k_
         known = _known[module] = options_of(module), _form_of(module), "gate_up_proj" if module.has_gate else "up_proj"
     options, form, name = known
     first, down, *scales = _matrices_of(module, form, name)
-    reason = options if isinstance(options, str) else _reason(hidden_states, first, down)
-    if reason:
+    reason = None if isinstance(options, str) else _reason(hidden_states, first, down)
+    if isinstance(options, str) or reason:
+        reason = reason or str(options)
         return _fall_back(module, reason, hidden_states, top_k_index, top_k_weights)
-    more: dict[str, Any] = {**options}   # type: ignore[dict-item]
+    more: dict[str, Any] = {**options}
     if module.has_bias:
         more["gate_up_bias"], more["down_bias"] = _tensor_of(module, name + "_bias"), _tensor_of(module, "down_proj_bias")
     if scales:
