@@ -169,17 +169,25 @@ class _Keeps(HfQuantizer):
 
 
 class _Mixed(_Keeps):
-    """Of a quantizer that leaves codes in experts and dequantises the rest."""
+    """Of a quantizer that leaves codes in experts and dequantises the rest; a model that is saved is such a mixture, too."""
 
     def postprocess_model(self, model: Any, **more: Any) -> Any:
         result = super().postprocess_model(model, **more)
         if self.kept:
             model.hf_quantizer = self
+            self.quantization_config.dequantize = False   # the next one to load it will see
+            self.leave_out([n for n, m in model.named_modules() if isinstance(m, nn.Linear)])
+            model.config.quantization_config = self.quantization_config
+            # What made matrices of codes would make codes of all matrices.
+            model._weight_conversions = [c for c in model._weight_conversions or () if list(c.target_patterns) != ["weight"]]
         return result
 
+    def leave_out(self, names: list[str]) -> None:
+        """Modules that are no codes in what is saved."""
+        raise NotImplementedError
+
     def is_serializable(self) -> bool:
-        """Not with codes in some places and matrices in others."""
-        return not self.kept and super().is_serializable()
+        return self.kept or super().is_serializable()
 
 
 class Mxfp4Quantizer(_Keeps, Mxfp4HfQuantizer):
@@ -225,6 +233,10 @@ class Fp8Quantizer(_Mixed, FineGrainedFP8HfQuantizer):
     def keeps(self) -> bool:
         c = self.quantization_config
         return c.activation_scheme == "dynamic" and (c.expert_dtype == "fp4" or list(c.weight_block_size or ()) == [BLOCK, BLOCK])
+
+    def leave_out(self, names: list[str]) -> None:
+        c = self.quantization_config
+        c.modules_to_not_convert = list(dict.fromkeys([*(c.modules_to_not_convert or ()), *names]))
 
     def _process_model_before_weight_loading(self, model: Any, **more: Any) -> Any:
         c, found = self.quantization_config, []
@@ -273,6 +285,10 @@ class CompressedTensorsQuantizer(_Mixed, CompressedTensorsHfQuantizer):
         return (w is not None and c.input_activations is None and w.num_bits == 4 and str(getattr(w.type, "value", w.type)) == "int"
                 and w.symmetric and w.group_size in (32, 128) and not w.actorder
                 and (c.format or self.compressor.quantization_config.format) == "pack-quantized")
+
+    def leave_out(self, names: list[str]) -> None:
+        c = self.quantization_config.quantization_config
+        c.ignore = list(dict.fromkeys([*(c.ignore or ()), *names]))
 
     def _is_packed(self, name: str) -> bool:
         """Are the experts of a module packed in the checkpoint, where each has matrices of its own?"""
