@@ -36,7 +36,8 @@ def check(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor
             raise ArgumentError(f"{name}: {shape} of {x.dtype}, not {list(t.shape)} of {t.dtype}")
 
 
-def _check_codes(gate_up: Tensor, down: Tensor, gate_up_scale: Tensor | None, down_scale: Tensor | None, E: int, H: int, parts: int) -> None:
+def _check_codes(gate_up: Tensor, down: Tensor, gate_up_scale: Tensor | None, down_scale: Tensor | None, E: int, H: int,
+                 parts: int) -> None:
     I = gate_up.shape[1] // parts   # noqa: E741
     for name, codes, scale, out, n in (("gate_up", gate_up, gate_up_scale, parts * I, H), ("down", down, down_scale, H, I)):
         each = 1 if codes.dtype == torch.float8_e4m3fn else 2

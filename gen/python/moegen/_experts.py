@@ -60,7 +60,8 @@ class Plan:
         told = json.loads(options)
         gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale = parameters
         assert gate_up is not None and down is not None
-        check(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, told.get("gated", True), told["weights"]["layout"] == "plain")
+        check(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, told.get("gated", True),
+              told["weights"]["layout"] == "plain")
         self.shape = shape_of(x, ids, weights, gate_up, down, options)
         self._options = told
         self._made: dict[tuple[Any, ...], Direct] = {}
