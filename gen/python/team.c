@@ -137,23 +137,25 @@ static void *room_for(size_t bytes)
     return room->memory;
 }
 
-int32_t moegen_team_run(moegen_entry entry, moegen_workspace workspace, const int64_t *args,
-                        int64_t words, int64_t threads, moegen_team_loop loop,
-                        moegen_team_index index)
+int32_t moegen_team_run(const struct moegen_team *team, const int64_t *args, int64_t threads)
 {
+    const int64_t words = team->words;
     int64_t own[MOEGEN_TEAM_WORDS];
     if (words < 2 || words > MOEGEN_TEAM_WORDS)
         return MOEGEN_TEAM_FAILED;
     memcpy(own, args, (size_t)words * sizeof *own);
-    const int64_t bytes = workspace(own, threads), alone = workspace(own, 1);
-    const size_t need = (size_t)(bytes > alone ? bytes : alone);
-    void *memory = need ? room_for(need) : NULL;
-    if (need && !memory)
+    int64_t bytes = team->workspace(own, 1); /* a host may give one thread only */
+    if (threads > 1) {
+        const int64_t together = team->workspace(own, threads);
+        bytes = together > bytes ? together : bytes;
+    }
+    void *memory = bytes > 0 ? room_for((size_t)bytes) : NULL;
+    if (bytes > 0 && !memory)
         return MOEGEN_TEAM_NO_MEMORY;
     own[words - 2] = (int64_t)(intptr_t)memory;
-    own[words - 1] = (int64_t)need;
-    struct run run = {entry, index, own, threads, MOEGEN_TEAM_FAILED, 0, 0, 0};
+    own[words - 1] = bytes;
     if (threads == 1)
-        return entry(own, NULL);
-    return loop(0, threads, 1, ranks, &run) ? MOEGEN_TEAM_FAILED : run.status;
+        return team->entry(own, NULL);
+    struct run run = {team->entry, team->index, own, threads, MOEGEN_TEAM_FAILED, 0, 0, 0};
+    return team->loop(0, threads, 1, ranks, &run) ? MOEGEN_TEAM_FAILED : run.status;
 }

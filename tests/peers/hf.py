@@ -2,9 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """hf.py - an experts module of transformers, as its own implementations and moegen run it: median times, in turns.
 
-    tests/peers/hf.py [--layers olmoe,qwen3] [--T 1,64,1024] [--threads 2] [--rounds 7]
+    tests/peers/hf.py [--layers olmoe,qwen3] [--T 1,64,1024] [--passes forward,both] [--threads 2] [--rounds 7]
+                      [--against grouped_mm,eager] [--json FILE]
+    tests/peers/hf.py --summary FILE...
+
+--json: a line for each row of the table, added to FILE, of which --summary makes one table: of several processes, the least and the
+median of (the fastest other one's median) / (moegen's median).
 """
 import argparse
+import json
 import statistics
 import time
 
@@ -17,7 +23,7 @@ LAYERS = {   # model type, class of experts, H, I, E, top_k
     "olmoe": ("olmoe", "OlmoeExperts", 2048, 1024, 64, 8),
     "qwen3": ("qwen3_moe", "Qwen3MoeExperts", 2048, 768, 128, 8),
 }
-IMPLEMENTATIONS = ("moegen", "grouped_mm", "batched_mm", "eager")
+PASSES = ("forward", "both")
 MOST_ROWS = 64   # batched_mm copies the weights of each row
 
 
@@ -45,15 +51,50 @@ def step(module, how, x, ids, weights, backward):
     return y
 
 
+def times_of(module, hows, problem, backward, rounds):
+    times = {h: [] for h in hows}
+    for r in range(rounds + 1):   # the first one is to get warm
+        for h in hows if r % 2 else reversed(hows):
+            start = time.perf_counter()
+            step(module, h, *problem, backward)
+            times[h].append(time.perf_counter() - start)
+    return {h: statistics.median(t[1:]) for h, t in times.items()}
+
+
+def summary(files):
+    """Of lines of --json; each is of one process."""
+    rows = {}
+    for file in files:
+        with open(file, encoding="utf-8") as lines:
+            for row in map(json.loads, lines):
+                own = row["seconds"].pop("moegen")
+                how = min(row["seconds"], key=row["seconds"].get)
+                key = row["layer"], row["threads"], row["T"], row["pass"]
+                rows.setdefault(key, []).append((row["seconds"][how] / own, own, how))
+    print("| layer, bf16 | threads | T | pass | moegen, ms | fastest other one | ratio: least, median | processes |\n" + "|---" * 8 + "|")
+    for (layer, threads, T, what), found in sorted(rows.items()):
+        ratios, own, others = zip(*found)
+        print(f"| {layer} | {threads} | {T} | {what} | {1e3 * statistics.median(own):.3g} | {'/'.join(sorted(set(others)))} | "
+              f"{min(ratios):.2f}, {statistics.median(ratios):.2f} | {len(found)} |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", default="olmoe,qwen3")
     parser.add_argument("--T", default="1,64,1024")
+    parser.add_argument("--passes", default=",".join(PASSES))
+    parser.add_argument("--against", default="grouped_mm,batched_mm,eager")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json")
+    parser.add_argument("--summary", nargs="+")
     options = parser.parse_args()
+    if options.summary:
+        summary(options.summary)
+        return
     torch.set_num_threads(options.threads)
-    print("| layer, bf16 | T | pass | " + " | ".join(IMPLEMENTATIONS) + " |\n|---" * 1 + "|---" * (len(IMPLEMENTATIONS) + 2) + "|")
+    known = ["moegen", *options.against.split(",")]
+    print("| layer, bf16 | T | pass | " + " | ".join(known) + " |\n" + "|---" * (len(known) + 3) + "|")
     for name in options.layers.split(","):
         module, H, E, k = module_of(name, torch.bfloat16)
         for T in map(int, options.T.split(",")):
@@ -61,18 +102,15 @@ def main():
             ids = torch.stack([torch.randperm(E, generator=g)[:k] for _ in range(T)])
             x = torch.randn(T, H, generator=g).to(torch.bfloat16).requires_grad_()
             weights = torch.rand(T, k, generator=g).to(torch.bfloat16).requires_grad_()
-            for backward in (False, True):
-                hows = [h for h in IMPLEMENTATIONS if h != "batched_mm" or (T * k <= MOST_ROWS and not backward)]
-                times = {h: [] for h in hows}
-                for r in range(options.rounds + 1):   # the first one is to get warm
-                    for h in hows if r % 2 else reversed(hows):
-                        start = time.perf_counter()
-                        step(module, h, x, ids, weights, backward)
-                        times[h].append(time.perf_counter() - start)
-                own = statistics.median(times["moegen"][1:])
-                cells = [f"{1e3 * statistics.median(times[h][1:]):.3g} ms, {statistics.median(times[h][1:]) / own:.2f}" if h in times else "–"
-                         for h in IMPLEMENTATIONS]
-                print(f"| {name} | {T} | {'both' if backward else 'forward'} | " + " | ".join(cells) + " |", flush=True)
+            for what in options.passes.split(","):
+                backward = PASSES.index(what) > 0
+                hows = [h for h in known if h != "batched_mm" or (T * k <= MOST_ROWS and not backward)]
+                times = times_of(module, hows, (x, ids, weights), backward, options.rounds)
+                cells = [f"{1e3 * times[h]:.3g} ms, {times[h] / times['moegen']:.2f}" if h in times else "–" for h in known]
+                print(f"| {name} | {T} | {what} | " + " | ".join(cells) + " |", flush=True)
+                if options.json:
+                    with open(options.json, "a", encoding="utf-8") as out:
+                        out.write(json.dumps({"layer": name, "threads": options.threads, "T": T, "pass": what, "seconds": times}) + "\n")
 
 
 if __name__ == "__main__":

@@ -100,7 +100,33 @@ def test_opcheck():
     torch.library.opcheck(torch.ops.moegen.layer.default, (x, parameters, text, False))
     torch.library.opcheck(torch.ops.moegen.layer.default, (x, parameters, text, True))
     _, state = torch.ops.moegen.layer(x, parameters, text, True)
-    torch.library.opcheck(torch.ops.moegen.layer_backward.default, (torch.randn(9, 48), x, parameters, state, text, True))
+    given = torch.randn(9, 48), x, parameters, state, text, True
+    for into in (None, torch.float32):
+        torch.library.opcheck(torch.ops.moegen.layer_backward.default, (*given, into))
+    torch.library.opcheck(torch.ops.moegen.layer_backward_.default, (*given, [torch.zeros(p.shape) for p in parameters]))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("dtype,limit", [("f32", 1e-6), ("bf16", 1e-2)])
+def test_main_grad(dtype, limit, frozen):
+    """Sums of two passes in float32; of all parameters, or of some."""
+    torch.manual_seed(1)
+    layer = moegen.torch.MoELayer(dtype, bias=True, aux_loss=AUX, **SIZES)
+    x = torch.randn(30, 48).to(layer.router_weight.dtype)
+    layer.down_proj_bias.requires_grad_(not frozen)
+    layer(x).sum().backward()
+    want = {n: p.grad.clone() for n, p in layer.named_parameters() if p.requires_grad}
+    layer.zero_grad()
+    for n, p in layer.named_parameters():
+        if p.requires_grad and not (frozen and n.startswith("gate_and")):
+            p.main_grad, p.grad_added_to_main_grad = torch.ones(p.shape), False
+    for _ in range(2):
+        layer(x).sum().backward()
+    for n, p in layer.named_parameters():
+        if hasattr(p, "main_grad"):
+            assert p.grad_added_to_main_grad and error(p.main_grad - 1, 2 * want[n].float()) < limit, n
+        else:
+            assert frozen and (p.grad is None if n == "down_proj_bias" else error(p.grad, 2 * want[n].float()) < limit), n
 
 
 BLOCKS = ["olmoe", "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v3", "deepseek_v2", "mistral4", "glm4_moe", "minimax_m2",

@@ -7,16 +7,20 @@
 
 Names of tensors, their shapes and dtypes are `Kernel.args`; `moegen list keys` has the keys of specs.
 """
+from __future__ import annotations
+
+from typing import Any
+
 from ._library import (ArgumentError, DataError, Diagnostic, FileError, InternalError, MoegenError, OutOfMemoryError, SpecError,
                        UnsupportedError, library)
-from .kernel import Arg, Engine, Facts, Kernel, Source
+from .kernel import AnySpec, Arg, Engine, Facts, Kernel, Source
 from .program import bench, check
 
 __version__ = library.version
 __all__ = ["Arg", "ArgumentError", "DataError", "Diagnostic", "Engine", "Facts", "FileError", "InternalError", "Kernel", "MoegenError",
            "OutOfMemoryError", "Source", "SpecError", "UnsupportedError", "bench", "check", "engine", "generate", "kernel"]
 
-_engine = None
+_engine: Engine | None = None
 
 
 def engine() -> Engine:
@@ -27,11 +31,11 @@ def engine() -> Engine:
     return _engine
 
 
-def kernel(spec, name=None, /, **overrides) -> Kernel:
+def kernel(spec: AnySpec, name: str | None = None, /, **overrides: Any) -> Kernel:
     """Engine.kernel of the usual engine."""
     return engine().kernel(spec, name, **overrides)
 
 
-def generate(spec, name=None, /, **overrides) -> Source:
+def generate(spec: AnySpec, name: str | None = None, /, **overrides: Any) -> Source:
     """Engine.generate of the usual engine."""
     return engine().generate(spec, name, **overrides)

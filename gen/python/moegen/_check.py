@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from ._library import ArgumentError
 
@@ -11,7 +12,8 @@ INDICES = {torch.int32: "i32", torch.int64: "i64"}
 CODES = (torch.uint8, torch.float8_e4m3fn)
 
 
-def check(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, gated, transposed) -> None:
+def check(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None, down_bias: Tensor | None,
+          gate_up_scale: Tensor | None, down_scale: Tensor | None, gated: bool, transposed: bool) -> None:
     if x.dim() != 2 or x.dtype not in DTYPES:
         raise ArgumentError(f"x: [T, H] of float32, bfloat16 or float16, not {list(x.shape)} of {x.dtype}")
     if ids.shape != weights.shape or ids.dim() != 2 or ids.shape[0] != x.shape[0]:
@@ -34,7 +36,8 @@ def check(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale
             raise ArgumentError(f"{name}: {shape} of {x.dtype}, not {list(t.shape)} of {t.dtype}")
 
 
-def _check_codes(gate_up, down, gate_up_scale, down_scale, E, H, parts) -> None:
+def _check_codes(gate_up: Tensor, down: Tensor, gate_up_scale: Tensor | None, down_scale: Tensor | None, E: int, H: int,
+                 parts: int) -> None:
     I = gate_up.shape[1] // parts   # noqa: E741
     for name, codes, scale, out, n in (("gate_up", gate_up, gate_up_scale, parts * I, H), ("down", down, down_scale, H, I)):
         each = 1 if codes.dtype == torch.float8_e4m3fn else 2

@@ -7,21 +7,27 @@ Their options are JSON of the keys of a spec beside the shape.
 from __future__ import annotations
 
 import json
-import mmap
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Sequence
 
 import torch
 from torch import Tensor
 
-from . import kernel
+from . import _memory, kernel
 from ._check import DTYPES, INDICES, check
 from ._library import DataError
 from ._team import Direct
 
 BLOCKS = (16, 32, 64, 128)   # slots of a block: a padded one costs memory between the passes, not time
 NO_GATE = '"gated": false'   # in options
-MANY = 1024   # plans to remember
-LARGE = 4 << 20   # bytes of a gradient from which on it has pages of its own
+MANY = 1024   # plans, and cases, to remember
+WEIGHTS = ("gate_up_proj_weight", "down_proj_weight", "gate_and_up_proj_bias", "down_proj_bias", "gate_up_proj_scale", "down_proj_scale")
+SAVED = ("gate_up_activations_T", "down_activations")
+# Tensors of a call in their order.
+FORWARD = ("top_k_index", "top_k_weights", "hidden_states", *WEIGHTS, "output", *SAVED)
+BACKWARD = ("top_k_index", "top_k_weights", "hidden_states", *WEIGHTS, *SAVED, "output_hidden_states_grad", "hidden_states_grad",
+            "top_k_weights_grad", *[n + "_grad" for n in WEIGHTS[:4]])
+
+Parameters = Sequence["Tensor | None"]   # gate_up, down, their biases, their scales
 
 
 class Shape(NamedTuple):
@@ -31,7 +37,7 @@ class Shape(NamedTuple):
     H: int
     I: int   # noqa: E741
     dtype: str
-    index: str
+    pairs: str
     affinity: str
     block: int
     options: str
@@ -50,29 +56,31 @@ def shape_of(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Ten
 class Plan:
     """The kernels for tensors of the same dtypes and shapes, but for T; each is made when it is first asked for."""
 
-    def __init__(self, x, ids, weights, parameters, options: str):
+    def __init__(self, x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters, options: str):
         told = json.loads(options)
-        check(x, ids, weights, *parameters, told.get("gated", True), told["weights"]["layout"] == "plain")
-        self.shape = shape_of(x, ids, weights, *parameters[:2], options)
+        gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale = parameters
+        assert gate_up is not None and down is not None
+        check(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, told.get("gated", True),
+              told["weights"]["layout"] == "plain")
+        self.shape = shape_of(x, ids, weights, gate_up, down, options)
         self._options = told
-        self._made: dict[tuple, Direct] = {}
+        self._made: dict[tuple[Any, ...], Direct] = {}
 
     def at(self, T: int) -> Shape:
         """The shape with the blocks for T tokens."""
         rows = T * self.shape.top_k // self.shape.E
-        block = next((b for b in BLOCKS if b >= rows), BLOCKS[-1])
-        return self.shape if block == self.shape.block else self.shape._replace(block=block)
+        return self.shape._replace(block=next((b for b in BLOCKS if b >= rows), BLOCKS[-1]))
 
-    def _make(self, key, block: int, **more) -> Direct:
+    def _make(self, key: tuple[Any, ...], names: Sequence[str], block: int, **more: Any) -> Direct:
         s = self.shape
         made = self._made[key] = Direct(kernel({
-            "kernel": "moe_layer", "router": "given", "dtype": s.dtype, "index_dtype": s.index, "affinity_dtype": s.affinity,
-            "E": s.E, "top_k": s.top_k, "H": s.H, "I_TP": s.I, "block_size": block, **self._options, **more}))
+            "kernel": "moe_layer", "router": "given", "dtype": s.dtype, "index_dtype": s.pairs, "affinity_dtype": s.affinity,
+            "E": s.E, "top_k": s.top_k, "H": s.H, "I_TP": s.I, "block_size": block, **self._options, **more}), names)
         return made
 
     def forward(self, block: int, saves: bool) -> Direct:
         key = block, saves
-        return self._made.get(key) or self._make(key, block, checkpoint="save" if saves else "none")
+        return self._made.get(key) or self._make(key, FORWARD, block, checkpoint="save" if saves else "none")
 
     def backward(self, block: int, saved: bool, into: str | None, adds: bool) -> Direct:
         """into: dtype of the gradients of weights and biases, None: they are frozen."""
@@ -80,28 +88,69 @@ class Plan:
         made = self._made.get(key)
         if made is None:
             trains = {"weight_grads": "all", "output_dtype": into, "accumulate_grads": adds} if into else {"weight_grads": "none"}
-            made = self._make(key, block, op="backward", checkpoint="saved" if saved else "recompute", **trains)
+            made = self._make(key, BACKWARD, block, op="backward", checkpoint="saved" if saved else "recompute", **trains)
         return made
 
 
-_plans: dict[tuple, Plan] = {}
+class Case:
+    """A plan's kernels for a number of tokens."""
+
+    def __init__(self, plan: Plan, T: int):
+        s = plan.at(T)
+        self._plan, self._T, self._block = plan, T, s.block
+        blocks = int(_blocks(T, s))
+        self.few = 2 * T * s.top_k < s.E   # most experts have no token
+        self._saved = (blocks, 1 if NO_GATE in s.options else 2, s.I, s.block), (blocks, s.block, s.H)
+        self._sizes = {"T": T, "N": blocks}
+        self._forward: dict[bool, tuple[Direct, tuple[int, ...]]] = {}
+        self._backward: dict[tuple[bool, torch.dtype | None, bool], tuple[Direct, tuple[int, ...]]] = {}
+
+    def room(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """For SAVED."""
+        return _memory.empty(self._saved[0], dtype), _memory.empty(self._saved[1], dtype)
+
+    def forward(self, saves: bool) -> tuple[Direct, tuple[int, ...]]:
+        """A kernel and the sizes that follow its tensors."""
+        found = self._forward.get(saves)
+        if found is None:
+            made = self._plan.forward(self._block, saves)
+            found = self._forward[saves] = made, made.tail(self._sizes)
+        return found
+
+    def backward(self, saved: bool, into: torch.dtype | None, adds: bool) -> tuple[Direct, tuple[int, ...]]:
+        key = saved, into, adds
+        found = self._backward.get(key)
+        if found is None:
+            made = self._plan.backward(self._block, saved, None if into is None else DTYPES[into], adds)
+            found = self._backward[key] = made, made.tail(self._sizes)
+        return found
 
 
-def plan_of(x, ids, weights, parameters, options: str) -> Plan:
+_plans: dict[tuple[Any, ...], Plan] = {}
+_cases: dict[tuple[Any, ...], Case] = {}
+
+
+def case_of(x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters, options: str) -> Case:
     """Of tensors that are checked when their dtypes and shapes are new. Raises ArgumentError, SpecError."""
-    shape, pairs, gate_up, down = x.shape, ids.shape, parameters[0], parameters[1]
-    key = (options, x.dtype, shape[1:], ids.dtype, pairs[1:], weights.dtype, gate_up.dtype, gate_up.shape, down.dtype, down.shape,
-           *[t if t is None else (t.dtype, t.shape) for t in parameters[2:]])
-    plan = _plans.get(key)
-    if plan is None or weights.shape != pairs or shape[0] != pairs[0]:
-        plan = Plan(x, ids, weights, parameters, options)
-        if len(_plans) >= MANY:
-            _plans.clear()
-        _plans[key] = plan
-    return plan
+    gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale = parameters
+    more = None if gate_up_bias is None and down_bias is None and gate_up_scale is None and down_scale is None else tuple(
+        [t if t is None else (t.dtype, t.shape) for t in parameters[2:]])
+    key = (options, x.dtype, x.shape, ids.dtype, ids.shape, weights.dtype, weights.shape,
+           gate_up.dtype, gate_up.shape, down.dtype, down.shape, more)   # type: ignore[union-attr]
+    return _cases.get(key) or _new_case(key, x, ids, weights, parameters, options)
 
 
-def _blocks(tokens, s: Shape):
+def _new_case(key: tuple[Any, ...], x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters, options: str) -> Case:
+    checked = Plan(x, ids, weights, parameters, options)
+    of_plan = checked.shape._replace(block=0), tuple(t if t is None else (t.dtype, t.shape) for t in parameters)
+    for known in (_plans, _cases):
+        if len(known) >= MANY:
+            known.clear()
+    case = _cases[key] = Case(_plans.setdefault(of_plan, checked), x.shape[0])
+    return case
+
+
+def _blocks(tokens: Any, s: Shape) -> Any:
     """As many as the worst choice of experts takes."""
     return torch.sym_max((tokens * s.top_k + s.block - s.E) // s.block + s.E - 1, 1)
 
@@ -120,19 +169,6 @@ def first_of(ids: Tensor, weights: Tensor, E: int) -> tuple[Tensor, Tensor]:
     return ids.gather(1, order), weights.gather(1, order)
 
 
-def _room(x: Tensor, s: Shape) -> tuple[Tensor, Tensor]:
-    """For what the backward pass needs: gate and up, and what the experts gave."""
-    n, parts = _blocks(x.shape[0], s), 1 if NO_GATE in s.options else 2
-    return x.new_empty(n, parts, s.I, s.block), x.new_empty(n, s.block, s.H)
-
-
-def _matrices(gate_up: Tensor, down: Tensor, gate_up_bias, down_bias, gate_up_scale, down_scale) -> dict[str, Tensor | None]:
-    names = ("gate_up_proj_weight", "down_proj_weight", "gate_and_up_proj_bias", "down_proj_bias", "gate_up_proj_scale",
-             "down_proj_scale")
-    return {n: t if t is None else t.contiguous()
-            for n, t in zip(names, (gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale))}
-
-
 PARAMETERS = ("Tensor gate_up, Tensor down, Tensor? gate_up_bias, Tensor? down_bias, Tensor? gate_up_scale, Tensor? down_scale")
 LIBRARY = torch.library.Library("moegen", "DEF")
 _FORWARD = f"Tensor x, Tensor ids, Tensor weights, {PARAMETERS}, str options"
@@ -143,112 +179,104 @@ LIBRARY.define(f"experts_backward({_BACKWARD}, ScalarType? into) -> Tensor[]", t
 LIBRARY.define(f"experts_backward_({_BACKWARD}, Tensor(a!)[] grads) -> (Tensor, Tensor)", tags=torch.Tag.pt2_compliant_tag)
 
 
-def _run(made: Direct, ids: Tensor, weights: Tensor, tensors: dict[str, Tensor | None], sizes: dict[str, int]) -> Tensor | None:
+def _run(made: Direct, tail: tuple[int, ...], ids: Tensor, weights: Tensor, tensors: list[Tensor | None]) -> Tensor | None:
     """Runs a kernel. A token that names an expert twice is told to name it once; then the answer is where each pair went."""
     try:
-        made({"top_k_index": ids.contiguous(), "top_k_weights": weights.contiguous(), **tensors}, sizes)
+        made([ids, weights, *tensors], tail)
         return None
     except DataError:
         ids, weights, first = merged(ids, weights)
-        made({"top_k_index": ids, "top_k_weights": weights, **tensors}, sizes)
+        made([ids, weights, *tensors], tail)
         return first
 
 
-def _forward(x, ids, weights, parameters, options: str, saves: bool):
-    plan, T = plan_of(x, ids, weights, parameters, options), x.shape[0]
-    s, y = plan.at(T), torch.empty_like(x, memory_format=torch.contiguous_format)
-    saved = _room(x, s) if saves else ()
-    if T:
-        given, sizes = {"hidden_states": x.contiguous(), "output": y, **_matrices(*parameters)}, {"T": T}
-        if saves:
-            given.update(gate_up_activations_T=saved[0], down_activations=saved[1])
-            sizes["N"] = saved[1].shape[0]
-        _run(plan.forward(s.block, saves), ids, weights, given, sizes)
-    return y, *saved
+def _in_place(x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor, Tensor, list[Tensor | None]]:
+    """Contiguous."""
+    return ids.contiguous(), weights.contiguous(), x.contiguous(), [t if t is None else t.contiguous() for t in parameters]
 
 
-def _experts(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, options):
-    return _forward(x, ids, weights, (gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale), options, False)[0]
+def _experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
+             down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, options: str) -> Tensor:
+    parameters = gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
+    case = case_of(x, ids, weights, parameters, options)
+    ids, weights, x, tensors = _in_place(x, ids, weights, parameters)
+    y = torch.empty_like(x)
+    if y.shape[0]:
+        _run(*case.forward(False), ids, weights, [x, *tensors, y, None, None])
+    return y
 
 
-def _experts_fake(x, *_):
+def _experts_fake(x: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _experts_saving(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, options):
-    return _forward(x, ids, weights, (gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale), options, True)
+def _experts_saving(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
+                    down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
+                    options: str) -> tuple[Tensor, Tensor, Tensor]:
+    parameters = gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
+    case = case_of(x, ids, weights, parameters, options)
+    ids, weights, x, tensors = _in_place(x, ids, weights, parameters)
+    y, (first, second) = torch.empty_like(x), case.room(x.dtype)
+    if y.shape[0]:
+        _run(*case.forward(True), ids, weights, [x, *tensors, y, first, second])
+    return y, first, second
 
 
-def _experts_saving_fake(x, ids, weights, gate_up, down, *more):
-    return _experts_fake(x), *_room(x, shape_of(x, ids, weights, gate_up, down, more[-1]))
+def _experts_saving_fake(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor,
+                         *more: Any) -> tuple[Tensor, Tensor, Tensor]:
+    s = shape_of(x, ids, weights, gate_up, down, more[-1])
+    n, parts = _blocks(x.shape[0], s), 1 if NO_GATE in s.options else 2
+    return _experts_fake(x), x.new_empty(n, parts, s.I, s.block), x.new_empty(n, s.block, s.H)
 
 
-def _zeros(like: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Large ones are pages that nobody has touched: zero for nothing, and huge ones where the system has some."""
-    size = shape.numel() * dtype.itemsize
-    if size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return like.new_zeros(shape, dtype=dtype)
-    pages = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    try:
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:
-        pass   # a kernel without them
-    return torch.frombuffer(pages, dtype=dtype).view(shape)
-
-
-def gradients(x: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None, down_bias: Tensor | None,
-              into: torch.dtype | None) -> list[Tensor]:
-    """Room for those of gate_up, down and the biases that there are, all zero; none if `into` is None."""
-    if into is None:
-        return []
-    return [_zeros(x, t.shape, into) for t in (gate_up, down, gate_up_bias, down_bias) if t is not None]
-
-
-def _differentiate(dy, x, ids, weights, parameters, saved, options, grads, adds):
-    """Gradients of x and weights; those of weights and biases go to grads, in the order of `gradients`."""
-    dx, dweights = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, weights))
-    T = x.shape[0]
-    if T == 0:
+def _differentiate(case: Case, dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters, saved: Parameters,
+                   grads: Sequence[Tensor], adds: bool) -> tuple[Tensor, Tensor]:
+    """Gradients of x and weights; those of weights and biases go to grads, of those that there are."""
+    ids, weights, x, tensors = _in_place(x, ids, weights, parameters)
+    dx, dweights = torch.empty_like(x), torch.empty_like(weights)
+    if dx.shape[0] == 0:
         return dx, dweights   # gradients are zero, or the caller's
-    plan = plan_of(x, ids, weights, parameters, options)
-    made = plan.backward(plan.at(T).block, saved[0] is not None, DTYPES[grads[0].dtype] if grads else None, adds)
-    given, sizes = {"hidden_states": x.contiguous(), "output_hidden_states_grad": dy.contiguous(), "hidden_states_grad": dx,
-                    "top_k_weights_grad": dweights, **_matrices(*parameters)}, {"T": T}
-    if saved[0] is not None:
-        given.update(gate_up_activations_T=saved[0], down_activations=saved[1])
-        sizes["N"] = saved[1].shape[0]
-    names = ("gate_up_proj_weight", "down_proj_weight", "gate_and_up_proj_bias", "down_proj_bias")
-    given.update(zip((n + "_grad" for n, t in zip(names, parameters) if t is not None), grads))
-    first = _run(made, ids, weights, given, sizes)
+    given = iter(grads)
+    of_parameters = [next(given) if t is not None and grads else None for t in parameters[:4]]
+    made, tail = case.backward(saved[0] is not None, grads[0].dtype if grads else None, adds)
+    first = _run(made, tail, ids, weights, [x, *tensors, *saved, dy.contiguous(), dx, dweights, *of_parameters])
     return dx, dweights if first is None else dweights.gather(1, first)
 
 
-def _experts_backward(dy, x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, saved_gate_up,
-                      saved_down, options, into):
+def _experts_backward(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
+                      down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, saved_gate_up: Tensor | None,
+                      saved_down: Tensor | None, options: str, into: torch.dtype | None) -> list[Tensor]:
     parameters = gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
-    grads = gradients(x, *parameters[:4], into)
-    few = 2 * ids.numel() < gate_up.shape[0]   # most experts have no token: their gradients stay as they are
-    return [*_differentiate(dy, x, ids, weights, parameters, (saved_gate_up, saved_down), options, grads, few), *grads]
+    case, grads = case_of(x, ids, weights, parameters, options), []
+    if into is not None:   # gradients of experts without a token stay zero, or are written
+        make = _memory.zeros if case.few else _memory.empty
+        grads = [make(t.shape, into) for t in parameters[:4] if t is not None]
+    return [*_differentiate(case, dy, x, ids, weights, parameters, (saved_gate_up, saved_down), grads, case.few), *grads]
 
 
-def _experts_backward_fake(dy, x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, saved_gate_up,
-                           saved_down, options, into):
-    given = () if into is None else (gate_up, down, gate_up_bias, down_bias)
-    return [x.new_empty(x.shape), weights.new_empty(weights.shape), *[x.new_empty(t.shape, dtype=into) for t in given if t is not None]]
+def _experts_backward_fake(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, *more: Any) -> list[Tensor]:
+    *given, into = more[:4] + more[-1:]
+    return [x.new_empty(x.shape), weights.new_empty(weights.shape),
+            *[x.new_empty(t.shape, dtype=into) for t in given if t is not None and into is not None]]
 
 
-def _experts_backward_in_place(dy, x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, saved_gate_up,
-                               saved_down, options, grads):
+def _experts_backward_in_place(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor,
+                               gate_up_bias: Tensor | None, down_bias: Tensor | None, gate_up_scale: Tensor | None,
+                               down_scale: Tensor | None, saved_gate_up: Tensor | None, saved_down: Tensor | None, options: str,
+                               grads: list[Tensor]) -> tuple[Tensor, Tensor]:
     parameters = gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
-    return _differentiate(dy, x, ids, weights, parameters, (saved_gate_up, saved_down), options, grads, True)
+    case = case_of(x, ids, weights, parameters, options)
+    return _differentiate(case, dy, x, ids, weights, parameters, (saved_gate_up, saved_down), grads, True)
 
 
-def _experts_backward_in_place_fake(dy, x, ids, weights, *_):
+def _experts_backward_in_place_fake(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), weights.new_empty(weights.shape)
 
 
-for _name, _cpu, _fake in (("experts", _experts, _experts_fake), ("experts_saving", _experts_saving, _experts_saving_fake),
-                           ("experts_backward", _experts_backward, _experts_backward_fake),
-                           ("experts_backward_", _experts_backward_in_place, _experts_backward_in_place_fake)):
+_IMPLEMENTATIONS: tuple[tuple[str, Any, Any], ...] = (
+    ("experts", _experts, _experts_fake), ("experts_saving", _experts_saving, _experts_saving_fake),
+    ("experts_backward", _experts_backward, _experts_backward_fake),
+    ("experts_backward_", _experts_backward_in_place, _experts_backward_in_place_fake))
+for _name, _cpu, _fake in _IMPLEMENTATIONS:
     LIBRARY.impl(_name, _cpu, "CPU")
     torch.library.register_fake(f"moegen::{_name}", _fake, lib=LIBRARY)

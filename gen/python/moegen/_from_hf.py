@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Iterator
+from typing import Any, Iterator, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,10 +16,11 @@ METHODS = ("softmax_topk", "softmax_topk_renorm", "topk_softmax", "sigmoid_topk"
 TOKENS, CLOSE = 64, 1e-4
 EXPERTS = {"gate_up_proj_weight": "gate_up_proj", "down_proj_weight": "down_proj", "gate_and_up_proj_bias": "gate_up_proj_bias",
            "down_proj_bias": "down_proj_bias"}
+Layer = TypeVar("Layer", bound=torch.nn.Module)
 CORRECTIONS = ("e_score_correction_bias", "expert_bias", "bias_correction")
 
 
-def _router_of(block) -> tuple[str, torch.nn.Module]:
+def _router_of(block: Any) -> tuple[str, Any]:
     for name in ("gate", "router"):
         router = getattr(block, name, None)
         if isinstance(router, torch.nn.Module) and isinstance(getattr(router, "weight", None), Tensor):
@@ -27,7 +28,7 @@ def _router_of(block) -> tuple[str, torch.nn.Module]:
     raise UnsupportedError(f"{type(block).__name__} has no router `gate` or `router` with a matrix `weight`")
 
 
-def _correction_of(name: str, router, block) -> tuple[str, Tensor, bool] | None:
+def _correction_of(name: str, router: Any, block: Any) -> tuple[str, Tensor, bool] | None:
     """Its name, its values, and whether the block has it and tells the router."""
     for owner, prefix in ((router, f"{name}."), (block, "")):
         for n in CORRECTIONS:
@@ -36,17 +37,17 @@ def _correction_of(name: str, router, block) -> tuple[str, Tensor, bool] | None:
     return None
 
 
-def _numbers(router, words: str) -> list[int]:
+def _numbers(router: Any, words: str) -> list[int]:
     """Attributes of the router whose names have a word, as whole numbers above 1."""
     return [v for k, v in vars(router).items() if words in k and isinstance(v, int) and not isinstance(v, bool) and v >= 1]
 
 
-def _scales(module) -> list[float]:
+def _scales(module: Any) -> list[float]:
     """1, and the module's attributes that sound like factors."""
     return list(dict.fromkeys([1.0] + [float(v) for k, v in vars(module).items() if "scal" in k and isinstance(v, (int, float)) and v]))
 
 
-def _methods(router, E: int) -> Iterator[dict[str, Any]]:
+def _methods(router: Any, E: int) -> Iterator[dict[str, Any]]:
     """What the router may compute, most common first."""
     scales = _scales(router)[::-1]
     counts = [n for n in _numbers(router, "group") if 1 < n < E and E % n == 0]
@@ -59,7 +60,7 @@ def _methods(router, E: int) -> Iterator[dict[str, Any]]:
         yield found | ({"score": of_score} if of_score else {}) | ({"groups": of_groups} if of_groups else {})
 
 
-def _told(router, weights: Tensor, bias: Tensor | None, correction: Tensor | None, is_told: bool, top_k: int) -> dict[str, Any]:
+def _told(router: Any, weights: Tensor, bias: Tensor | None, correction: Tensor | None, is_told: bool, top_k: int) -> dict[str, Any]:
     """Keys of the router, told by what it answers for random tokens, as one that a spec describes answers it."""
     E, H = weights.shape
     x = torch.randn(TOKENS, H, generator=torch.Generator().manual_seed(1))
@@ -70,7 +71,7 @@ def _told(router, weights: Tensor, bias: Tensor | None, correction: Tensor | Non
     want = torch.zeros(TOKENS, E).scatter_(1, ids.long(), by.float())
     # Close scores may be chosen otherwise in the rounding of a dtype: most tokens have to agree.
     close, share = (CLOSE, 1.0) if weights.dtype == torch.float32 else (2e-2, 0.9)
-    tensors = {"hidden_states": x.to(weights.dtype).float(), "router_weight": weights.detach().float().t().contiguous()}
+    tensors: dict[str, Any] = {"hidden_states": x.to(weights.dtype).float(), "router_weight": weights.detach().float().t().contiguous()}
     if bias is not None:
         tensors["router_bias"] = bias.detach().float()
     if correction is not None:
@@ -87,13 +88,13 @@ def _told(router, weights: Tensor, bias: Tensor | None, correction: Tensor | Non
     raise UnsupportedError(f"{type(router).__name__} is no router that moegen has")
 
 
-def _shared_of(block, H: int, gated: bool) -> tuple[str, dict[str, Any], dict[str, Tensor]] | None:
+def _shared_of(block: Any, H: int, gated: bool) -> tuple[str, dict[str, Any], dict[str, Tensor]] | None:
     """Of an expert that all tokens share: its name, keys of the layer, parameters by the layer's names."""
     names = ("shared_experts", "shared_expert", "shared_mlp")
     name = next((n for n in names if isinstance(getattr(block, n, None), torch.nn.Module)), None)
     if name is None:
         return None
-    linear = [getattr(getattr(block, name), n, None) for n in (("gate_proj",) if gated else ()) + ("up_proj", "down_proj")]
+    linear: list[Any] = [getattr(getattr(block, name), n, None) for n in (("gate_proj",) if gated else ()) + ("up_proj", "down_proj")]
     if not all(isinstance(m, torch.nn.Linear) and m.bias is None for m in linear) or linear[0].weight.shape[1] != H:
         raise UnsupportedError(f"{type(block).__name__} has a `{name}` that is no MLP like its experts")
     *first, down = (m.weight for m in linear)
@@ -105,13 +106,13 @@ def _shared_of(block, H: int, gated: bool) -> tuple[str, dict[str, Any], dict[st
     return name, keys, tensors
 
 
-def _answer(module, x: Tensor) -> Tensor:
+def _answer(module: Any, x: Tensor) -> Tensor:
     with torch.no_grad():
         y = module(x)
     return (y[0] if isinstance(y, tuple) else y).reshape(x.shape)
 
 
-def layer_of_block(cls, block: torch.nn.Module):
+def layer_of_block(cls: type[Layer], block: Any) -> Layer:
     """MoELayer.from_hf."""
     from .transformers import options_of
     experts = getattr(block, "experts", None)
@@ -129,7 +130,7 @@ def layer_of_block(cls, block: torch.nn.Module):
     top_k = next(iter(_numbers(router, "top_k") + _numbers(router, "num_experts_per_tok")), None)
     if first.dtype not in DTYPES or first.shape[0] != E or H != first.shape[1 if experts.is_transposed else 2] or top_k is None:
         raise UnsupportedError(f"{type(block).__name__} has a router and experts that do not belong together")
-    keys = _told(router, router.weight, bias, *(correction[1:] if correction else (None, False)), top_k)
+    keys = _told(router, router.weight, bias, correction[1] if correction else None, correction is not None and correction[2], top_k)
     weights = {"layout": "plain" if options["transposed"] else "transposed"}
     if options.get("interleaved"):
         weights["gate_up_order"] = "interleaved"
@@ -148,7 +149,8 @@ def layer_of_block(cls, block: torch.nn.Module):
     raise UnsupportedError(f"{type(block).__name__} does more than its router and its experts")
 
 
-def _fill(layer, name, router, bias, correction, shared, experts) -> None:
+def _fill(layer: Any, name: str, router: Any, bias: Tensor | None, correction: tuple[str, Tensor, bool] | None,
+          shared: tuple[str, dict[str, Any], dict[str, Tensor]] | None, experts: Any) -> None:
     """Parameters of the block for the layer, and their names there."""
     layer.names = {"router_weight": f"{name}.weight"}
     given = {"router_weight": router.weight.t()}
@@ -169,11 +171,11 @@ def _fill(layer, name, router, bias, correction, shared, experts) -> None:
             layer.names[own] = f"experts.{theirs}"
 
 
-def state_of_layer(layer) -> dict[str, Tensor]:
+def state_of_layer(layer: Any) -> dict[str, Tensor]:
     """MoELayer.to_hf."""
     if not layer.names:
         raise UnsupportedError("this layer was not made by from_hf")
-    own, state = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}, {}
+    own, state = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}, dict[str, Tensor]()
     for name, theirs in layer.names.items():
         tensor, block = own[name].detach(), theirs.partition(".")[0]
         if name == "shared_gate_up_proj_weight":

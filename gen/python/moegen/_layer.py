@@ -9,10 +9,11 @@ from typing import Any, Mapping
 import torch
 from torch import Tensor
 
-from . import kernel
+from . import _memory, kernel
 from ._check import DTYPES
 from ._experts import BLOCKS, LIBRARY
 from ._library import ArgumentError
+from ._main_grad import add, adds_in_place, mains_of, stand_in
 from ._team import Direct
 
 TORCH = {name: dtype for dtype, name in DTYPES.items()} | {"i32": torch.int32, "u8": torch.uint8, "fp8_e4m3": torch.float8_e4m3fn}
@@ -23,22 +24,28 @@ LOSSES = OF_A_CALL[2:]
 class _Pass:
     """A kernel of one pass, and the shapes of its tensors for T tokens."""
 
-    def __init__(self, spec: dict[str, Any], **more):
+    def __init__(self, spec: dict[str, Any], **more: Any):
         made = kernel({**spec, "kernel": "moe_layer", **more})
-        self.args, self.run = made.args, Direct(made)
+        self.args = made.args
+        self.names = tuple(a.name for a in made.args)
+        self._run = Direct(made, self.names)
+        self._dtypes = {a.name: TORCH[a.dtype] for a in made.args}
         self._extents = {a.name: [compile(n, a.name, "eval") for n in a.extent] for a in made.args}
         self._block, self._top_k, self._E = spec["block_size"], spec.get("top_k", 1), spec["E"]
 
-    def sizes(self, T) -> dict[str, Any]:
+    def sizes(self, T: Any) -> dict[str, Any]:
         """Tokens; blocks, as many as the worst choice of experts takes; blocks of an expert that all tokens share."""
         return {"T": T, "N": torch.sym_max((T * self._top_k + self._block - self._E) // self._block + self._E - 1, 1),
                 "M": (T + self._block - 1) // self._block}
 
-    def room(self, name: str, x: Tensor) -> Tensor:
+    def room(self, name: str, x: Tensor, fake: bool = False) -> Tensor:
         """For a tensor of a pass over the tokens x."""
         sizes = self.sizes(x.shape[0])
-        arg = next(a for a in self.args if a.name == name)
-        return x.new_empty([eval(n, {}, sizes) for n in self._extents[name]], dtype=TORCH[arg.dtype])
+        shape = [eval(n, {}, sizes) for n in self._extents[name]]
+        return x.new_empty(shape, dtype=self._dtypes[name]) if fake else _memory.empty(tuple(map(int, shape)), self._dtypes[name])
+
+    def __call__(self, tensors: Mapping[str, Tensor], T: int) -> None:
+        self._run([tensors.get(n) for n in self.names], self._run.tail(self.sizes(T)))
 
 
 class _Layer:
@@ -46,7 +53,7 @@ class _Layer:
 
     def __init__(self, text: str):
         self._spec = json.loads(text)
-        self._trained: dict[bool, _Pass] = {}
+        self._trained: dict[tuple[bool, torch.dtype | None, bool], _Pass] = {}
 
     @functools.cached_property
     def forward(self) -> _Pass:
@@ -56,10 +63,14 @@ class _Layer:
     def saving(self) -> _Pass:
         return _Pass(self._spec, checkpoint="save")
 
-    def backward(self, trains: bool) -> _Pass:
-        if trains not in self._trained:
-            self._trained[trains] = _Pass(self._spec, op="backward", checkpoint="saved", weight_grads="all" if trains else "none")
-        return self._trained[trains]
+    def backward(self, trains: bool, into: torch.dtype | None, adds: bool) -> _Pass:
+        """trains: experts have gradients. into: dtype of the parameters' gradients, None: as the layer's. adds: to what is there."""
+        key = trains, into, adds
+        if key not in self._trained:
+            more = {} if into is None else {"output_dtype": DTYPES[into]}
+            self._trained[key] = _Pass(self._spec, op="backward", checkpoint="saved", weight_grads="all" if trains else "none",
+                                       accumulate_grads=adds, **more)
+        return self._trained[key]
 
     @functools.cached_property
     def parameters(self) -> list[str]:
@@ -74,55 +85,83 @@ class _Layer:
 layer_of = functools.lru_cache(maxsize=256)(_Layer)
 
 
+def _state_of(layer: _Layer, saves: bool) -> tuple[_Pass, list[str]]:
+    """The pass, and the names of what it gives beside the output."""
+    made = layer.saving if saves else layer.forward
+    return made, [n for n in (layer.state if saves else LOSSES) if n in made.names]
+
+
 def _forward(x: Tensor, parameters: list[Tensor], text: str, saves: bool) -> tuple[Tensor, list[Tensor]]:
     layer = layer_of(text)
-    made = layer.saving if saves else layer.forward
+    made, names = _state_of(layer, saves)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    state = {n: made.room(n, x) for n in (layer.state if saves else LOSSES) if n in made.run.names}
+    state = {n: made.room(n, x) for n in names}
     if x.shape[0]:
-        made.run({"hidden_states": x.contiguous(), "output": y, **dict(zip(layer.parameters, (p.contiguous() for p in parameters))),
-                  **state}, made.sizes(x.shape[0]))
+        made({"hidden_states": x.contiguous(), "output": y, **dict(zip(layer.parameters, [p.contiguous() for p in parameters])), **state},
+             x.shape[0])
     else:
         for n in LOSSES:
             state[n].zero_() if n in state else None
     return y, list(state.values())
 
 
-def _forward_fake(x, parameters, text, saves):
+def _forward_fake(x: Tensor, parameters: list[Tensor], text: str, saves: bool) -> tuple[Tensor, list[Tensor]]:
+    made, names = _state_of(layer_of(text), saves)
+    return torch.empty_like(x, memory_format=torch.contiguous_format), [made.room(n, x, True) for n in names]
+
+
+def _room_for_gradients(made: _Pass, layer: _Layer, x: Tensor, parameters: list[Tensor], fake: bool = False) -> list[Tensor]:
+    """Of all parameters; those that have none are empty."""
+    return [made.room(n + "_grad", x, fake) if n + "_grad" in made.names else p.new_empty(0) for n, p in zip(layer.parameters, parameters)]
+
+
+def _run_backward(layer: _Layer, made: _Pass, dy: Tensor, x: Tensor, parameters: list[Tensor], state: list[Tensor],
+                  grads: list[Tensor]) -> Tensor:
+    """The gradient of x; those of the parameters go to grads."""
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if x.shape[0]:
+        made({**dict(zip(layer.parameters, [p.contiguous() for p in parameters])), **dict(zip(layer.state, state)),
+              "hidden_states": x.contiguous(), "output_hidden_states_grad": dy.contiguous(), "hidden_states_grad": dx,
+              **{n + "_grad": g for n, g in zip(layer.parameters, grads)}}, x.shape[0])
+    return dx
+
+
+def _backward(dy: Tensor, x: Tensor, parameters: list[Tensor], state: list[Tensor], text: str, trains: bool,
+              into: torch.dtype | None) -> list[Tensor]:
     layer = layer_of(text)
-    made = layer.saving if saves else layer.forward
-    return (torch.empty_like(x, memory_format=torch.contiguous_format),
-            [made.room(n, x) for n in (layer.state if saves else LOSSES) if n in made.run.names])
-
-
-def _room_for_gradients(x, parameters, text, trains):
-    """Names and tensors: of x, then of all parameters; those that have none are empty."""
-    layer = layer_of(text)
-    gives = layer.backward(trains).run.names
-    grads = {"hidden_states_grad": torch.empty_like(x, memory_format=torch.contiguous_format)}
-    return grads | {n + "_grad": torch.empty_like(p, memory_format=torch.contiguous_format) if n + "_grad" in gives else p.new_empty(0)
-                    for n, p in zip(layer.parameters, parameters)}
-
-
-def _backward(dy, x, parameters, state, text, trains):
-    layer, grads = layer_of(text), _room_for_gradients(x, parameters, text, trains)
-    made = layer.backward(trains)
+    made = layer.backward(trains, into, False)
+    grads = _room_for_gradients(made, layer, x, parameters)
     if x.shape[0] == 0:
-        return [g.zero_() for g in grads.values()]
-    given = {**dict(zip(layer.parameters, (p.contiguous() for p in parameters))), **dict(zip(layer.state, state)),
-             "hidden_states": x.contiguous(), "output_hidden_states_grad": dy.contiguous(), **grads}
-    made.run({n: given[n] for n in made.run.names if n in given}, made.sizes(x.shape[0]))
-    return list(grads.values())
+        for g in grads:
+            g.zero_()
+    return [_run_backward(layer, made, dy, x, parameters, state, grads), *grads]
 
 
-def _backward_fake(dy, x, parameters, state, text, trains):
-    return list(_room_for_gradients(x, parameters, text, trains).values())
+def _backward_fake(dy: Tensor, x: Tensor, parameters: list[Tensor], state: list[Tensor], text: str, trains: bool,
+                   into: torch.dtype | None) -> list[Tensor]:
+    layer = layer_of(text)
+    return [torch.empty_like(x, memory_format=torch.contiguous_format),
+            *_room_for_gradients(layer.backward(trains, into, False), layer, x, parameters, True)]
 
 
-for _name, _schema, _cpu, _fake in (
-        ("layer", "(Tensor x, Tensor[] parameters, str spec, bool saves) -> (Tensor, Tensor[])", _forward, _forward_fake),
-        ("layer_backward", "(Tensor dy, Tensor x, Tensor[] parameters, Tensor[] state, str spec, bool trains) -> Tensor[]", _backward,
-         _backward_fake)):
+def _backward_in_place(dy: Tensor, x: Tensor, parameters: list[Tensor], state: list[Tensor], text: str, trains: bool,
+                       grads: list[Tensor]) -> Tensor:
+    """Adds to the gradients of parameters; those that have none are empty."""
+    layer = layer_of(text)
+    made = layer.backward(trains, next(g.dtype for g in grads if g.numel()), True)
+    return _run_backward(layer, made, dy, x, parameters, state, grads)
+
+
+def _backward_in_place_fake(dy: Tensor, x: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+_GIVEN = "Tensor dy, Tensor x, Tensor[] parameters, Tensor[] state, str spec, bool trains"
+_OPERATORS: tuple[tuple[str, str, Any, Any], ...] = (
+    ("layer", "(Tensor x, Tensor[] parameters, str spec, bool saves) -> (Tensor, Tensor[])", _forward, _forward_fake),
+    ("layer_backward", f"({_GIVEN}, ScalarType? into) -> Tensor[]", _backward, _backward_fake),
+    ("layer_backward_", f"({_GIVEN}, Tensor(a!)[] grads) -> Tensor", _backward_in_place, _backward_in_place_fake))
+for _name, _schema, _cpu, _fake in _OPERATORS:
     LIBRARY.define(_name + _schema, tags=torch.Tag.pt2_compliant_tag)
     LIBRARY.impl(_name, _cpu, "CPU")
     torch.library.register_fake(f"moegen::{_name}", _fake, lib=LIBRARY)
@@ -130,22 +169,41 @@ for _name, _schema, _cpu, _fake in (
 
 class _Function(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, text, losses, of_experts, *parameters):
+    def forward(ctx: Any, x: Tensor, text: str, losses: int, of_experts: tuple[bool, ...], mains: list[Tensor | None] | None,
+                *parameters: Tensor) -> Any:
         """losses: how many there are; of_experts: which parameters are those of experts."""
         y, state = torch.ops.moegen.layer.default(x, parameters, text, True)
-        ctx.text, ctx.of_experts = text, of_experts
+        ctx.text, ctx.of_experts, ctx.mains = text, of_experts, mains
         ctx.save_for_backward(x, *parameters, *state)
         ctx.mark_non_differentiable(*state[:losses])
         return y, *state[:losses]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, dy, *_):
+    def backward(ctx: Any, dy: Tensor, *_: Tensor) -> Any:
         x, *rest = ctx.saved_tensors
-        count, needs = len(ctx.of_experts), ctx.needs_input_grad[4:]
+        count, needs, mains = len(ctx.of_experts), ctx.needs_input_grad[5:], ctx.mains
+        parameters, state = rest[:count], rest[count:]
         trains = any(n and of for n, of in zip(needs, ctx.of_experts))
-        dx, *grads = torch.ops.moegen.layer_backward.default(dy, x, rest[:count], rest[count:], ctx.text, trains)
-        return tuple(g if n else None for g, n in zip((dx, None, None, None, *grads), ctx.needs_input_grad))
+        given = dy, x, parameters, state, ctx.text, trains
+        grads: list[Tensor | None] = [None] * count
+        # Parameters with a gradient in the kernel: of a frozen one it has to go elsewhere.
+        have = [i for i in range(count) if _has_gradient(ctx.text, i, trains)] if mains else []
+        if mains and adds_in_place([mains[i] for i in have], (torch.float32, x.dtype)):
+            dx = torch.ops.moegen.layer_backward_.default(*given, [mains[i] if i in have else x.new_empty(0) for i in range(count)])
+        else:
+            dx, *grads = torch.ops.moegen.layer_backward.default(*given, torch.float32 if mains else None)
+            grads = [g if n else None for g, n in zip(grads, needs)]
+            if mains:
+                add(mains, parameters, grads)
+        if mains:
+            grads = [g if m is None else stand_in(p) for g, m, p in zip(grads, mains, parameters)]
+        return (dx if ctx.needs_input_grad[0] else None, None, None, None, None, *grads)
+
+
+def _has_gradient(text: str, i: int, trains: bool) -> bool:
+    layer = layer_of(text)
+    return layer.parameters[i] + "_grad" in layer.backward(trains, None, False).names
 
 
 class MoELayer(torch.nn.Module):
@@ -156,18 +214,19 @@ class MoELayer(torch.nn.Module):
     shapes and dtypes that the kernel's tensors have (`moegen explain`); correction_bias is a buffer, which no gradient changes.
 
     Coefficients of aux_loss are part of the layer: the gradients of its losses come with those of y, as if the losses, which are in
-    `losses` after a call (f32, without gradients), had been added to what was differentiated.
+    `losses` after a call (f32, without gradients), had been added to what was differentiated. A parameter's attribute `main_grad` has
+    the gradient added to it, as with `experts`.
     Raises SpecError for keys and values, ArgumentError for an x that does not fit.
     """
 
-    def __init__(self, dtype: str = "f32", **keys):
+    def __init__(self, dtype: str = "f32", **keys: Any):
         super().__init__()
         self.spec: dict[str, Any] = {"dtype": dtype, **keys, "weights": {"layout": "transposed", **keys.get("weights", {})}}
         self.losses: dict[str, Tensor] = {}
         self.names: dict[str, str] = {}   # of parameters in the block that from_hf took them from
         self._texts = {block: json.dumps({"block_size": block, **self.spec}) for block in BLOCKS}
         layer = layer_of(self._texts[BLOCKS[0]])
-        self._names, self._losses = tuple(layer.parameters), tuple(n for n in LOSSES if n in layer.forward.run.names)
+        self._names, self._losses = tuple(layer.parameters), tuple(n for n in LOSSES if n in layer.forward.names)
         self._of_experts = tuple(not n.startswith(("router", "correction")) for n in self._names)
         args = {a.name: a for a in layer.forward.args}
         for name in self._names:
@@ -196,7 +255,7 @@ class MoELayer(torch.nn.Module):
         text = self._texts[next((b for b in BLOCKS if b >= pairs), BLOCKS[-1])]
         parameters = [getattr(self, n) for n in self._names]
         if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters)):
-            y, *losses = _Function.apply(rows, text, len(self._losses), self._of_experts, *parameters)
+            y, *losses = _Function.apply(rows, text, len(self._losses), self._of_experts, mains_of(parameters), *parameters)
         else:
             y, losses = torch.ops.moegen.layer.default(rows, parameters, text, False)
         self.losses = dict(zip(self._losses, losses))

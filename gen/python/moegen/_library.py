@@ -7,6 +7,7 @@ import os
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Callable
 
 MAX_RANK = 8
 
@@ -97,7 +98,7 @@ STATUS = {1: ArgumentError, 2: SpecError, 3: UnsupportedError, 4: DataError, 5: 
 # ---- the library ------------------------------------------------------------------------------------------------------------
 
 # Name: result, arguments without the error at the end; a c_int result is a status, and has that error.
-PROTOTYPES = {
+PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "engine_create": (c_int, POINTER(EngineOptions), POINTER(c_void_p)),
     "engine_release": (None, c_void_p),
     "engine_cache_dir": (c_char_p, c_void_p),
@@ -153,16 +154,24 @@ class Library:
         self.dtype_number = {name: i for i, name in enumerate(names) if name != "?"}
         self.dtype_name = {i: name for name, i in self.dtype_number.items()}
         self.dtype_size = {name: self._dll.moegen_dtype_size(i) for name, i in self.dtype_number.items()}
-        for name, (result, *args) in PROTOTYPES.items():
-            setattr(self, name, self._wrap(getattr(self._dll, "moegen_" + name), result, args, name.startswith("call_run")))
+        self._functions = {name: self._wrap(getattr(self._dll, "moegen_" + name), result, args)
+                           for name, (result, *args) in PROTOTYPES.items()}
 
-    def _wrap(self, function, result, args, plain):
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A function; found once, then it is an attribute."""
+        try:
+            found = self.__dict__[name] = self.__dict__["_functions"][name]
+        except KeyError:
+            raise AttributeError(f"libmoegen has no function moegen_{name} that is known here") from None
+        return found
+
+    def _wrap(self, function: Any, result: Any, args: list[Any]) -> Callable[..., Any]:
         function.restype = result
         function.argtypes = [*args, POINTER(c_void_p)] if result is c_int else args
         if result is not c_int:
             return function
 
-        def checked(*values):
+        def checked(*values: Any) -> None:
             error = c_void_p()
             status = function(*values, byref(error))
             if status:

@@ -9,6 +9,7 @@ is as before. Codes are frozen: gradients reach hidden states and routing weight
 from __future__ import annotations
 
 import re
+from typing import Any, Callable
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS,
 from transformers.integrations.moe import use_experts_implementation
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.quantizers import auto
+from transformers.quantizers.base import HfQuantizer
 from transformers.quantizers.quantizer_compressed_tensors import CompressedTensorsHfQuantizer
 from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer
 from transformers.quantizers.quantizer_mxfp4 import Mxfp4HfQuantizer
@@ -52,8 +54,14 @@ class Mxfp4Experts(nn.Module):
     """GptOssExperts of codes, with parameters of the names, shapes and dtypes that checkpoints have: of gate_up_proj and down_proj
     `_blocks` uint8 [E, out, in / 32, 16], `_scales` uint8 [E, out, in / 32], `_bias` [E, out]. Other implementations than
     moegen see matrices in the dtype of the biases, made at each look."""
+    gate_up_proj_blocks: Tensor
+    gate_up_proj_scales: Tensor
+    gate_up_proj_bias: Tensor
+    down_proj_blocks: Tensor
+    down_proj_scales: Tensor
+    down_proj_bias: Tensor
 
-    def __init__(self, config):
+    def __init__(self, config: Any):
         super().__init__()
         self.num_experts, self.hidden_size, self.intermediate_size = config.num_local_experts, config.hidden_size, config.intermediate_size
         self.alpha, self.limit = config.swiglu_alpha, config.swiglu_limit
@@ -87,7 +95,7 @@ class Mxfp4Experts(nn.Module):
 class Fp8Experts(FP8Experts):
     """transformers' own, frozen, whose eager form runs on CPUs: with matrices made of the codes at each use."""
 
-    def __init__(self, *args, **more):
+    def __init__(self, *args: Any, **more: Any):
         super().__init__(*args, **more)
         self.requires_grad_(False)
 
@@ -100,8 +108,14 @@ class Fp8Experts(FP8Experts):
 class Int4Experts(nn.Module):
     """Gated experts of codes: of gate_up_proj and down_proj `_packed` int32 [E, out, in / 8], `_scale` bfloat16 [E, out, in / group],
     `_shape`, which is not looked at. Other implementations than moegen see matrices in bfloat16, made at each look."""
+    num_experts: int
+    gate_up_proj_packed: Tensor
+    gate_up_proj_scale: Tensor
+    down_proj_packed: Tensor
+    down_proj_scale: Tensor
+    _apply_gate: Callable[[Tensor], Tensor]
 
-    def __init__(self, of: nn.Module, group: int):
+    def __init__(self, of: Any, group: int):
         super().__init__()
         self.num_experts = of.num_experts
         for k, v in vars(of).items():   # numbers that a gate may need
@@ -132,19 +146,22 @@ class Int4Experts(nn.Module):
         return y
 
 
-class _Keeps:
+class _Keeps(HfQuantizer):
     """Of a quantizer: decides which modules of a model keep codes. `keeps`: the codes are of a form that kernels take."""
     kept = False
     may_keep = False
-    keeps = True
 
-    def validate_environment(self, *args, **more):
+    @property
+    def keeps(self) -> bool:
+        return True
+
+    def validate_environment(self, *args: Any, **more: Any) -> None:
         self.may_keep = (self.pre_quantized and not self.quantization_config.dequantize and self.keeps
                          and not torch.accelerator.is_available())
         if not self.may_keep:
             super().validate_environment(*args, **more)
 
-    def _modules(self, model):
+    def _modules(self, model: Any) -> Any:
         """Names and modules of experts to swap."""
         skipped = self.get_modules_to_not_convert(model, getattr(self.quantization_config, "modules_to_not_convert", None))
         return [(n, m) for n, m in model.named_modules() if hasattr(m, "is_transposed") and hasattr(m, "_apply_gate")
@@ -152,21 +169,29 @@ class _Keeps:
 
 
 class _Mixed(_Keeps):
-    """Of a quantizer that leaves codes in experts and dequantises the rest."""
+    """Of a quantizer that leaves codes in experts and dequantises the rest; a model that is saved is such a mixture, too."""
 
-    def postprocess_model(self, model, **more):
+    def postprocess_model(self, model: Any, **more: Any) -> Any:
         result = super().postprocess_model(model, **more)
         if self.kept:
             model.hf_quantizer = self
+            self.quantization_config.dequantize = False   # the next one to load it will see
+            self.leave_out([n for n, m in model.named_modules() if isinstance(m, nn.Linear)])
+            model.config.quantization_config = self.quantization_config
+            # What made matrices of codes would make codes of all matrices.
+            model._weight_conversions = [c for c in model._weight_conversions or () if list(c.target_patterns) != ["weight"]]
         return result
 
+    def leave_out(self, names: list[str]) -> None:
+        """Modules that are no codes in what is saved."""
+        raise NotImplementedError
+
     def is_serializable(self) -> bool:
-        """Not with codes in some places and matrices in others."""
-        return not self.kept and super().is_serializable()
+        return self.kept or super().is_serializable()
 
 
 class Mxfp4Quantizer(_Keeps, Mxfp4HfQuantizer):
-    def _process_model_before_weight_loading(self, model, **more):
+    def _process_model_before_weight_loading(self, model: Any, **more: Any) -> Any:
         modules = [(n, m) for n, m in self._modules(model) if type(m) is GptOssExperts] if self.may_keep else []
         if not modules:
             if self.may_keep:
@@ -178,19 +203,19 @@ class Mxfp4Quantizer(_Keeps, Mxfp4HfQuantizer):
             with torch.device("meta"):
                 model.set_submodule(name, Mxfp4Experts(module.config))
 
-    def param_needs_quantization(self, model, param_name: str, **more) -> bool:
+    def param_needs_quantization(self, model: Any, param_name: str, **more: Any) -> bool:
         return not self.kept and super().param_needs_quantization(model, param_name, **more)
 
-    def get_weight_conversions(self):
+    def get_weight_conversions(self) -> Any:
         return [] if self.kept else super().get_weight_conversions()
 
-    def update_weight_conversions(self, weight_conversions, model):
+    def update_weight_conversions(self, weight_conversions: Any, model: Any) -> Any:
         return weight_conversions if self.kept else super().update_weight_conversions(weight_conversions, model)
 
-    def get_state_dict_and_metadata(self, model):
+    def get_state_dict_and_metadata(self, model: Any) -> Any:
         return (None, {}) if self.kept else super().get_state_dict_and_metadata(model)
 
-    def _process_model_after_weight_loading(self, model, **more):
+    def _process_model_after_weight_loading(self, model: Any, **more: Any) -> Any:
         for module in model.modules() if self.kept else ():
             if isinstance(module, Mxfp4Experts):
                 module.requires_grad_(False)
@@ -209,7 +234,11 @@ class Fp8Quantizer(_Mixed, FineGrainedFP8HfQuantizer):
         c = self.quantization_config
         return c.activation_scheme == "dynamic" and (c.expert_dtype == "fp4" or list(c.weight_block_size or ()) == [BLOCK, BLOCK])
 
-    def _process_model_before_weight_loading(self, model, **more):
+    def leave_out(self, names: list[str]) -> None:
+        c = self.quantization_config
+        c.modules_to_not_convert = list(dict.fromkeys([*(c.modules_to_not_convert or ()), *names]))
+
+    def _process_model_before_weight_loading(self, model: Any, **more: Any) -> Any:
         c, found = self.quantization_config, []
         for name, module in self._modules(model) if self.may_keep else ():
             if not name.endswith(".experts") or module.has_bias or module.is_transposed or not module.is_concatenated:
@@ -228,7 +257,7 @@ class Fp8Quantizer(_Mixed, FineGrainedFP8HfQuantizer):
             model.set_submodule(name, made)
         self.kept = bool(found)
 
-    def _process_model_after_weight_loading(self, model, **more):
+    def _process_model_after_weight_loading(self, model: Any, **more: Any) -> Any:
         for module in model.modules() if self.kept else ():
             if isinstance(module, Fp8Experts):
                 module.requires_grad_(False)
@@ -242,12 +271,12 @@ class Fp8Quantizer(_Mixed, FineGrainedFP8HfQuantizer):
 class CompressedTensorsQuantizer(_Mixed, CompressedTensorsHfQuantizer):
     """Matrices outside of experts are dequantised when they are loaded."""
 
-    def validate_environment(self, *args, **more):
+    def validate_environment(self, *args: Any, **more: Any) -> None:
         CompressedTensorsHfQuantizer.validate_environment(self, *args, **more)
         super().validate_environment(*args, **more)
 
     @property
-    def _scheme(self):
+    def _scheme(self) -> Any:
         return get_experts_scheme(self.compressor.quantization_config)
 
     @property
@@ -257,16 +286,20 @@ class CompressedTensorsQuantizer(_Mixed, CompressedTensorsHfQuantizer):
                 and w.symmetric and w.group_size in (32, 128) and not w.actorder
                 and (c.format or self.compressor.quantization_config.format) == "pack-quantized")
 
+    def leave_out(self, names: list[str]) -> None:
+        c = self.quantization_config.quantization_config
+        c.ignore = list(dict.fromkeys([*(c.ignore or ()), *names]))
+
     def _is_packed(self, name: str) -> bool:
         """Are the experts of a module packed in the checkpoint, where each has matrices of its own?"""
         one = name + ".0.gate_proj"
 
-        def names(patterns):
+        def names(patterns: Any) -> bool:
             return any(re.match(p.removeprefix("re:"), one) if p.startswith("re:") else one == p or one.startswith(p + ".")
                        for p in patterns or ())
         return not names(self.compressor.quantization_config.ignore) and ("Linear" in self._scheme.targets or names(self._scheme.targets))
 
-    def _process_model_before_weight_loading(self, model, **more):
+    def _process_model_before_weight_loading(self, model: Any, **more: Any) -> Any:
         found = []
         for name, module in self._modules(model) if self.may_keep else ():
             if self._is_packed(name) and module.has_gate and not module.has_bias and not module.is_transposed and module.is_concatenated:

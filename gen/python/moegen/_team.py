@@ -10,7 +10,7 @@ import os
 import struct
 from ctypes import byref, c_char_p, c_int32, c_int64, c_void_p
 from pathlib import Path
-from typing import Mapping
+from typing import Any, Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -18,66 +18,87 @@ from torch import Tensor
 from ._library import DataError, InternalError, OutOfMemoryError, library, package_file
 from .kernel import Kernel
 
-WORDS, NO_MEMORY = 64, -1
+NO_MEMORY = -1
 SIZES_ARE_WRONG = 2   # statuses up to this are not of the data, see moe_layer
+
+
+class _CTeam(ctypes.Structure):
+    """struct moegen_team."""
+    _fields_ = [("entry", c_void_p), ("workspace", c_void_p), ("loop", c_void_p), ("index", c_void_p), ("words", c_int64)]
 
 
 class _Team:
     """moegen_team_run with PyTorch's loop; `run` is None where one of the two is not there, or after a fork."""
 
-    def __init__(self):
-        self.run = None
+    def __init__(self) -> None:
+        self.run: Callable[[int, bytes, int], int] | None = None
         path = package_file("libmoegen_team.so", "MOEGEN_TEAM")
         if "MOEGEN_LIBRARY" in os.environ and "MOEGEN_TEAM" not in os.environ:
             path = Path(os.environ["MOEGEN_LIBRARY"]).with_name("libmoegen_team.so")
         host = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
         try:
             torch_library, own = ctypes.CDLL(str(host)), ctypes.CDLL(str(path))
-            self._loop, self._index = (ctypes.cast(getattr(torch_library, n), c_void_p).value
-                                       for n in ("torch_parallel_for", "torch_get_thread_idx"))
+            self.loop, self.index = (ctypes.cast(getattr(torch_library, n), c_void_p).value
+                                     for n in ("torch_parallel_for", "torch_get_thread_idx"))
             run = own.moegen_team_run
         except (OSError, AttributeError):
             return
         run.restype = c_int32
-        run.argtypes = [c_void_p, c_void_p, c_char_p, c_int64, c_int64, c_void_p, c_void_p]
-        self._run = self.run = run
+        run.argtypes = [c_void_p, c_char_p, c_int64]
+        self.run = run
         os.register_at_fork(after_in_child=self._forked)
 
-    def _forked(self):
+    def _forked(self) -> None:
         self.run = None
-
-    def __call__(self, entry: int, workspace: int, words: bytes, threads: int) -> int:
-        return self._run(entry, workspace, words, len(words) // 8, threads, self._loop, self._index)
 
 
 team = _Team()
 
 
 class Direct:
-    """A kernel for tensors that are known to be right: contiguous, of its dtypes and shapes. Nothing is checked."""
+    """A kernel for tensors that are known to be right: contiguous, of its dtypes and shapes. Nothing is checked.
 
-    def __init__(self, kernel: Kernel):
+    names: of the tensors that calls have, in their order; others than the kernel's are left out, and the kernel's others are optional.
+    """
+
+    def __init__(self, kernel: Kernel, names: Sequence[str]):
         self.kernel = kernel
-        self._dims = kernel.facts.dims
-        self._names = [(a.name, a.optional) for a in kernel.args]
         self.names = frozenset(a.name for a in kernel.args)
-        self._entry, self._workspace = c_void_p(), c_void_p()
-        library.kernel_entry(kernel.handle, byref(self._entry), byref(self._workspace))
-        self._entry, self._workspace = self._entry.value, self._workspace.value
-        self._pack = struct.Struct(f"{len(self._names) + len(self._dims) + 2}q").pack
+        self._order = tuple(names)
+        where = {name: i for i, name in enumerate(names)}
+        self._places = [where.get(a.name, len(names)) for a in kernel.args]   # of the kernel's tensors in those of a call and None
+        entry, workspace = c_void_p(), c_void_p()
+        library.kernel_entry(kernel.handle, byref(entry), byref(workspace))
+        words = len(self._places) + len(kernel.facts.dims) + 2
+        self._pack = struct.Struct(f"{words}q").pack
+        if team.run is not None:
+            self._team = _CTeam(entry, workspace, team.loop, team.index, words)
+            self._at = ctypes.addressof(self._team)
 
-    def __call__(self, tensors: Mapping[str, Tensor | None], sizes: Mapping[str, int]) -> None:
-        """tensors: by the names of the kernel, of which those that are not optional have to be there. Raises DataError."""
-        threads = torch.get_num_threads()
-        if team.run is None:
-            fixed = self.kernel.fixed
-            self.kernel.run_at({n: (t.data_ptr(), fixed[n] or t.shape) for n, t in tensors.items() if t is not None and n in fixed},
-                               threads)
+    def tail(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """What follows the addresses of the tensors in the kernel's arguments."""
+        return *(sizes[d] for d in self.kernel.facts.dims), 0, 0
+
+    def __call__(self, tensors: Sequence[Tensor | None], tail: tuple[int, ...]) -> None:
+        """tensors: in the order of the names, None for those that are not there. Raises DataError."""
+        threads, run = torch.get_num_threads(), team.run
+        if run is None:
+            self._alone(tensors, threads)
             return
-        words = [0 if optional and tensors.get(n) is None else tensors[n].data_ptr() for n, optional in self._names]
-        answer = team(self._entry, self._workspace, self._pack(*words, *[sizes[d] for d in self._dims], 0, 0), threads)
+        addresses = [0 if t is None else t.data_ptr() for t in tensors]
+        addresses.append(0)
+        answer = run(self._at, self._pack(*[addresses[i] for i in self._places], *tail), threads)
         if answer:
-            name = self.kernel.facts.name
-            if answer == NO_MEMORY:
-                raise OutOfMemoryError(f"there is no memory for the workspace of {name}")
-            raise (DataError if answer > SIZES_ARE_WRONG else InternalError)(f"kernel {name} refuses: status {answer}")
+            self._refused(answer)
+
+    def _alone(self, tensors: Sequence[Tensor | None], threads: int) -> None:
+        fixed = self.kernel.fixed
+        self.kernel.run_at({n: (t.data_ptr(), fixed[n] or t.shape) for n, t in zip(self._order, tensors) if t is not None and n in fixed},
+                           threads)
+
+    def _refused(self, answer: int) -> None:
+        name = self.kernel.facts.name
+        if answer == NO_MEMORY:
+            raise OutOfMemoryError(f"there is no memory for the workspace of {name}")
+        kind: Any = DataError if answer > SIZES_ARE_WRONG else InternalError
+        raise kind(f"kernel {name} refuses: status {answer}")

@@ -23,18 +23,18 @@ LIMITS = (-1 << 31, (1 << 31) - 1)   # of indices: what lies beyond is out of ra
 class Bound(NamedTuple):
     """A tensor that is in place: its address, number of dtype, shape; `keep` keeps the memory."""
     address: int
-    dtype: int
+    dtype: int | str   # str: one that the library does not know
     shape: tuple[int, ...]
     keep: Any
 
 
-def is_torch(x) -> bool:
+def is_torch(x: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
 @functools.lru_cache(maxsize=1024)
-def _number(dtype, wanted: str) -> int | str:
+def _number(dtype: Any, wanted: str) -> int | str:
     """Of torch or numpy: the library's number, or the name of one that it does not know. wanted: bits may be of that dtype."""
     name = str(dtype)
     bare = name.removeprefix("torch.")
@@ -42,7 +42,7 @@ def _number(dtype, wanted: str) -> int | str:
     return library.dtype_number.get(ours, ours)
 
 
-def _from_torch(x, name: str, wanted: str, writes: bool) -> Bound:
+def _from_torch(x: Any, name: str, wanted: str, writes: bool) -> Bound:
     if x.device.type != "cpu" or x.layout is not sys.modules["torch"].strided:
         raise ArgumentError(f"tensor '{name}' is no dense tensor in the CPU's memory")
     if writes and not x.is_contiguous():
@@ -53,7 +53,7 @@ def _from_torch(x, name: str, wanted: str, writes: bool) -> Bound:
     return Bound(x.data_ptr(), _number(x.dtype, wanted), x.shape, x)
 
 
-def _from_numpy(x, name: str, wanted: str, writes: bool) -> Bound:
+def _from_numpy(x: Any, name: str, wanted: str, writes: bool) -> Bound:
     import numpy
     if not isinstance(x, numpy.ndarray):
         x = numpy.from_dlpack(x) if hasattr(x, "__dlpack__") else numpy.asarray(x)
@@ -65,7 +65,7 @@ def _from_numpy(x, name: str, wanted: str, writes: bool) -> Bound:
     return Bound(x.ctypes.data, _number(x.dtype, wanted), x.shape, x)
 
 
-def bind(x, name: str, wanted: str, writes: bool) -> Bound:
+def bind(x: Any, name: str, wanted: str, writes: bool) -> Bound:
     """x as it lies; of what is only read a copy where it is not contiguous, or has indices of 64 bits. wanted: the kernel's dtype."""
     bound = (_from_torch if is_torch(x) else _from_numpy)(x, name, wanted, writes)
     if isinstance(bound.dtype, str):
@@ -74,12 +74,12 @@ def bind(x, name: str, wanted: str, writes: bool) -> Bound:
 
 
 @functools.lru_cache(maxsize=64)
-def _torch_dtype(dtype: str):
+def _torch_dtype(dtype: str) -> Any:
     known = {ours: theirs.removeprefix("torch.") for theirs, ours in reversed(TORCH.items())}
     return getattr(sys.modules["torch"], known.get(dtype, "uint8"))
 
 
-def empty(shape: tuple[int, ...], dtype: str, torch: bool):
+def empty(shape: tuple[int, ...], dtype: str, torch: bool) -> Any:
     """A new array or tensor. Without ml_dtypes numpy's small floats are their bits: uint16, uint8."""
     if torch:
         return sys.modules["torch"].empty(shape, dtype=_torch_dtype(dtype))

@@ -10,13 +10,16 @@ import os
 import threading
 from ctypes import byref, c_int, c_int64, c_void_p
 from dataclasses import dataclass
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping, Union
 
 from ._library import MAX_RANK, ArgumentError, EngineOptions, Override, Spec, library
 from ._tensors import Bound, bind, empty, is_torch
 
 ROLES = ("in", "out", "inout")
 log = logging.getLogger("moegen")
+
+
+AnySpec = Union[str, "os.PathLike[str]", Mapping[str, Any]]   # YAML, a file of it, or keys and values
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Source:
     cflags: str
 
 
-def spec_text(spec) -> tuple[str, str | None]:
+def spec_text(spec: AnySpec) -> tuple[str, str | None]:
     """YAML of a spec and its label: of a mapping, a path (of type os.PathLike), or text as it is."""
     if isinstance(spec, os.PathLike):
         with open(spec, encoding="utf-8") as file:
@@ -66,7 +69,7 @@ def spec_text(spec) -> tuple[str, str | None]:
     return (spec, None) if isinstance(spec, str) else (json.dumps(spec), None)
 
 
-def flatten(overrides: Mapping[str, Any], prefix: str = ""):
+def flatten(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Keys and YAML of their values, of nested mappings joined by dots."""
     for key, value in overrides.items():
         if isinstance(value, Mapping):
@@ -78,12 +81,13 @@ def flatten(overrides: Mapping[str, Any], prefix: str = ""):
 class _Request:
     """A moegen_spec and the memory that it points to."""
 
-    def __init__(self, spec, name: str | None, overrides: Mapping[str, Any]):
+    def __init__(self, spec: AnySpec, name: str | None, overrides: Mapping[str, Any]):
         text, label = spec_text(spec)
-        self._keep = [text.encode(), label.encode() if label else None, name.encode() if name else None]
+        yaml = text.encode()
+        self._keep = [yaml, label.encode() if label else None, name.encode() if name else None]
         pairs = [(k.encode(), v.encode()) for k, v in flatten(overrides)]
         self._set = (Override * max(len(pairs), 1))(*(Override(k, v) for k, v in pairs))
-        self.spec = Spec(ctypes.sizeof(Spec), self._keep[0], len(self._keep[0]), self._keep[1], self._keep[2], self._set, len(pairs),
+        self.spec = Spec(ctypes.sizeof(Spec), yaml, len(yaml), self._keep[1], self._keep[2], self._set, len(pairs),
                          None)
 
 
@@ -95,7 +99,7 @@ class Engine:
     Notes go to the logger "moegen".
     """
 
-    def __init__(self, threads: int = 0, cache_dir: str | os.PathLike | None = None, cc: str | None = None):
+    def __init__(self, threads: int = 0, cache_dir: str | os.PathLike[str] | None = None, cc: str | None = None):
         self._handle = c_void_p()
         self._log = EngineOptions._fields_[3][1](lambda _, level, text: log.log(
             logging.INFO if level == 1 else logging.DEBUG, "%s", text.decode(errors="replace")))
@@ -103,7 +107,7 @@ class Engine:
                                 self._log, None, None, cc.encode() if cc else None, 0)
         library.engine_create(byref(options), byref(self._handle))
 
-    def __del__(self):
+    def __del__(self) -> None:
         library.engine_release(self._handle)
 
     @property
@@ -111,7 +115,7 @@ class Engine:
         """Directory of the disk cache; "": there is none."""
         return library.engine_cache_dir(self._handle).decode()
 
-    def kernel(self, spec, name: str | None = None, /, **overrides) -> Kernel:
+    def kernel(self, spec: AnySpec, name: str | None = None, /, **overrides: Any) -> Kernel:
         """A kernel, from memory, the disk cache, or generated and compiled in milliseconds.
 
         spec: YAML text, a mapping, or a path (pathlib.Path). name: of the kernel in a model file. overrides: keys of the spec:
@@ -121,7 +125,7 @@ class Engine:
         library.kernel_get(self._handle, byref(request.spec), byref(handle))
         return Kernel(self, handle)
 
-    def generate(self, spec, name: str | None = None, /, **overrides) -> Source:
+    def generate(self, spec: AnySpec, name: str | None = None, /, **overrides: Any) -> Source:
         """The C of a kernel, for other compilers; arguments as for `kernel`."""
         request, handle = _Request(spec, name, overrides), c_void_p()
         library.generate(self._handle, byref(request.spec), byref(handle))
@@ -138,7 +142,7 @@ class _Call:
     def __init__(self, kernel: c_void_p):
         self.handle = c_void_p()
         self._threads = 0
-        self._bound: dict[str, tuple] = {}   # name: address, dtype, shape
+        self._bound: dict[str, tuple[int, int, tuple[int, ...]]] = {}   # name: address, dtype, shape
         library.call_create(kernel, byref(self.handle))
 
     def set_threads(self, threads: int) -> None:
@@ -156,9 +160,10 @@ class _Call:
             library.call_bind(self.handle, name.encode(), address, dtype, len(shape), (c_int64 * MAX_RANK)(*shape))
             self._bound[name] = key
 
-    def bind(self, arg: Arg, x) -> Bound:
+    def bind(self, arg: Arg, x: Any) -> Bound:
         b = bind(x, arg.name, arg.dtype, arg.role != "in")
-        self.place(arg.name, *b[:3])
+        assert isinstance(b.dtype, int)
+        self.place(arg.name, b.address, b.dtype, b.shape)
         return b
 
     def unbind(self, arg: Arg) -> None:
@@ -176,10 +181,11 @@ class Kernel:
             Arg(a.name.decode(), library.dtype_name[a.dtype], ROLES[a.role], bool(a.optional),
                 tuple(a.extent[d].decode() for d in range(a.rank)), (a.doc or b"").decode())
             for a in (facts.args[i] for i in range(facts.arg_count)))
-        self.facts = Facts(*(getattr(facts, f).decode() for f in ("name", "family", "target", "spelling", "dtype", "origin")),
-                           facts.jit_seconds, facts.code_bytes, tuple(facts.dims[i].decode() for i in range(facts.dim_count)),
-                           facts.flops_per_row, facts.weight_bytes_per_expert, facts.threads, facts.flops_per_token,
-                           facts.weight_bytes)
+        name, family, target, spelling, dtype, origin = (
+            getattr(facts, f).decode() for f in ("name", "family", "target", "spelling", "dtype", "origin"))
+        self.facts = Facts(name, family, target, spelling, dtype, origin, facts.jit_seconds, facts.code_bytes,
+                           tuple(facts.dims[i].decode() for i in range(facts.dim_count)), facts.flops_per_row,
+                           facts.weight_bytes_per_expert, facts.threads, facts.flops_per_token, facts.weight_bytes)
         self._by_name = {a.name: a for a in self.args}
         self._number = {a.name: library.dtype_number[a.dtype] for a in self.args}
         # Shapes of those that do not depend on the call, () else.
@@ -187,12 +193,12 @@ class Kernel:
         self._idle: list[_Call] = []   # those that nobody uses
         self._lock = threading.Lock()
 
-    def __del__(self):
+    def __del__(self) -> None:
         for call in self.__dict__.get("_idle", ()):
             library.call_release(call.handle)
         library.kernel_release(self._handle)
 
-    def __reduce__(self):
+    def __reduce__(self) -> str:
         raise TypeError("a kernel is machine code of this process: pickle its spec, and ask for it again")
 
     def __repr__(self) -> str:
@@ -205,7 +211,7 @@ class Kernel:
         return None if value is None else value.decode()
 
     def __call__(self, *, out: Mapping[str, Any] | None = None, threads: int = 0, sizes: Mapping[str, int] | None = None,
-                 **tensors) -> dict[str, Any]:
+                 **tensors: Any) -> dict[str, Any]:
         """Runs the kernel and returns its outputs by name.
 
         tensors: by the names of `args`, of shapes that agree with their extents; numpy arrays, PyTorch tensors or anything with
@@ -231,7 +237,7 @@ class Kernel:
         return self._handle
 
     @contextlib.contextmanager
-    def _call(self):
+    def _call(self) -> Iterator[_Call]:
         """One that nobody uses meanwhile."""
         with self._lock:
             call = self._idle.pop() if self._idle else None
@@ -252,9 +258,11 @@ class Kernel:
                 call.place(name, address, self._number[name], shape)
             library.call_run(call.handle)
 
-    def _run(self, call, tensors, out, threads, sizes):
+    def _run(self, call: _Call, tensors: Mapping[str, Any], out: Mapping[str, Any], threads: int,
+             sizes: Mapping[str, int]) -> dict[str, Any]:
         torch = any(is_torch(x) for x in (*tensors.values(), *out.values()))
-        keep, results = [], {}
+        keep: list[Bound] = []
+        results: dict[str, Any] = {}
         call.set_threads(threads)
         for name, size in sizes.items():
             library.call_set_size(call.handle, name.encode(), size)
@@ -275,7 +283,7 @@ class Kernel:
         library.call_run(call.handle)
         return results
 
-    def _make(self, call, arg: Arg, torch: bool):
+    def _make(self, call: _Call, arg: Arg, torch: bool) -> Any:
         rank, shape = c_int(), (c_int64 * MAX_RANK)()
         library.call_shape(call.handle, arg.name.encode(), byref(rank), shape)
         return empty(tuple(shape[:rank.value]), arg.dtype, torch)

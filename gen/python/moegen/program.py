@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from typing import Any
+from typing import Any, Mapping
 
 from ._library import FileError, InternalError, MoegenError, SpecError, UnsupportedError, package_file
-from .kernel import flatten, spec_text
+from .kernel import AnySpec, flatten, spec_text
 
 FAILED = 1   # exit status: an output is wrong, and the results say which
 STATUS = {2: SpecError, 3: UnsupportedError, 4: InternalError}
@@ -29,7 +29,7 @@ def main() -> None:
     os.execv(path(), ["moegen", *sys.argv[1:]])
 
 
-def _results(command: str, spec, name: str | None, overrides, options: dict[str, Any]) -> Any:
+def _results(command: str, spec: AnySpec, name: str | None, overrides: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     text, label = spec_text(spec)
     words = [path(), command, "--json", "--quiet"]
     words += [f"--set={key}={value}" for key, value in flatten(overrides)]
@@ -47,11 +47,13 @@ def _results(command: str, spec, name: str | None, overrides, options: dict[str,
     return json.loads(done.stdout)
 
 
-def check(spec, name: str | None = None, /, *, T: int = 0, routing: str | None = None, threads: int = 0, **overrides) -> Any:
+def check(spec: AnySpec, name: str | None = None, /, *, T: int = 0, routing: str | None = None, threads: int = 0,
+          **overrides: Any) -> Any:
     """Compares kernels with float64: what `moegen check --json` says. Arguments as for Engine.kernel; T: tokens."""
     return _results("check", spec, name, overrides, {"T": T, "routing": routing, "threads": threads})
 
 
-def bench(spec, name: str | None = None, /, *, T: int = 0, threads: int = 0, seconds: float = 0, **overrides) -> Any:
+def bench(spec: AnySpec, name: str | None = None, /, *, T: int = 0, threads: int = 0, seconds: float = 0,
+          **overrides: Any) -> Any:
     """Times kernels: what `moegen bench --json` says, in seconds and GFLOP/s. Arguments as for Engine.kernel."""
     return _results("bench", spec, name, overrides, {"T": T, "threads": threads, "seconds": seconds})

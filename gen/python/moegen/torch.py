@@ -10,7 +10,7 @@ Kernels are made for E, top_k, H, I, dtypes and options at the first call with t
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Mapping
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from . import _experts
 from ._check import CODES, DTYPES, INDICES
 from ._layer import MoELayer
 from ._library import ArgumentError
+from ._main_grad import add, adds_in_place, mains_of, stand_in
 
 __all__ = ["MoELayer", "experts", "options"]
 
@@ -27,65 +28,49 @@ OPS = torch.ops.moegen
 
 class _Experts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, options, recompute, mains):
+    def forward(ctx: Any, x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
+                down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, options: str, recompute: bool,
+                mains: list[Tensor | None] | None) -> Tensor:
         given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
-        y, *saved = [OPS.experts.default(*given, options), None, None] if recompute else OPS.experts_saving.default(*given, options)
+        saved: tuple[Tensor | None, Tensor | None] = (None, None)
+        if recompute:
+            y: Tensor = OPS.experts.default(*given, options)
+        else:
+            y, *saved = OPS.experts_saving.default(*given, options)
         ctx.options, ctx.mains = options, mains
         ctx.save_for_backward(*given, *saved)
         return y
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> Any:
         """Its answers are no functions of what it gets: who differentiates them has an error."""
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return _Experts.gradients(ctx, dy)
         with torch.no_grad():
             found = _Experts.gradients(ctx, dy)
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return found
-        some = [g.requires_grad_() for g in found if g is not None]
-        some = iter(torch._C._functions.DelayedError(b"moegen.torch.experts can be differentiated once", len(some))(*some))
+        given = [g.requires_grad_() for g in found if g is not None]
+        some = iter(torch._C._functions.DelayedError(b"moegen.torch.experts can be differentiated once", len(given))(*given))
         return tuple(g if g is None else next(some) for g in found)
 
     @staticmethod
-    def gradients(ctx, dy):
+    def gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         given = ctx.saved_tensors
-        x, parameters, needs = given[0], given[3:7], ctx.needs_input_grad
-        trains, mains = any(needs[3:7]), ctx.mains
-        there = [i for i, t in enumerate(parameters) if t is not None]
-        if trains and mains and all(_adds_in_place(mains[i], mains[0], x) for i in there):
-            dx, dweights = OPS.experts_backward_.default(dy, *given, ctx.options, [mains[i] for i in there])
-            grads = [None] * 4
+        parameters, needs, mains = given[3:7], ctx.needs_input_grad, ctx.mains
+        trains = needs[3] or needs[4] or needs[5] or needs[6]
+        grads: list[Tensor | None] = [None] * 4
+        if mains and adds_in_place([m for m, t in zip(mains, parameters) if t is not None], (torch.float32, dy.dtype)):
+            dx, dweights = OPS.experts_backward_.default(dy, *given, ctx.options, [m for m in mains if m is not None])
         else:
-            into = (torch.float32 if mains else x.dtype) if trains else None
+            into = (torch.float32 if mains else given[0].dtype) if trains else None
             dx, dweights, *found = OPS.experts_backward.default(dy, *given, ctx.options, into)
-            grads = [None] * 4
-            for i, g in zip(there, found):
-                grads[i] = g
-            for i in there if trains and mains else ():
-                if mains[i] is not None:
-                    mains[i].add_(grads[i])
-                    grads[i] = None
-                else:
-                    grads[i] = grads[i].to(parameters[i].dtype)
+            if trains:
+                each = iter(found)
+                grads = [next(each) if t is not None else None for t in parameters]
+            if mains:
+                add(mains, parameters, grads)
         if mains:
-            for i in there:
-                if mains[i] is not None:
-                    grads[i] = _told(parameters[i])
-        return tuple(g if n else None for g, n in zip((dx, None, dweights, *grads, *[None] * 5), needs))
-
-
-def _adds_in_place(main: Tensor | None, first: Tensor | None, x: Tensor) -> bool:
-    """May a kernel add to it, with the others in one call?"""
-    return (main is not None and main.is_contiguous() and main.dtype == first.dtype and main.dtype in (torch.float32, x.dtype)
-            and main.device.type == "cpu")
-
-
-def _told(parameter: Tensor) -> Tensor | None:
-    """What a backward pass returns for a parameter whose gradient is in its main_grad: trainers that set the flag want a stand-in."""
-    if not hasattr(parameter, "grad_added_to_main_grad"):
-        return None
-    parameter.grad_added_to_main_grad = True
-    make = torch.zeros if getattr(parameter, "zero_out_wgrad", False) else torch.empty
-    return make(parameter.shape, dtype=parameter.dtype)
+            grads = [g if m is None else stand_in(p) for g, m, p in zip(grads, mains, parameters)]
+        return tuple([g if n else None for g, n in zip((dx, None, dweights, *grads, None, None, None, None, None), needs)])
 
 
 def _number(limit: float | None) -> str:
@@ -107,16 +92,20 @@ def _stored(gate_up: Tensor, gate_up_scale: Tensor | None) -> str:
     return ', "dtype": "mxfp4"'
 
 
-def options(gate_up: Tensor, *, gate_up_scale: Tensor | None = None, clamp: dict[str, Any] | None = None, **more) -> str:
+def options(gate_up: Tensor, *, gate_up_scale: Tensor | None = None, clamp: Mapping[str, Any] | None = None, activation: str = "silu",
+            gated: bool = True, up_offset: float = 0.0, transposed: bool = False, interleaved: bool = False, gate_up_bias: bool = False,
+            down_bias: bool = False) -> str:
     """What is special about some experts, as operators take it: JSON of the keys that a spec has beside the shape."""
-    limits = tuple((name, (None, clamp[name]) if name == "activated" else tuple(clamp[name] or (None, None)))
-                   for name in ("gate", "up", "activated") if clamp.get(name) is not None) if clamp else ()
+    limits = tuple([(name, (None, clamp[name]) if name == "activated" else tuple(clamp[name] or (None, None)))
+                    for name in ("gate", "up", "activated") if clamp.get(name) is not None]) if clamp else ()
     make = _options if torch.compiler.is_compiling() else _known_options
-    return make(_stored(gate_up, gate_up_scale), gate_up.dtype == torch.uint8, limits, **more)
+    stored = "" if gate_up.dtype in DTYPES else _stored(gate_up, gate_up_scale)
+    return make(stored, gate_up.dtype == torch.uint8, limits, activation, gated, up_offset, transposed, interleaved, gate_up_bias,
+                down_bias)
 
 
-def _options(stored: str, packed: bool, limits: tuple, activation: str = "silu", gated: bool = True, up_offset: float = 0.0,
-             transposed: bool = False, interleaved: bool = False, gate_up_bias: bool = False, down_bias: bool = False) -> str:
+def _options(stored: str, packed: bool, limits: tuple[Any, ...], activation: str, gated: bool, up_offset: float, transposed: bool,
+             interleaved: bool, gate_up_bias: bool, down_bias: bool) -> str:
     layout = "contiguous" if packed else "plain" if transposed else "transposed"
     order = ', "gate_up_order": "interleaved"' if interleaved and gated else ""
     clamp = ", ".join(f'"{name}": ' + (_number(high) if name == "activated" else f"[{_number(low)}, {_number(high)}]")
@@ -131,7 +120,7 @@ _known_options = functools.lru_cache(maxsize=256)(_options)
 
 
 def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, *, gate_up_bias: Tensor | None = None,
-            down_bias: Tensor | None = None, activation: str = "silu", gated: bool = True, clamp: dict[str, Any] | None = None,
+            down_bias: Tensor | None = None, activation: str = "silu", gated: bool = True, clamp: Mapping[str, Any] | None = None,
             up_offset: float = 0.0, transposed: bool = False, interleaved: bool = False, gate_up_scale: Tensor | None = None,
             down_scale: Tensor | None = None, recompute: bool = False) -> Tensor:
     """y[t] = sum over the k experts e of token t of weights[t, j] * down_e(act(gate_e(x[t])) * up_e(x[t])), in the dtype of x.
@@ -157,13 +146,23 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
         return experts(x.to(gate_up.dtype), ids, weights, gate_up, down, gate_up_bias=gate_up_bias, down_bias=down_bias,
                        activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
                        interleaved=interleaved, recompute=recompute).to(x.dtype)
-    told = options(gate_up, activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
-                   interleaved=interleaved, gate_up_bias=gate_up_bias is not None, down_bias=down_bias is not None,
-                   gate_up_scale=gate_up_scale)
+    if clamp or gate_up.dtype not in DTYPES or torch.compiler.is_compiling():
+        told = options(gate_up, activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
+                       interleaved=interleaved, gate_up_bias=gate_up_bias is not None, down_bias=down_bias is not None,
+                       gate_up_scale=gate_up_scale)
+    else:
+        told = _known_options("", False, (), activation, gated, up_offset, transposed, interleaved, gate_up_bias is not None,
+                              down_bias is not None)
     return checked(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, told, recompute)
 
 
-def checked(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, told: str, recompute=False) -> Tensor:
+def _has_gradient(t: Tensor | None) -> bool:
+    return t is not None and t.requires_grad
+
+
+def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
+            down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, told: str,
+            recompute: bool = False) -> Tensor:
     """`experts` of what is known to be right; told: `options`."""
     if ids.dtype not in INDICES:
         if ids.is_floating_point() or ids.is_complex():
@@ -173,11 +172,10 @@ def checked(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_sca
     if ids.dim() == 2 and ids.shape == weights.shape and ids.shape[1] > gate_up.shape[0] > 0:
         ids, weights = _experts.first_of(ids, weights, gate_up.shape[0])
     parameters = gate_up, down, gate_up_bias, down_bias
-    if not torch.is_grad_enabled() or not any(t is not None and t.requires_grad for t in (x, weights, *parameters)):
-        return OPS.experts.default(x, ids, weights, *parameters, gate_up_scale, down_scale, told)
-    if gate_up_scale is not None and any(t is not None and t.requires_grad for t in parameters):
+    if not torch.is_grad_enabled() or not (x.requires_grad or weights.requires_grad or gate_up.requires_grad or down.requires_grad
+                                           or _has_gradient(gate_up_bias) or _has_gradient(down_bias)):
+        y: Tensor = OPS.experts.default(x, ids, weights, *parameters, gate_up_scale, down_scale, told)
+        return y
+    if gate_up_scale is not None and any(_has_gradient(t) for t in parameters):
         raise ArgumentError("experts whose matrices are codes are frozen: set requires_grad of their biases to False")
-    mains = None
-    if not torch.compiler.is_compiling() and any(hasattr(t, "main_grad") for t in parameters):
-        mains = [getattr(t, "main_grad", None) if t is not None and t.requires_grad else None for t in parameters]
-    return _Experts.apply(x, ids, weights, *parameters, gate_up_scale, down_scale, told, recompute, mains)
+    return _Experts.apply(x, ids, weights, *parameters, gate_up_scale, down_scale, told, recompute, mains_of(parameters))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from transformers.integrations import moe
@@ -25,7 +25,7 @@ from .torch import experts
 NAME = "moegen"
 log = logging.getLogger("moegen.transformers")
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": torch.nn.functional.silu,
     "gelu": torch.nn.functional.gelu,
     "gelu_tanh": lambda g: torch.nn.functional.gelu(g, approximate="tanh"),
@@ -35,8 +35,10 @@ ACTIVATIONS = {
 }
 CLOSE = 1e-5
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+STORED = frozenset((*DTYPES, *CODES))
 
-_known: weakref.WeakKeyDictionary[torch.nn.Module, tuple[dict[str, Any] | str, str]] = weakref.WeakKeyDictionary()
+# Of modules: options of `experts` or the reason why there are none, form of the matrices, name of the first one.
+_known: weakref.WeakKeyDictionary[torch.nn.Module, tuple[dict[str, Any] | str, str, str]] = weakref.WeakKeyDictionary()
 _warned: set[tuple[type, str]] = set()
 
 
@@ -44,7 +46,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and bool(((a - b).abs() <= CLOSE * (1 + b.abs())).all())
 
 
-def _activation_of(function) -> str | None:
+def _activation_of(function: Any) -> str | None:
     """The name of an activation, told by its values."""
     g = torch.linspace(-9, 9, 181)
     with torch.no_grad():
@@ -52,14 +54,14 @@ def _activation_of(function) -> str | None:
         return next((name for name, act in ACTIVATIONS.items() if _same(got, act(g))), None)
 
 
-def _limits_of(module) -> list[float]:
+def _limits_of(module: Any) -> list[float]:
     """Numbers that may be the limit of a clamp: those of the module, and of its configuration by name."""
     own = [v for v in vars(module).values() if isinstance(v, float)]
     named = [v for k, v in vars(module.config).items() if "limit" in k and isinstance(v, (int, float)) and not isinstance(v, bool)]
     return list(dict.fromkeys(float(v) for v in (*own, *named) if v and v > 0))
 
 
-def _gate_of(module) -> dict[str, Any] | None:
+def _gate_of(module: Any) -> dict[str, Any] | None:
     """Options of `experts` for a gate of the module's own, told by its values; None: it is none of those."""
     limits = _limits_of(module)
     reach = 2 * max([4.0, *limits])
@@ -80,7 +82,7 @@ def _gate_of(module) -> dict[str, Any] | None:
     return None
 
 
-def options_of(module: torch.nn.Module) -> dict[str, Any] | str:
+def options_of(module: Any) -> dict[str, Any] | str:
     """Options of moegen.torch.experts for a module with transformers' experts, or the reason why there are none."""
     if getattr(module, "has_post_expert_norm", False):
         return "a norm after each expert"
@@ -96,42 +98,45 @@ def options_of(module: torch.nn.Module) -> dict[str, Any] | str:
     return {**options, **gate} if gate else "a gate that moegen does not have"
 
 
-def _form_of(module) -> str:
+def _form_of(module: Any) -> str:
     """How the module holds its matrices."""
     suffixes = {"gate_up_proj_blocks": "mxfp4", "gate_up_proj_packed": "int4", "down_proj_scale_inv": "scaled"}
     return next((form for name, form in suffixes.items() if hasattr(module, name)), "plain")
 
 
-def _matrices_of(module, form: str) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+def _tensor_of(module: torch.nn.Module, name: str) -> torch.Tensor:
+    """What module.name is, without nn.Module's own search where it is a parameter."""
+    found = module._parameters.get(name)
+    return getattr(module, name) if found is None else found
+
+
+def _matrices_of(module: torch.nn.Module, form: str, first_name: str) -> tuple[torch.Tensor, ...]:
     """Of the first and the second product, and the scales of those that are codes; these are frozen, whatever trainers say."""
-    if form == "mxfp4":
-        return module.gate_up_proj_blocks, module.down_proj_blocks, {"gate_up_scale": module.gate_up_proj_scales,
-                                                                     "down_scale": module.down_proj_scales}
-    if form == "int4":
-        return module.gate_up_proj_packed.view(torch.uint8), module.down_proj_packed.view(torch.uint8), {
-            "gate_up_scale": module.gate_up_proj_scale, "down_scale": module.down_proj_scale}
-    name = "gate_up_proj" if module.has_gate else "up_proj"
-    first, down = getattr(module, name), module.down_proj
     if form == "plain":
-        return first, down, {}
-    first, down = first.detach(), down.detach()
+        return _tensor_of(module, first_name), _tensor_of(module, "down_proj")
+    if form == "mxfp4":
+        return tuple(_tensor_of(module, n) for n in ("gate_up_proj_blocks", "down_proj_blocks", "gate_up_proj_scales", "down_proj_scales"))
+    if form == "int4":
+        packed = (_tensor_of(module, n).view(torch.uint8) for n in ("gate_up_proj_packed", "down_proj_packed"))
+        return *packed, _tensor_of(module, "gate_up_proj_scale"), _tensor_of(module, "down_proj_scale")
+    first, down = (_tensor_of(module, n).detach() for n in (first_name, "down_proj"))
     if first.dtype == torch.int8:   # mxfp4, as DeepSeek-V4 has it
         first, down = first.view(torch.uint8), down.view(torch.uint8)
-    return first, down, {"gate_up_scale": getattr(module, name + "_scale_inv"), "down_scale": module.down_proj_scale_inv}
+    return first, down, _tensor_of(module, first_name + "_scale_inv"), _tensor_of(module, "down_proj_scale_inv")
 
 
 def _reason(x: torch.Tensor, first: torch.Tensor, down: torch.Tensor) -> str | None:
     """What speaks against this call."""
-    if x.device.type != "cpu":
+    if not x.is_cpu:
         return "tensors that are not in the CPU's memory"
-    if first.dtype not in (*DTYPES, *CODES) or down.dtype != first.dtype:
+    if first.dtype not in STORED or down.dtype != first.dtype:
         return f"parameters of {first.dtype}"
     if type(first) not in PLAIN:
         return f"parameters that are {type(first).__name__}"
     return None
 
 
-def _fall_back(module, reason: str, *args):
+def _fall_back(module: Any, reason: str, *args: torch.Tensor) -> torch.Tensor:
     kind = type(module)
     if (kind, reason) not in _warned:
         _warned.add((kind, reason))
@@ -142,23 +147,26 @@ def _fall_back(module, reason: str, *args):
     return grouped_mm_experts_forward(module, *args)
 
 
-def experts_forward(module: torch.nn.Module, hidden_states: torch.Tensor, top_k_index: torch.Tensor,
+def experts_forward(module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor,
                     top_k_weights: torch.Tensor) -> torch.Tensor:
     """transformers' interface: hidden_states [T, H], top_k_index and top_k_weights [T, k] to [T, H] in the dtype of hidden_states."""
     known = _known.get(module)
     if known is None:
-        known = _known[module] = options_of(module), _form_of(module)
-    options, form = known
-    first, down, scales = _matrices_of(module, form)
-    reason = options if isinstance(options, str) else _reason(hidden_states, first, down)
-    if reason:
+        known = _known[module] = options_of(module), _form_of(module), "gate_up_proj" if module.has_gate else "up_proj"
+    options, form, name = known
+    first, down, *scales = _matrices_of(module, form, name)
+    reason = None if isinstance(options, str) else _reason(hidden_states, first, down)
+    if isinstance(options, str) or reason:
+        reason = reason or str(options)
         return _fall_back(module, reason, hidden_states, top_k_index, top_k_weights)
-    bias: dict[str, Any] = {}
+    more: dict[str, Any] = {**options}
     if module.has_bias:
-        bias = {"gate_up_bias": module.gate_up_proj_bias if module.has_gate else module.up_proj_bias, "down_bias": module.down_proj_bias}
+        more["gate_up_bias"], more["down_bias"] = _tensor_of(module, name + "_bias"), _tensor_of(module, "down_proj_bias")
+    if scales:
+        more["gate_up_scale"], more["down_scale"] = scales
     dtype = hidden_states.dtype
     x = hidden_states if scales or first.dtype == dtype else hidden_states.to(first.dtype)
-    y = experts(x, top_k_index, top_k_weights, first, down, **scales, **bias, **options)
+    y = experts(x, top_k_index, top_k_weights, first, down, **more)
     return y if y.dtype == dtype else y.to(dtype)
 
 

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""_main_grad.py - parameters whose gradients are added to their attribute `main_grad`, as trainers with buckets of gradients have it."""
+from __future__ import annotations
+
+from typing import Sequence
+
+import torch
+from torch import Tensor
+
+Mains = Sequence["Tensor | None"]
+
+
+def mains_of(parameters: Sequence[Tensor | None]) -> list[Tensor | None] | None:
+    """Of each parameter that needs a gradient its main_grad or None; None if none of them has one."""
+    if torch.compiler.is_compiling():
+        return None
+    found = [getattr(t, "main_grad", None) if t is not None and t.requires_grad else None for t in parameters]
+    return None if all(m is None for m in found) else found
+
+
+def adds_in_place(mains: Mains, dtypes: tuple[torch.dtype, ...]) -> bool:
+    """May a kernel add to all of them in one call? dtypes: those that it can."""
+    first = mains[0].dtype if mains and mains[0] is not None else None
+    return first in dtypes and all(m is not None and m.is_contiguous() and m.dtype == first and m.device.type == "cpu" for m in mains)
+
+
+def add(mains: Mains, parameters: Sequence[Tensor | None], grads: list[Tensor | None]) -> None:
+    """Gradients to their mains; what is left in grads belongs to parameters without one, in their dtype."""
+    for i, (main, p, g) in enumerate(zip(mains, parameters, grads)):
+        if g is not None and p is not None:
+            if main is None:
+                grads[i] = g.to(p.dtype)
+            else:
+                main.add_(g)
+                grads[i] = None
+
+
+def stand_in(parameter: Tensor) -> Tensor | None:
+    """What a backward pass returns for a parameter whose gradient is in its main_grad: trainers that set the flag want something."""
+    if not hasattr(parameter, "grad_added_to_main_grad"):
+        return None
+    setattr(parameter, "grad_added_to_main_grad", True)
+    make = torch.zeros if getattr(parameter, "zero_out_wgrad", False) else torch.empty
+    return make(parameter.shape, dtype=parameter.dtype)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""test_memory.py - pages of large tensors: used again when nobody has them, never while somebody does."""
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch", exc_type=ImportError)
+
+import moegen.torch  # noqa: E402
+from moegen import _memory  # noqa: E402
+
+SHAPE = (3, 1024, 1024)
+
+
+def test_used_again():
+    t = _memory.empty(SHAPE, torch.float32).fill_(7)
+    at, part = t.data_ptr(), t[1]
+    del t
+    other = _memory.empty(SHAPE, torch.float32)
+    assert other.data_ptr() != at and part.eq(7).all()   # a view keeps them
+    del part
+    assert _memory.empty(SHAPE, torch.float32).data_ptr() == at
+    assert _memory.zeros(SHAPE, torch.float32).abs().max() == 0
+
+
+def test_not_for_ever(monkeypatch):
+    t = _memory.empty(SHAPE, torch.bfloat16)
+    del t
+    monkeypatch.setattr(_memory, "KEEP", 0.0)
+    other = _memory.empty((1 << 24,), torch.bfloat16)
+    assert not _memory._pages._idle and other.numel() == 1 << 24
+
+
+def test_small_ones():
+    assert _memory.empty((0, 3), torch.float32).shape == (0, 3) and _memory.zeros((5,), torch.bfloat16).eq(0).all()
+
+
+def test_threads():
+    def many(value):
+        for _ in range(20):
+            t = _memory.empty(SHAPE, torch.float32).fill_(value)
+            if not t.eq(value).all():
+                wrong.append(value)
+    wrong = []
+    workers = [threading.Thread(target=many, args=(n,)) for n in range(3)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("T", [2, 40])
+def test_gradients_on_used_pages(T):
+    """Experts without a token have gradients of zero, whatever was there."""
+    E, k, H, I = 12, 2, 512, 256   # noqa: E741
+    g = torch.Generator().manual_seed(1)
+    given = [torch.randn(T, H, generator=g), torch.randint(0, E - 2, (T, 1), generator=g).repeat(1, k) + torch.arange(k),
+             torch.rand(T, k, generator=g), torch.randn(E, 2 * I, H, generator=g) / 16, torch.randn(E, H, I, generator=g) / 16]
+    results = []
+    for _ in range(2):
+        dirty = [_memory.empty(t.shape, t.dtype).fill_(float("nan")) for t in given[3:]]
+        del dirty
+        p = [t.clone().requires_grad_() if t.is_floating_point() else t for t in given]
+        moegen.torch.experts(*p).square().sum().backward()
+        results.append([t.grad for t in p if t.grad is not None])
+        assert all(r.isfinite().all() for r in results[-1])
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+    unused = torch.ones(E, dtype=torch.bool)
+    unused[given[1].unique()] = False
+    assert results[0][2][unused].abs().max() == 0
