@@ -258,6 +258,8 @@ static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_problem *p,
         return status;
     }
     status = rt_output(out, "hidden_states_grad", 2, x, rest, &s->dx, err);
+    if (m->frozen)
+        return status;
     if (status == MOEGEN_RT_OK)
         status = rt_gradient(p, out, "gate_up_weight_grad", 2, gate_up, &s->dgate_up, err);
     if (status == MOEGEN_RT_OK)
@@ -363,8 +365,8 @@ static moegen_rt_status compute_once(const moegen_rt_problem *p, const moegen_rt
     if (status == MOEGEN_RT_OK)
         status = allocate(&s, err);
     if (status == MOEGEN_RT_OK)
-        sweep(&s, true, !s.wanted);
-    if (status == MOEGEN_RT_OK && s.wanted && is_backward)
+        sweep(&s, true, !s.wanted && !s.m.frozen);
+    if (status == MOEGEN_RT_OK && s.wanted && is_backward && !s.m.frozen)
         sweep(&s, false, true);
     release(&s);
     return status;
