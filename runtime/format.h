@@ -93,7 +93,7 @@ void rt_format_values(const struct rt_format *f, const struct rt_cut *cut, const
                       const void *scales, double second, int64_t in, int64_t o, int64_t i,
                       int64_t n, double *to);
 
-/* ---- encoding: format_encode.c ----
+/* ---- encoding: format.c ----
  *
  * amax is the largest magnitude of the values that share a scale; NaN or infinite if one of them is
  * (rt_format_amax says so): no scale serves them, it is NaN, and so is all that shares it. */
