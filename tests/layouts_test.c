@@ -137,9 +137,10 @@ int main(int argc, char **argv)
 {
     moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = shared_cache()};
     static const char *const cases[][2] = {
-        {"moe_forward", "plain"},      {"moe_forward", "bias"},   {"moe_forward", "save"},
-        {"moe_forward", "odd"},        {"moe_backward", "plain"}, {"moe_backward", "bias"},
-        {"moe_backward", "recompute"}, {"moe_backward", "odd"},   {"moe_backward", "accumulate"}};
+        {"moe_forward", "plain"},      {"moe_forward", "bias"},    {"moe_forward", "save"},
+        {"moe_forward", "odd"},        {"moe_backward", "plain"},  {"moe_backward", "bias"},
+        {"moe_backward", "recompute"}, {"moe_backward", "odd"},    {"moe_backward", "accumulate"},
+        {"moe_layer", "plain"},        {"moe_layer", "back_again"}};
     moegen_engine *engine = NULL;
     if (argc != 2 || moegen_engine_create(&options, &engine, NULL))
         return 2;
