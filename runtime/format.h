@@ -93,7 +93,7 @@ void rt_format_values(const struct rt_format *f, const struct rt_cut *cut, const
                       const void *scales, double second, int64_t in, int64_t o, int64_t i,
                       int64_t n, double *to);
 
-/* ---- encoding: format_encode.c ----
+/* ---- encoding: format.c ----
  *
  * amax is the largest magnitude of the values that share a scale; NaN or infinite if one of them is
  * (rt_format_amax says so): no scale serves them, it is NaN, and so is all that shares it. */
@@ -116,20 +116,21 @@ void rt_format_put_scale(const struct rt_format *f, void *scales, int64_t i, uin
 void rt_format_encode(const struct rt_format *f, const double *x, int64_t n, double scale,
                       double second, void *codes, int64_t first);
 
-/* ---- the same for much f32: format_rows.c ----
+/* ---- the same for much f32: format_rows.c, format_groups.c, and back: format_values.c ----
  *
  * The same codes and, rounded once, the same values. A scale is given by what x is multiplied by:
  * `inverse` is 1 / (scale * second) in double, 0 where that is 0 or NaN. */
 
 struct rt_rows {
     const struct rt_format *format;
-    bool exact;         /* scales are powers of two: f32 holds x * inverse, element * scale */
-    int shift[2];       /* by rule: what the exponent field of an f32 is above such a scale's */
-    float element[512]; /* of a code of 8 bits; of a byte of 2 codes: both */
-    double scale[256];  /* of a code of 8 bits */
-    void (*codes)(const float *q, int64_t n, uint8_t *to); /* NULL: one by one */
-    void (*scales)(const float *q, int64_t n, void *to);   /* the same of scales */
+    bool exact;        /* scales are powers of two: f32 holds x * inverse, element * scale */
+    int shift[2];      /* by rule: what the exponent field of an f32 is above such a scale's */
+    double scale[256]; /* of a code of 8 bits */
+    void (*codes)(const float *q, int64_t n, uint8_t *to);       /* NULL: one by one */
+    void (*scales)(const float *q, int64_t n, void *to);         /* the same of scales */
+    void (*elements)(const uint8_t *code, int64_t n, float *to); /* NULL: one by one */
 };
+void rt_rows_open_values(struct rt_rows *r); /* of rt_rows_open: r->elements */
 void rt_rows_open(struct rt_rows *r, const struct rt_format *f);
 double rt_rows_inverse(double scale, double second);
 
@@ -155,12 +156,9 @@ void rt_rows_codes(const struct rt_rows *r, const float *q, int64_t n, void *cod
 
 /* Elements of n codes, an even number where two share a byte. */
 void rt_rows_elements(const struct rt_rows *r, const void *codes, int64_t n, float *to);
-/* Elements times scale * second, rounded once to dtype (f32, bf16, f16). `space` has room for n
- * floats. */
-void rt_rows_values(const struct rt_rows *r, const float *element, int64_t n, double by,
-                    moegen_rt_dtype dtype, void *to, float *space);
-/* The same with by[i] for each. */
-void rt_rows_values_each(const struct rt_rows *r, const float *element, int64_t n, const double *by,
-                         moegen_rt_dtype dtype, void *to, float *space);
+/* Elements times their factor, rounded once to dtype (f32, bf16, f16): the first `run` times by[0],
+ * the next ones times by[1], and so on. `space` has room for n floats. */
+void rt_rows_values(const struct rt_rows *r, const float *element, int64_t n, int64_t run,
+                    const double *by, moegen_rt_dtype dtype, void *to, float *space);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * format_rows.c - many values of f32 to codes of a format and back, by loops that compilers turn
- * into vectors: LANES elements each, no branches. See rt_wide.h.
+ * format_rows.c - many values of f32 to codes of a format, by loops that compilers turn into
+ * vectors: LANES elements each, no branches. See rt_wide.h; the way back is format_values.c.
  */
 #include <math.h>
 #include <string.h>
@@ -241,13 +241,7 @@ void rt_rows_open(struct rt_rows *r, const struct rt_format *f)
             r->scales = fast[i].scales;
     for (unsigned byte = 0; byte < 256 && f->scale->bits == 8; byte++)
         r->scale[byte] = f->scale->value(byte);
-    for (unsigned byte = 0; byte < 256; byte++)
-        if (c->bits == 8) {
-            r->element[byte] = (float)c->value(byte);
-        } else {
-            r->element[2 * byte] = (float)c->value(byte & 15);
-            r->element[2 * byte + 1] = (float)c->value(byte >> 4);
-        }
+    rt_rows_open_values(r);
 }
 
 /* Two codes of 4 bits to a byte. */
@@ -285,72 +279,4 @@ void rt_rows_codes(const struct rt_rows *r, const float *q, int64_t n, void *cod
     }
     codes_of(r, q, n, byte);
     pairs(byte, n / 2, codes);
-}
-
-/* ---- values ---- */
-
-void rt_rows_elements(const struct rt_rows *r, const void *codes, int64_t n, float *restrict to)
-{
-    const uint8_t *from = codes;
-    if (r->format->element->bits == 8)
-        for (int64_t i = 0; i < n; i++)
-            to[i] = r->element[from[i]];
-    else
-        for (int64_t i = 0; i < n / 2; i++)
-            memcpy(to + 2 * i, r->element + 2 * from[i], 2 * sizeof *to);
-}
-
-/* One rounding to f32; or to odd, to be rounded again. `scale` is one for all, or one for each. */
-#define TIMES(name, type, scale, round)                                                            \
-    WIDE static void name(const float *restrict element, int64_t n, type by, float *restrict to)   \
-    {                                                                                              \
-        int64_t i = 0;                                                                             \
-        for (; i + LANES <= n; i += LANES)                                                         \
-            EACH to[i + j] = round((double)element[i + j] * scale(i + j));                         \
-        for (; i < n; i++)                                                                         \
-            to[i] = round((double)element[i] * scale(i));                                          \
-    }
-#define ONE(i)     by
-#define ITS(i)     by[i]
-#define NEAREST(x) ((float)(x))
-#define ODD(x)     odd(x, false)
-TIMES(to_f32, double, ONE, NEAREST)
-TIMES(to_odd, double, ONE, ODD)
-TIMES(to_f32_each, const double *restrict, ITS, NEAREST)
-TIMES(to_odd_each, const double *restrict, ITS, ODD)
-
-/* Element by element, under scales below LEAST: f32 has not the bits of what is subnormal there. */
-#define LEAST 0x1p-100
-static void one_by_one(float element, double by, moegen_rt_dtype dtype, int64_t i, void *to)
-{
-    double value = (double)element * by;
-    moegen_rt_encode(dtype, &value, 1, (char *)to + (size_t)i * moegen_rt_dtype_of(dtype)->bytes);
-}
-
-void rt_rows_values(const struct rt_rows *r, const float *element, int64_t n, double by,
-                    moegen_rt_dtype dtype, void *to, float *space)
-{
-    if (dtype == MOEGEN_RT_F32) {
-        to_f32(element, n, by, to);
-    } else if (r->exact || !(by < LEAST)) {
-        to_odd(element, n, by, space);
-        moegen_rt_convert(MOEGEN_RT_F32, space, dtype, to, (size_t)n);
-    } else {
-        for (int64_t i = 0; i < n; i++)
-            one_by_one(element[i], by, dtype, i, to);
-    }
-}
-
-void rt_rows_values_each(const struct rt_rows *r, const float *element, int64_t n, const double *by,
-                         moegen_rt_dtype dtype, void *to, float *space)
-{
-    if (dtype == MOEGEN_RT_F32) {
-        to_f32_each(element, n, by, to);
-        return;
-    }
-    to_odd_each(element, n, by, space);
-    moegen_rt_convert(MOEGEN_RT_F32, space, dtype, to, (size_t)n);
-    for (int64_t i = 0; i < n && !r->exact; i++)
-        if (by[i] < LEAST)
-            one_by_one(element[i], by[i], dtype, i, to);
 }

@@ -23,7 +23,11 @@ enum { LANES = 16 };
  * sanitizers are not ready when it asks. Nothing is contracted: all give the same bits. */
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&       \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if __GNUC__ >= 12
+#define WIDE __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
+#else
 #define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
 #else
 #define WIDE
 #endif
@@ -40,6 +44,13 @@ static inline float float_of(uint32_t bits)
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+/* The nearest bf16, or a quiet NaN, in the low half. */
+static inline uint32_t bf16_of_float(float x)
+{
+    uint32_t raw = bits_of(x), near = raw + 0x7fff + (raw >> 16 & 1), quiet = raw | 0x400000;
+    return ((int32_t)(raw & INT32_MAX) > 0x7f800000 ? quiet : near) >> 16;
 }
 
 /* A number times an inverse of 0 because no scale is of use to it. */

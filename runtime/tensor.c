@@ -128,14 +128,6 @@ static inline float bf16_to_float(uint16_t code)
     return float_of((uint32_t)code << 16);
 }
 
-static inline uint16_t bf16_of_float(float x)
-{
-    uint32_t raw = bits_of(x);
-    uint32_t nan = 0u - (uint32_t)((int32_t)(raw & INT32_MAX) > 0x7f800000); /* a mask: no branch */
-    uint32_t near = (raw + 0x7fff + (raw >> 16 & 1)) >> 16;
-    return (uint16_t)(((raw >> 16 | 0x40) & nan) | (near & ~nan));
-}
-
 static inline float f16_to_float(uint16_t code)
 {
     uint32_t sign = (uint32_t)(code & 0x8000) << 16, size = code & 0x7fffu;
@@ -144,17 +136,17 @@ static inline float f16_to_float(uint16_t code)
     return float_of(bits_of(x) | sign | special);
 }
 
-static inline uint16_t f16_of_float(float x)
+static inline uint32_t f16_of_float(float x)
 {
     uint32_t raw = bits_of(x), sign = raw >> 16 & 0x8000;
     raw &= INT32_MAX;
     if (raw >= 0x477ff000) /* rounds to 65536 or more, infinity, NaN */
-        return (uint16_t)(sign | (raw > 0x7f800000 ? 0x7e00 : 0x7c00));
+        return sign | (raw > 0x7f800000 ? 0x7e00 : 0x7c00);
     if (raw < 0x38800000) { /* subnormal in f16: units of 2^-24 */
         float units = (float_of(raw) * 0x1p24f + 0x1p23f) - 0x1p23f;
-        return (uint16_t)(sign | (uint32_t)units);
+        return sign | (uint32_t)units;
     }
-    return (uint16_t)(sign | (raw - 0x38000000 + 0xfff + (raw >> 13 & 1)) >> 13);
+    return sign | (raw - 0x38000000 + 0xfff + (raw >> 13 & 1)) >> 13;
 }
 
 /* ---- n elements ---- */
@@ -178,15 +170,30 @@ enum { CHUNK = 256 };
                 to[i] = expression;                                                                \
         LOOP(expression);                                                                          \
     }
+/* To 16 bits, from words of 32: compilers would make halves of every step. */
+#define HALVES(name, from_type, expression)                                                        \
+    WIDE static void name(const void *src, size_t n, void *dst)                                    \
+    {                                                                                              \
+        const from_type *from = src;                                                               \
+        uint16_t *restrict to = dst;                                                               \
+        for (; n >= LANES; n -= LANES, from += LANES, to += LANES) {                               \
+            uint32_t word[LANES];                                                                  \
+            for (size_t i = 0; i < LANES; i++)                                                     \
+                word[i] = expression;                                                              \
+            for (size_t i = 0; i < LANES; i++)                                                     \
+                to[i] = (uint16_t)word[i];                                                         \
+        }                                                                                          \
+        LOOP((uint16_t)(expression));                                                              \
+    }
 LOOPS(f32_f64, float, double, (double)from[i])
 LOOPS(bf16_f64, uint16_t, double, (double)bf16_to_float(from[i]))
 LOOPS(f16_f64, uint16_t, double, (double)f16_to_float(from[i]))
-LOOPS(f32_bf16, float, uint16_t, bf16_of_float(from[i]))
-LOOPS(f32_f16, float, uint16_t, f16_of_float(from[i]))
+HALVES(f32_bf16, float, bf16_of_float(from[i]))
+HALVES(f32_f16, float, f16_of_float(from[i]))
 LOOPS(bf16_f32, uint16_t, float, bf16_to_float(from[i]))
 LOOPS(f16_f32, uint16_t, float, f16_to_float(from[i]))
-LOOPS(bf16_f16, uint16_t, uint16_t, f16_of_float(bf16_to_float(from[i])))
-LOOPS(f16_bf16, uint16_t, uint16_t, bf16_of_float(f16_to_float(from[i])))
+HALVES(bf16_f16, uint16_t, f16_of_float(bf16_to_float(from[i])))
+HALVES(f16_bf16, uint16_t, bf16_of_float(f16_to_float(from[i])))
 
 static void (*const fast[MOEGEN_RT_DTYPES][MOEGEN_RT_DTYPES])(const void *src, size_t n,
                                                               void *dst) = {

@@ -2,8 +2,8 @@
 /* layouts_test.c - kernels give the same bits whatever the layout of the experts' matrices: outputs
  * as they are, gradients of weights where the layout puts them. Two sums are of products in another
  * order, which other tests hold to limits: gradients of hidden states where gate and up come in
- * turn, and products of few rows, which plain weights compensate in f32, and others sum with K in
- * lanes: here experts have more.
+ * turn or are tensors of their own, and products of few rows, which plain weights compensate in
+ * f32, and others sum with K in lanes: here experts have more.
  *
  *     layouts_test DIRECTORY */
 #include "cases.h"
@@ -45,7 +45,33 @@ static int64_t place(const char *name, const moegen_rt_tensor *t, int64_t n, boo
     return (e * C + c) * K + k % K;
 }
 
-static void compare(const moegen_rt_problem *a, const moegen_rt_problem *b, bool turned, bool turns)
+/* Gradients [E][K][2][I] of gate and up against those of tensors of their own. */
+static void compare_apart(const moegen_rt_tensor *x, const moegen_rt_problem *b, bool turned)
+{
+    const char *const names[] = {"gate_proj_weight_grad", "up_proj_weight_grad"};
+    const int64_t K = x->shape[1], I = x->shape[3], count = moegen_rt_tensor_count(x);
+    const size_t width = moegen_rt_dtype_of(x->dtype)->bytes;
+    for (int64_t part = 0; part < 2; part++) {
+        const moegen_rt_tensor *y = moegen_rt_problem_tensor(b, names[part]);
+        int64_t others = 0;
+        if (!y || 2 * moegen_rt_tensor_count(y) != count) {
+            complain(names[part], "is missing, or another size");
+            continue;
+        }
+        for (int64_t m = 0; m < count / 2; m++) {
+            int64_t i = m % I, k = m / I % K, e = m / I / K, n = ((e * K + k) * 2 + part) * I + i;
+            others += memcmp((char *)x->data + (size_t)n * width,
+                             (char *)y->data + (size_t)(turned ? (e * I + i) * K + k : m) * width,
+                             width) != 0;
+        }
+        if (others)
+            complain(names[part], "has other bits");
+        compared++;
+    }
+}
+
+static void compare(const moegen_rt_problem *a, const moegen_rt_problem *b, bool turned, bool turns,
+                    bool apart)
 {
     for (size_t i = 0; moegen_rt_problem_at(a, i); i++) {
         const moegen_rt_tensor *x = moegen_rt_problem_at(a, i);
@@ -53,8 +79,12 @@ static void compare(const moegen_rt_problem *a, const moegen_rt_problem *b, bool
         bool moved = strstr(x->name, "proj_weight_grad") || strstr(x->name, "up_proj_bias_grad");
         int64_t count = moegen_rt_tensor_count(x), others = 0;
         size_t width = moegen_rt_dtype_of(x->dtype)->bytes;
-        if (turns && strcmp(x->name, "hidden_states_grad") == 0)
+        if ((turns || apart) && strcmp(x->name, "hidden_states_grad") == 0)
             continue;
+        if (apart && strcmp(x->name, "gate_up_proj_weight_grad") == 0) {
+            compare_apart(x, b, turned);
+            continue;
+        }
         if (!y || moegen_rt_tensor_count(y) != count) {
             complain(x->name, "is missing, or another size");
             continue;
@@ -73,23 +103,26 @@ static void compare(const moegen_rt_problem *a, const moegen_rt_problem *b, bool
 static void run_case(moegen_engine *engine, const char *path, const char *name, const char *dtype,
                      const char *target)
 {
-    for (int way = 1; way < 4; way++) {
-        bool turned = way & 1, turns = way & 2;
+    for (int way = 1; way < 6; way++) { /* each layout and order, and tensors of their own */
+        bool turned = way & 1, turns = way & 2, apart = way & 4;
         moegen_override set[SETS] = {{"dtype", dtype}, {"target", target}};
         size_t n = 2;
-        snprintf(where, sizeof where, "%s: %s%s%s (%s, target %s)", strrchr(path, '/') + 1, name,
-                 turned ? ", transposed" : "", turns ? ", interleaved" : "", dtype, target);
+        snprintf(where, sizeof where, "%s: %s%s%s%s (%s, target %s)", strrchr(path, '/') + 1, name,
+                 turned ? ", transposed" : "", turns ? ", interleaved" : "",
+                 apart ? ", separate" : "", dtype, target);
         moegen_kernel *plain = get_set(engine, path, name, set, n);
         if (turned)
             set[n++] = (moegen_override){"weights.layout", "transposed"};
         if (turns)
             set[n++] = (moegen_override){"weights.gate_up_order", "interleaved"};
+        if (apart)
+            set[n++] = (moegen_override){"weights.gate_up", "separate"};
         moegen_kernel *other = get_set(engine, path, name, set, n);
         if (plain && other) {
             moegen_rt_problem *in = inputs(plain, TOKENS, "balanced");
             moegen_rt_problem *moved = inputs(other, TOKENS, "balanced");
             moegen_rt_problem *x = run(plain, in), *y = run(other, moved);
-            compare(x, y, turned, turns);
+            compare(x, y, turned, turns, apart);
             moegen_rt_problem_destroy(in);
             moegen_rt_problem_destroy(moved);
             moegen_rt_problem_destroy(x);
@@ -104,9 +137,10 @@ int main(int argc, char **argv)
 {
     moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = shared_cache()};
     static const char *const cases[][2] = {
-        {"moe_forward", "plain"},      {"moe_forward", "bias"},   {"moe_forward", "save"},
-        {"moe_forward", "odd"},        {"moe_backward", "plain"}, {"moe_backward", "bias"},
-        {"moe_backward", "recompute"}, {"moe_backward", "odd"},   {"moe_backward", "accumulate"}};
+        {"moe_forward", "plain"},      {"moe_forward", "bias"},    {"moe_forward", "save"},
+        {"moe_forward", "odd"},        {"moe_backward", "plain"},  {"moe_backward", "bias"},
+        {"moe_backward", "recompute"}, {"moe_backward", "odd"},    {"moe_backward", "accumulate"},
+        {"moe_layer", "plain"},        {"moe_layer", "back_again"}};
     moegen_engine *engine = NULL;
     if (argc != 2 || moegen_engine_create(&options, &engine, NULL))
         return 2;

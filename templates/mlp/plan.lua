@@ -38,7 +38,8 @@ end
 
 mlp.forward_plan, mlp.forward_uses = planned(panel_plan.forward, function() end)
 mlp.backward_plan, mlp.backward_uses = planned(function(plan, spec, shape, info)
-    panel_plan.both(plan, spec, shape, info, {step = quantised.rows(spec), turns = true})
+    local products = spec.weight_grads == "all" and panel_plan.both or panel_plan.forward
+    products(plan, spec, shape, info, {step = quantised.rows(spec), turns = true})
 end, panel_plan.no_pairs)
 
 local function gates(s)
@@ -79,13 +80,17 @@ local function rules(takes)
             "{weights.layout} is of numbers that products read as they are, here {quantize}"}}, stored.rules(takes))
 end
 
-mlp.forward_rules, mlp.backward_rules = rules{layout = {"packed"}}, rules{}
+mlp.forward_rules = rules{layout = {"packed"}}
+mlp.backward_rules = plans.append({{"accumulate_grads", function(s) return s.weight_grads == "all" or not s.accumulate_grads end,
+    "{accumulate_grads} leaves nothing for {weight_grads}"}}, rules{})
 
--- The intermediates, in the order of arguments: name, what it is; those of a gate only if there is one.
+-- The intermediates, in the order of arguments: name, what it is; those of a gate only if there is one, and what the second product sees
+-- unless only its weights' gradient does.
 local function kept(s)
-    local list = {{"gate_pre", "gate as the activation saw it"}, {"gate_act", "act(gate)"},
-        {"up", "up, clamped and with its offset"}, {"hidden", "what the second product sees"}}
-    return s.gated and list or {list[3], list[4]}
+    return plans.list(
+        s.gated and {"gate_pre", "gate as the activation saw it"}, s.gated and {"gate_act", "act(gate)"},
+        {"up", "up, clamped and with its offset"},
+        s.weight_grads ~= "none" and {"hidden", "what the second product sees"})
 end
 
 -- What both take, as numbers, and of intermediates those that are wanted, in a role.
@@ -130,10 +135,10 @@ function mlp.backward_args(s)
     local list = inputs(s)
     local gate_up, down = list[2], list[3]
     list[4] = {"output_hidden_states_grad", s.dtype, "in", "S", s.H, says = "gradient of output"}
-    return plans.append(as_given(s, list), intermediates(s, "saved", "in?", "; absent: computed again"), {
+    local all = s.weight_grads == "all"
+    return plans.append(as_given(s, list), intermediates(s, "saved", "in?", "; absent: computed again"), plans.list(
         {"hidden_states_grad", s.dtype, "out", "S", s.H, says = "gradient of hidden_states"},
-        tensors.gradient(s, gate_up, "gate_up_weight_grad"), tensors.gradient(s, down),
-    })
+        all and tensors.gradient(s, gate_up, "gate_up_weight_grad"), all and tensors.gradient(s, down)))
 end
 
 -- written: bytes of gradients of an element
@@ -149,7 +154,8 @@ end
 
 -- As much as a call does that gets no intermediates.
 function mlp.backward_work(s)
-    return work_of(s, gates(s) + 2 * (gates(s) + 1), dtype[s.output_dtype].size)
+    local all = s.weight_grads == "all"
+    return work_of(s, gates(s) + (all and 2 or 1) * (gates(s) + 1), all and dtype[s.output_dtype].size or 0)
 end
 
 -- Words of the widest rows of tokens.
@@ -166,7 +172,7 @@ local function constants(spec, plan)
         {"IK", round_up(spec.I_TP, depth), "rows of a panel over I"},
         {"GK", round_up(gates(spec) * spec.I_TP, depth), "rows of a panel over gate and up"},
     }, panels.constants(plan, widest(spec, plan), plan.block_bytes and dtype[spec.output_dtype].size),
-        quantised.is(spec) and quantised.constants(math.max(spec.H, (plan.block_bytes and gates(spec) or 1) * spec.I_TP)) or {})
+        quantised.is(spec) and quantised.constants(math.max(spec.H, (spec.weight_grads and gates(spec) or 1) * spec.I_TP)) or {})
 end
 
 -- What both families' templates refer to. gives: tensors of tokens that rows of panels become: name of the function, dtype,
@@ -247,7 +253,10 @@ function mlp.backward_names(spec, plan, job)
     local both = gates(spec) * spec.I_TP
     local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, both, spec.H}, {{"give_gradient", spec.dtype, "H", "H"}},
         {"hidden_states", "output_hidden_states_grad"})
-    panels.gradients(names, cfg, plan, out, {add = spec.accumulate_grads, columns = {spec.H, spec.I_TP}, rows = {both, spec.H}})
+    names.weight_gradients = spec.weight_grads == "all"
+    if names.weight_gradients then
+        panels.gradients(names, cfg, plan, out, {add = spec.accumulate_grads, columns = {spec.H, spec.I_TP}, rows = {both, spec.H}})
+    end
     if names.quantised then
         names.routed_rows, names.block_rows = quantised.padded("(" .. names.routed_rows .. ")"), quantised.rows(spec)
     end

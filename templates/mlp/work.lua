@@ -41,7 +41,7 @@ end
 -- The factors of products over rows and over tokens are the same panels, unless they are quantised: these are rounded along tokens, and
 -- their copies along rows, in a phase before each product that reads them.
 function work.backward(names)
-    local io, dots, words = names.panel_c, names.dots, names.words
+    local io, dots, words, all = names.panel_c, names.dots, names.words, names.weight_gradients
     local q = names.quantised
     names.factor = q and not dots and function(panel) return panel .. "_rows" end or names.pairs_of
     local factor, copied = names.factor, q and not dots
@@ -51,18 +51,18 @@ function work.backward(names)
     phases.add(names, {
         gather(names),
         rows_too and {"TOKEN_ROWS", panels = true, run = "token_rows"},
-        q and {"TOKEN_COLUMNS", parts = "H", run = "token_columns"},
+        q and all and {"TOKEN_COLUMNS", parts = "H", run = "token_columns"},
         {"GATE_UP", rows = "rows_again(w)", all = "GATES * I", from = "first_again(w)", k = "H", weights = "gate_up_weights", layout = "k",
             by = {factor "w->X", words "HK"}, run = "gate_up_again", reads = {tokens}},
         {"DOWN", rows = "I", k = "H", weights = "down_proj_weight", layout = "n", by = {factor "w->dY", words "HK"},
             run = "through_down", reads = {tokens, "GATE_UP"}},   -- all of gate and up may have been kept
         q and {"PRODUCT_ROWS", panels = true, run = "product_rows"},
-        q and {"PRODUCT_COLUMNS", parts = "I", run = "product_columns"},
+        q and all and {"PRODUCT_COLUMNS", parts = "I", run = "product_columns"},
         {"TOKENS", rows = "H", k = "GATES * I", weights = "gate_up_weights", layout = "n", whole = "I", by = {factor "w->GU", words "GK"},
             run = "token_gradients", reads = {q and "PRODUCT_ROWS" or "DOWN"}},
-        {"UP_GRADIENT", gradient = {"GATES * I", "H"}, of = {"w->GU", "GK"}, by = {"w->X", "HK"}, to = "gate_up_weight_grad",
+        all and {"UP_GRADIENT", gradient = {"GATES * I", "H"}, of = {"w->GU", "GK"}, by = {"w->X", "HK"}, to = "gate_up_weight_grad",
             reads = q and {"TOKEN_COLUMNS", "PRODUCT_COLUMNS"} or {"DOWN"}},
-        {"DOWN_GRADIENT", gradient = {"H", "I"}, of = {"w->dY", "HK"}, by = {"w->P", "IK"}, to = "down_proj_weight_grad",
+        all and {"DOWN_GRADIENT", gradient = {"H", "I"}, of = {"w->dY", "HK"}, by = {"w->P", "IK"}, to = "down_proj_weight_grad",
             reads = q and {"TOKEN_COLUMNS", "PRODUCT_COLUMNS"} or {"DOWN"}},
     })
     space.rows(names, {
@@ -78,7 +78,7 @@ function work.backward(names)
         copied and {"GU_rows", "float", {"GK"}, "GU, quantised along rows", of = "columns"},
         q and quantised_weights(names),
         dots and {"seen", "float", {"GK"}, "gate and up as the activation saw them", of = "columns"},
-        {"held", "float", {names.phases.held}, "gradients of weights, over the segments", when = "rows > PASS_ROWS", shape = ""},
+        all and {"held", "float", {names.phases.held}, "gradients of weights, over the segments", when = "rows > PASS_ROWS", shape = ""},
     }, {pairs = "MC / 2", row = "most(HK, IK)"})
 end
 

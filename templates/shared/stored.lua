@@ -108,8 +108,11 @@ function stored.rules(takes)
     local grouped = {contiguous = true, nki = true}
     layout(function(w, format) return grouped[w.layout] and not (format and format.scale == "group") end,
         "{weights.layout} is of codes that share scales along the contraction, which {weights.dtype} has not")
-    layout(function(w, format) return w.layout == "packed" and format end,
-        "{weights.layout} is of numbers, not of {weights.dtype}: f32, bf16, f16")
+    for _, one in ipairs{{"contiguous", true}, {"transposed or plain", false}} do
+        layout(function(w, format) return w.layout == "packed" and format and (format.scale == "group") == one[2] end,
+            "{weights.layout} is of numbers (f32, bf16, f16), not of {weights.dtype}: products decode its codes where they lie, "
+                .. "in layout " .. one[1])
+    end
     list[#list + 1] = {"weights.experts", function(s) return not packed.are(s) or s.weights.experts == "joined" end,
         "{weights.experts} is not for weights.layout = packed, which is one tensor"}
     layout(function(w, format) return format and format.scale == "group" and not (grouped[w.layout] or w.layout == "packed") end,

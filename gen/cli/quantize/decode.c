@@ -47,9 +47,7 @@ static void decode_row(const struct decoding *d, int64_t row, char *to, struct s
     rt_rows_elements(&d->w.rows, d->codes + row * rt_format_bytes(s->format, s->in), s->in,
                      room->q);
     scales_of(d, row * s->cut.columns, s->cut.columns, second, room->each);
-    for (int64_t g = 0; g < s->cut.columns; g++)
-        rt_rows_values(&d->w.rows, room->q + g * s->group, s->group, room->each[g], d->dtype,
-                       to + (size_t)(g * s->group) * d->bytes, room->x);
+    rt_rows_values(&d->w.rows, room->q, s->in, s->group, room->each, d->dtype, to, room->x);
 }
 
 /* The panel's rows become columns o .. o+n-1 of a matrix [in, out]. */
@@ -95,19 +93,14 @@ static double scale_of(const struct decoding *d, int64_t at)
 static void decode_rect(const struct decoding *d, int64_t unit, struct space *room)
 {
     struct rect r = work_rect(&d->w, unit);
-    int64_t n = r.c1 - r.c0;
-    for (int64_t c = r.c0; c < r.c1 && r.each; c++)
-        room->each[c - r.c0] = scale_of(d, work_scale(&d->w, &r, r.r0, c));
+    const int64_t n = r.c1 - r.c0, run = r.each ? 1 : r.run < n ? r.run : n;
     for (int64_t row = r.r0; row < r.r1; row++) {
         int64_t at = work_at(&d->w, &r, row);
-        char *to = value_at(d, room, at, n);
+        for (int64_t c = r.c0; c < r.c1 && (!r.each || row == r.r0); c += run)
+            room->each[(c - r.c0) / run] = scale_of(d, work_scale(&d->w, &r, row, c));
         rt_rows_elements(&d->w.rows, d->codes + at, n, room->q);
-        if (r.each)
-            rt_rows_values_each(&d->w.rows, room->q, n, room->each, d->dtype, to, room->x);
-        for (int64_t c = r.c0; c < r.c1 && !r.each; c += r.run)
-            rt_rows_values(&d->w.rows, room->q + c - r.c0, work_run(&r, c),
-                           scale_of(d, work_scale(&d->w, &r, row, c)), d->dtype,
-                           to + (size_t)(c - r.c0) * d->bytes, room->x);
+        rt_rows_values(&d->w.rows, room->q, n, run, room->each, d->dtype, value_at(d, room, at, n),
+                       room->x);
     }
 }
 

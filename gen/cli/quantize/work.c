@@ -161,8 +161,3 @@ int64_t work_at(const struct work *w, const struct rect *r, int64_t row)
 {
     return (r->matrix * w->height + row) * w->width + r->c0;
 }
-
-int64_t work_run(const struct rect *r, int64_t c)
-{
-    return smaller(r->run, r->c1 - c);
-}

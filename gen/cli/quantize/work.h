@@ -62,7 +62,5 @@ struct rect work_rect(const struct work *w, int64_t unit);
 int64_t work_scale(const struct work *w, const struct rect *r, int64_t row, int64_t column);
 /* Number of the rectangle's first element in that row, of all of the tensor's. */
 int64_t work_at(const struct work *w, const struct rect *r, int64_t row);
-/* Columns from c on that are of its run and the rectangle. */
-int64_t work_run(const struct rect *r, int64_t c);
 
 #endif

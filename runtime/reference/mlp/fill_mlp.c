@@ -18,6 +18,7 @@ moegen_rt_status rt_mlp_read(const moegen_rt_problem *p, struct rt_mlp *m, moege
     m->gated = moegen_rt_problem_bool(p, "gated", 1);
     m->parts = m->gated ? 2 : 1;
     m->keep = strcmp(moegen_rt_problem_text(p, "checkpoint", "none"), "save") == 0;
+    m->frozen = strcmp(moegen_rt_problem_text(p, "weight_grads", "all"), "none") == 0;
     m->gate.lo = moegen_rt_problem_number(p, "clamp.gate.lo", -INFINITY);
     m->gate.hi = moegen_rt_problem_number(p, "clamp.gate.hi", INFINITY);
     m->up.lo = moegen_rt_problem_number(p, "clamp.up.lo", -INFINITY);
@@ -32,7 +33,9 @@ moegen_rt_status rt_mlp_read(const moegen_rt_problem *p, struct rt_mlp *m, moege
 
 bool rt_mlp_has(const struct rt_mlp *m, int given)
 {
-    return m->gated || given == RT_UP || given == RT_HIDDEN;
+    if (given == RT_HIDDEN)
+        return !m->frozen; /* of use to a gradient of weights only */
+    return m->gated || given == RT_UP;
 }
 
 /* With `checkpoint: saved`, some of the intermediates, by the seed (1: none); what they hold does
@@ -73,9 +76,9 @@ static moegen_rt_status fill(moegen_rt_problem *p, const moegen_rt_fill *how, bo
     status = rt_quantiser_read(p, &q, err);
     for (int i = 0; i < (backward ? RT_OPERANDS : RT_DY) && status == MOEGEN_RT_OK; i++)
         status = rt_operand_fill(p, &q, &of[i], io, how->seed, scale[i], err);
-    if (status == MOEGEN_RT_OK && backward)
+    if (status == MOEGEN_RT_OK && backward && !m.frozen)
         status = rt_fill_gradient(p, "gate_up_weight_grad", 2, gate_up, how->seed, err);
-    if (status == MOEGEN_RT_OK && backward)
+    if (status == MOEGEN_RT_OK && backward && !m.frozen)
         status = rt_fill_gradient(p, "down_proj_weight_grad", 2, down, how->seed, err);
     if (status == MOEGEN_RT_OK && backward)
         status = fill_given(p, &m, io, how->seed, S, err);

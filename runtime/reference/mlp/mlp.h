@@ -13,7 +13,9 @@ enum rt_given { RT_GATE_PRE, RT_GATE_ACT, RT_UP, RT_HIDDEN, RT_GIVEN };
 extern const char *const rt_mlp_name[RT_GIVEN];
 struct rt_mlp {
     int64_t H, I, parts;
-    bool gated, keep; /* forward: also give the intermediates */
+    bool gated;
+    bool keep;   /* forward: also give the intermediates */
+    bool frozen; /* backward: weights have no gradients */
     struct rt_limits gate, up;
     double offset; /* added to up after its clamp */
     const moegen_rt_activation *act;

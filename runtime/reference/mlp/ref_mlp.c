@@ -258,8 +258,9 @@ static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_problem *p,
         return status;
     }
     status = rt_output(out, "hidden_states_grad", 2, x, rest, &s->dx, err);
-    if (status == MOEGEN_RT_OK)
-        status = rt_gradient(p, out, "gate_up_weight_grad", 2, gate_up, &s->dgate_up, err);
+    if (status != MOEGEN_RT_OK || m->frozen)
+        return status;
+    status = rt_gradient(p, out, "gate_up_weight_grad", 2, gate_up, &s->dgate_up, err);
     if (status == MOEGEN_RT_OK)
         status = rt_gradient(p, out, "down_proj_weight_grad", 2, down, &s->ddown, err);
     if (status == MOEGEN_RT_OK) {
@@ -337,8 +338,7 @@ static void release(struct pass *s)
     free(s->wanted);
 }
 
-/* other: numbers between two that they may be rounded to are rounded to the other side; all of them
- * once. */
+/* other: numbers between two that they may be rounded to are rounded to the other side. */
 static moegen_rt_status compute_once(const moegen_rt_problem *p, const moegen_rt_want *want,
                                      bool is_backward, bool other, moegen_rt_problem *out,
                                      bool *quantised, moegen_rt_error *err)
@@ -363,8 +363,8 @@ static moegen_rt_status compute_once(const moegen_rt_problem *p, const moegen_rt
     if (status == MOEGEN_RT_OK)
         status = allocate(&s, err);
     if (status == MOEGEN_RT_OK)
-        sweep(&s, true, !s.wanted);
-    if (status == MOEGEN_RT_OK && s.wanted && is_backward)
+        sweep(&s, true, !s.wanted && !s.m.frozen);
+    if (status == MOEGEN_RT_OK && s.wanted && is_backward && !s.m.frozen)
         sweep(&s, false, true);
     release(&s);
     return status;
