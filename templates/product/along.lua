@@ -38,10 +38,10 @@ function along.names(names, cfg, plan, deep)
     local lanes = cfg.isa.lanes
     local unit, slots = tiles.unit(cfg, coded), plans.round_up(plan.along, lanes)
     local words = plans.round_up(deep, unit.elements) // unit.elements * unit.words
-    local height, tokens = tiles.shape(cfg, coded)
+    local height, tokens, tall = tiles.shape(cfg, coded)
     local room = coded and plans.round_up(math.max(coded.run and (deep + coded.run - 1) // coded.run or 1,
         (deep + unit.elements - 1) // unit.elements), lanes) + lanes
-    names.along = {unit = unit, rows = height, tokens = tokens, line = plans.odd_lines(words), coded = coded,
+    names.along = {unit = unit, rows = height, tokens = tokens, tall = coded and math.min(tall, plan.along) or 0, line = plans.odd_lines(words), coded = coded,
         run = names.packed and names.packed.run,
         pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
         c = coded and "uint8_t" or names.io, scales = tiles.scales(cfg, coded),
@@ -59,6 +59,8 @@ function along.names(names, cfg, plan, deep)
         {"ALONG_SLOTS", slots, "as whole vectors;"},
         {"ALONG_ROWS", height, "rows of a tile,"},
         {"ALONG_TOKENS", tokens, "and its tokens at most;"},
+        names.along.tall > 0 and {"TALL_ROWS", 2 * height, "rows of a tall one,"},
+        names.along.tall > 0 and {"TALL_TOKENS", names.along.tall, "and its tokens at most;"},
         names.packed and {"ALONG_PANELS", 4, "and the panels of packed weights that it passes over"},
         {"LINE", names.along.line, "words between tokens' rows: an odd number of cache lines"},
         coded and {"ALONG_SCALES", room, "between rows of scales"}))
@@ -90,6 +92,9 @@ function along.tiles(names, cfg)
     local width = cfg.vectors * lanes
     for tokens = 1, has.tokens do
         list[tokens] = tiles.tile(cfg, tokens, has)
+    end
+    for tokens = 1, has.tall do
+        list[#list + 1] = tiles.tile(cfg, tokens, has, true)
     end
     return plans.append(list, plans.list(
         along_rows.lines(cfg, has), along_rows.fold(cfg),

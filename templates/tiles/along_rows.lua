@@ -62,7 +62,7 @@ function along_rows.lines(cfg, has)
         if not half then
             return x
         end
-        local y = p:op("load", name .. "_next", p:at(S, (row(l) + 1) * width))
+        local y = p:op("load", name .. "_next", p:at(S, (row(l) + unit.apart) * width))
         if half == 0 then
             return p:op("bit_or", name .. "_pairs", p:op("bit_and", name .. "_low", x, low), p:op("shl", name .. "_up", y, 16))
         end
