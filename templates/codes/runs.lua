@@ -8,8 +8,8 @@ local plans = require "shared.plans"
 local runs = {}
 
 -- How they are multiplied: `how`, see micro.lua, and what tiles/runs.lua says. run: elements that share a scale; gap: words that a matrix
--- tile has beside them, or false; scale_ld: floats between rows of scales; panel_rows: words of a panel of K in panels of tokens; kept: sums
--- of all runs have registers, too
+-- tile has beside them, or false; scale_ld: floats between rows of scales; panel_rows: words of a panel of K in panels of tokens; kept:
+-- sums of all runs have registers, too
 function runs.how(how, plan, run, gap)
     local words, width = run // plan.group, plan.vectors * plan.isa.lanes
     local panels = math.max(1, plan.kc // (width * plan.group))   -- of a block

@@ -140,8 +140,8 @@ local function choose_pass(plan, spec, has)
 end
 
 -- The plan of products. has: unit: (spec, plan) -> elements of a row of weights that are made at a time; step: passes are multiples of so
--- many tokens; turns: there may be columns of weights; block: words of K that a block has; run: (spec, plan) -> see choose_tile; gradients: these are summed over passes, too;
--- square: see choose_block
+-- many tokens; turns: there may be columns of weights; block: words of K that a block has; run: (spec, plan) -> see choose_tile; gradients:
+-- these are summed over passes, too; square: see choose_block
 function panel_plan.forward(plan, spec, _, info, has)
     plan.vectors = 2
     plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")

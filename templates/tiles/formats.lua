@@ -189,33 +189,6 @@ function formats.byte_tables(f)
     return words
 end
 
--- Have codes of 4 bits of the row f tables of words on target isa?
-function formats.in_words(isa, f)
-    return f.bits == 4 and isa.rows.lookup_words ~= nil and isa.lanes >= 16
-end
-
--- Their table, as words of a vector: the number of a code, whatever the bit above it is.
-function formats.word_table(f)
-    local words = {}
-    for i = 0, 30, 2 do
-        words[#words + 1] = formats.word(f, i % 16) >> 16 | formats.word(f, i % 16 + 1) & 0xffff0000
-    end
-    return words
-end
-
--- Decodes a vector of 8 codes of 4 bits a lane, one by one: (name, codes, i) -> pairs: i = 0: of the first code and that 4 after it, then
--- of the third, second and fourth one and those 4 after them. table: place of word_table
-function formats.words_of(p, table)
-    local t = p:op("load", "words", table)
-    local by = {}   -- shifts words down by 8, 4 and 12 bits: multipliers are less busy than what shifts
-    for i, up in ipairs{8, 12, 4} do
-        by[i] = p:op("const", "up_" .. up, 1 << up | 1 << 16 + up)
-    end
-    return function(name, codes, i)
-        return p:op("lookup_words", name, i > 0 and p:op("high_words", name .. "_codes", codes, by[i]) or codes, t)
-    end
-end
-
 -- Decodes a vector of codes that lie at a place to vectors of pairs: (name, place) -> list from 0 on. tables: i -> place of a vector of
 -- byte_tables. Codes of 8 bits: of each 16 codes the first 8 become 4 lanes of the first vector, the others of the second one. Of 4 bits:
 -- of each 32 codes the even ones of the first 16 become 4 lanes of the first vector, those of the others of the second one, and then

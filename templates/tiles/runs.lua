@@ -99,7 +99,9 @@ function runs.product(cfg, rows, vectors)
             p:advance(B, cfg.unroll * width)
         end, "over the words of a run")
     end
-    local kept = how.kept and micro.zeros(p, rows, vectors, "sum", function(name, v, r) return p:op("load", name, p:at(S, r * width + v * lanes)) end)
+    local kept = how.kept and micro.zeros(p, rows, vectors, "sum", function(name, v, r)
+        return p:op("load", name, p:at(S, r * width + v * lanes))
+    end)
     -- The sums of a run: `multiply` adds to them.
     local function run(multiply)
         local acc = micro.zeros(p, rows, vectors, "acc", less and function(name, v) return p:op("load", name, p:at(less, v * lanes)) end)
