@@ -58,6 +58,11 @@ local function sums_of(spec, plan)
     return (share == "group" or share == "block") and not format.second and "runs" or "rows"
 end
 
+-- Words of K whose sums a scale multiplies, or nil.
+function codes.run(spec, plan)
+    return (sums_of(spec, plan) == "runs" or integers.are(spec)) and run_of(spec) and run_of(spec) // plan.group or nil
+end
+
 -- Elements of K that panels have a multiple of: whole runs.
 function codes.rows(spec, plan)
     return sums_of(spec, plan) == "runs" and codes.unit(spec, plan) or 1
@@ -189,7 +194,7 @@ function codes.tiles(names, cfg, spec)
     if c and c.sums == "rows" then
         list[#list + 1] = coded.scale_sums(cfg)
     end
-    if c and c.share == "group" and (c.widened or names.runs or names.along) then
+    if c and (names.runs or c.share == "group" and (c.widened or names.along)) then
         list[#list + 1] = coded.scale_rows(cfg, c)
     end
     return plans.append(list, c and c.words and words.tiles(names, cfg, spec) or {})

@@ -2,16 +2,19 @@
 -- runs.lua - products of codes that share scales in runs along K, and whose scales multiply the sums of a run: what tiles/runs.lua and
 -- runs.c.in want to know, of integers (integers.lua) and of numbers (plan.lua).
 local amx = require "tiles.amx"
+local limits = require "shared.limits"
 local plans = require "shared.plans"
 
 local runs = {}
 
 -- How they are multiplied: `how`, see micro.lua, and what tiles/runs.lua says. run: elements that share a scale; gap: words that a matrix
--- tile has beside them, or false; scale_ld: floats between rows of scales; panel_rows: words of a panel of K in panels of tokens
+-- tile has beside them, or false; scale_ld: floats between rows of scales; panel_rows: words of a panel of K in panels of tokens; kept:
+-- sums of all runs have registers, too
 function runs.how(how, plan, run, gap)
     local words, width = run // plan.group, plan.vectors * plan.isa.lanes
     local panels = math.max(1, plan.kc // (width * plan.group))   -- of a block
-    return setmetatable({run = words, gap = gap, panel_rows = width + (gap and width // (2 * words) * gap or 0),
+    local kept = not plan.tiled and plan.tile_rows <= limits.tile(plan.isa, 2 * plan.vectors, plan.vectors).most
+    return setmetatable({run = words, gap = gap, kept = kept, panel_rows = width + (gap and width // (2 * words) * gap or 0),
         scale_ld = plans.round_up((panels * width + words - 1) // words, plan.isa.lanes)}, {__index = how})
 end
 

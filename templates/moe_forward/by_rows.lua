@@ -45,7 +45,7 @@ function by_rows.plan(plan, spec, shape, info)
     else
         dot.choose(plan, spec, info, nil, activations.are(spec), true)
     end
-    panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and codes.unit, block = integers.block(spec, plan),
+    panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and codes.unit, block = integers.block(spec, plan), run = codes.run,
         square = in_words.are(spec) and in_words.columns(spec) or nil})
     packed.choose(plan, spec)
 end

@@ -9,6 +9,7 @@ local schema = require "schema"
 local stored = require "shared.stored"
 local tiles = require "tiles.along"
 local along_rows = require "tiles.along_rows"
+local units = require "tiles.along_units"
 
 local along = {}
 
@@ -36,16 +37,17 @@ function along.names(names, cfg, plan, deep)
         return
     end
     local lanes = cfg.isa.lanes
-    local unit, slots = tiles.unit(cfg, coded), plans.round_up(plan.along, lanes)
+    local unit, slots = units.unit(cfg, coded), plans.round_up(plan.along, lanes)
     local words = plans.round_up(deep, unit.elements) // unit.elements * unit.words
-    local height, tokens = tiles.shape(cfg, coded)
+    local height, tokens, tall = units.shape(cfg, coded)
     local room = coded and plans.round_up(math.max(coded.run and (deep + coded.run - 1) // coded.run or 1,
         (deep + unit.elements - 1) // unit.elements), lanes) + lanes
-    names.along = {unit = unit, rows = height, tokens = tokens, line = plans.odd_lines(words), coded = coded,
+    names.along = {unit = unit, rows = height, tokens = tokens, tall = coded and math.min(tall, plan.along) or 0,
+        line = plans.odd_lines(words), coded = coded,
         run = names.packed and names.packed.run,
         pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
-        c = coded and "uint8_t" or names.io, scales = tiles.scales(cfg, coded),
-        tables = coded and tiles.tables(cfg, coded)}
+        c = coded and "uint8_t" or names.io, scales = units.scales(cfg, coded),
+        tables = coded and units.tables(cfg, coded)}
     -- arguments for all rows but the first, C
     function names.along.others(form)
         local list = {}
@@ -59,6 +61,8 @@ function along.names(names, cfg, plan, deep)
         {"ALONG_SLOTS", slots, "as whole vectors;"},
         {"ALONG_ROWS", height, "rows of a tile,"},
         {"ALONG_TOKENS", tokens, "and its tokens at most;"},
+        names.along.tall > 0 and {"TALL_ROWS", 2 * height, "rows of a tall one,"},
+        names.along.tall > 0 and {"TALL_TOKENS", names.along.tall, "and its tokens at most;"},
         names.packed and {"ALONG_PANELS", 4, "and the panels of packed weights that it passes over"},
         {"LINE", names.along.line, "words between tokens' rows: an odd number of cache lines"},
         coded and {"ALONG_SCALES", room, "between rows of scales"}))
@@ -90,6 +94,9 @@ function along.tiles(names, cfg)
     local width = cfg.vectors * lanes
     for tokens = 1, has.tokens do
         list[tokens] = tiles.tile(cfg, tokens, has)
+    end
+    for tokens = 1, has.tall do
+        list[#list + 1] = tiles.tile(cfg, tokens, has, true)
     end
     return plans.append(list, plans.list(
         along_rows.lines(cfg, has), along_rows.fold(cfg),

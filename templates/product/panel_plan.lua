@@ -12,6 +12,10 @@ local panel_plan = {}
 
 local int, round_up = schema.types.int, plans.round_up
 
+-- Words of a run, and rows of a tile: between shorter runs a tile's sums would pass through memory so often that one of half the rows,
+-- whose sums need not, is faster; one of fewer rows would read too many columns.
+local SHORT <const>, LEAST <const> = 32, 6
+
 -- Of gradients of weights.
 panel_plan.gradient_keys = {
     {"t_block", int(16, 65536), optional = true, doc = "tokens whose products are summed in a register, in gradients of weights"},
@@ -109,12 +113,16 @@ end
 
 -- Rows of the tallest tile. packs: tiles pack the next weights while they multiply. On Emerald Rapids two tiles of sums are then as fast as
 -- four of them where cores are in their fast state, and take 0.83 of their time in the slow one (forward of layer A, OLMoE, Qwen3).
-function panel_plan.choose_tile(plan, packs)
-    local isa = plan.isa
+-- run: words whose sums are multiplied by a scale before they are added up, or nil.
+function panel_plan.choose_tile(plan, packs, run)
+    local isa, rows = plan.isa, limits.tile(plan.isa, 2 * plan.vectors, plan.vectors).most
     if plan.tiled then
         plan:choose("tile_rows", packs and amx.unit or amx.tallest,
             packs and "1 x 2 matrix tiles of sums: as fast as 2 x 2, and faster where cores are slow" or "2 x 2 matrix tiles of sums",
             {useful = amx.tallest, of = "so many fit", step = amx.unit})
+    elseif run and run <= SHORT and rows >= LEAST then
+        plan:choose("tile_rows", rows, ("%d x 2 sums of runs of %d words, and as many of all runs, fill %d registers"):format(
+            rows, run, isa.registers.v), limits.tile(isa, plan.vectors))
     else
         plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
             isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
@@ -132,16 +140,16 @@ local function choose_pass(plan, spec, has)
 end
 
 -- The plan of products. has: unit: (spec, plan) -> elements of a row of weights that are made at a time; step: passes are multiples of so
--- many tokens; turns: there may be columns of weights; block: words of K that a block has; gradients: these are summed over passes, too;
--- square: see choose_block
+-- many tokens; turns: there may be columns of weights; block: words of K that a block has; run: (spec, plan) -> see choose_tile; gradients:
+-- these are summed over passes, too; square: see choose_block
 function panel_plan.forward(plan, spec, _, info, has)
     plan.vectors = 2
     plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
-    panel_plan.choose_tile(plan)
-    plan:choose("unroll", 4, "k steps of a loop body")
     has = has or {}
-    local unit = has.unit and has.unit(spec, plan)
-    local block = has.block or plan.tiled and amx.kc or 64
+    local unit, run = has.unit and has.unit(spec, plan), has.run and has.run(spec, plan)
+    panel_plan.choose_tile(plan, false, run)
+    plan:choose("unroll", 4, "k steps of a loop body")
+    local block = has.block or plan.tiled and amx.kc or run and 128 or 64
     panel_plan.choose_block(plan, spec, info, round_up(block, math.max(1, (unit or 1) // plan.group)),
         longest(spec), longest(spec), has.gradients, has.square)
     if unit and plan.kc % unit ~= 0 then

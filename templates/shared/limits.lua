@@ -8,10 +8,10 @@ local PRODUCTS <const> = 512   -- at most, of f32 inputs in a sum in a register:
 
 limits.BLOCK_BYTES = 1 << 24   -- at most, of weights or rows that a rank holds to work on
 
--- Rows of a tile of so many vectors: sums, a vector of each column and a value of a row are in registers.
-function limits.tile(isa, vectors)
+-- Rows of a tile of so many sums each: these, `vectors` of columns (nil: as many as sums) and a value of a row are in registers.
+function limits.tile(isa, sums, vectors)
     local registers = isa.registers.v
-    return {most = (registers - vectors - 1) // vectors,
+    return {most = (registers - (vectors or sums) - 1) // sums,
         because = ("sums of more rows do not fit into the %d registers of %s"):format(registers, isa.name)}
 end
 

@@ -7,7 +7,8 @@
 -- Words of a unit are in the order in which decoding leaves them, and so are the tokens' rows: the word of lane l of vector v begins
 -- with element of_vector(v) + of_lane(l), and where element i is, `place` says in C.
 --
--- Tiles around it, which make rows of tokens and of scales, and sums of lanes: along_rows.lua.
+-- Units: along_units.lua; tiles around it, which make rows of tokens and of scales, and sums of lanes: along_rows.lua.
+local along_units = require "tiles.along_units"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local ir = require "ir"
@@ -15,87 +16,6 @@ local micro = require "tiles.micro"
 local quantise = require "tiles.quantise"
 
 local along = {}
-
--- A unit of codes that become pairs, c of them of 128 bits of memory: see formats.pairs_of. apart: every other element makes a pair.
-local function unit_of_pairs(lanes, c)
-    local nibbles = c == 32
-    local unit = {elements = lanes // 4 * c, vectors = c // 8, wide = 4 * lanes, words = lanes // 8 * c, pairs = true, looked_up = true,
-        apart = nibbles, times = nibbles and 2 or 1}
-    unit.of_vector = function(v) return nibbles and v % 2 * 16 or v * 8 end
-    unit.of_lane = function(l) return l // 4 * c + l % 4 * (nibbles and 4 or 2) end
-    unit.place = nibbles and "((i % 2 * 2 + i / 16 % 2) * LANES + i / 32 * 4 + i / 4 % 4) * 2 + i / 2 % 2"
-        or "(i / 8 % 2 * LANES + i / 16 * 4 + i / 2 % 4) * 2 + i % 2"
-    return unit
-end
-
--- A unit of codes of 8 bits that become pairs, and these two vectors each.
-local function unit_of_parted(lanes)
-    return {elements = 4 * lanes, vectors = 4, wide = 4 * lanes, words = 4 * lanes, looked_up = true, times = 2,
-        of_vector = function(v) return v // 2 * 8 + v % 2 end, of_lane = function(l) return l // 4 * 16 + l % 4 * 2 end,
-        place = "(i / 8 % 2 * 2 + i % 2) * LANES + i / 16 * 4 + i / 2 % 4"}
-end
-
--- What tiles take at a time. elements: of K; vectors: of words; wide: elements of the type that W points to; looked_up: by bytes of
--- codes; pairs: these become words; times: so many vectors after each other begin equally far apart, and then as many again
-function along.unit(cfg, coded)
-    local lanes = cfg.isa.lanes
-    -- run: neighbours of a lane of memory, of which vector i holds those numbered i
-    local function unit(run, vectors, wide)
-        return {elements = lanes * vectors, vectors = vectors, wide = wide, words = lanes * vectors, run = run, times = 1,
-            of_vector = function(v) return run > 1 and v or v * lanes end, of_lane = function(l) return l * run end,
-            place = ("i %% %d * LANES + i / %d"):format(run, run)}
-    end
-    local c = coded and formats.in_pairs(cfg.isa, coded.format)
-    if c and coded.run and coded.run % c > 0 then   -- 4 lanes share a scale
-        c = nil
-    end
-    if c and cfg.product.multiply == cfg.dtype.dot then
-        return unit_of_pairs(lanes, c)
-    elseif c and coded.bits == 8 and cfg.product.group == 1 then
-        return unit_of_parted(lanes)
-    elseif coded and coded.bits == 4 then
-        return unit(8, 8, 4 * lanes)
-    elseif coded then
-        return unit(1, 32 // lanes, 32)
-    elseif cfg.product.group > 1 then
-        local words = unit(1, 1, cfg.product.group * lanes)
-        words.elements = words.wide
-        return words
-    end
-    local run = quantise.per_lane(cfg.dtype)
-    return unit(run, run, run * lanes)
-end
-
--- Rows of a tile, and its tokens at most: sums, vectors of each row and of a token are in registers, of codes sums of a unit too.
-function along.shape(cfg, coded)
-    local registers = cfg.isa.registers.v
-    if coded then
-        return 2, registers // 8 * 3 // 2 - 1
-    end
-    local height = registers // 8
-    return height, (registers - height * along.unit(cfg).vectors - 2) // height
-end
-
--- Scales of a unit, if a run of a row shares one: tiles have one for each at least.
-function along.scales(cfg, coded)
-    return coded and coded.run and math.max(1, along.unit(cfg, coded).elements // coded.run)
-end
-
--- Tables of tiles for codes, or nil: which scale a lane has, and what codes are.
-function along.tables(cfg, coded)
-    local lanes, f, looked_up = cfg.isa.lanes, coded.format, along.unit(cfg, coded).looked_up
-    local of_unit = along.scales(cfg, coded) or 1
-    if not (looked_up or f.number and (formats.reads_values(f, lanes) or of_unit > 1)) then
-        return nil
-    end
-    local list = looked_up and formats.byte_tables(f) or formats.tables(lanes, f)
-    local each = lanes // of_unit
-    local out = {}
-    for l = 0, lanes - 1 do
-        out[l + 1] = l // each
-    end
-    return table.move(list, looked_up and 1 or 3 * lanes + 1, #list, lanes + 1, out)
-end
 
 -- f(row, place) -> vectors of a unit of weights, one by one
 local function of_numbers(p, cfg)
@@ -131,16 +51,22 @@ end
 -- Vectors of a unit of codes of a row: f(row, i, before) -> vector; before: of i - 1
 local function of_codes(p, cfg, t, f, tables)
     local lanes = cfg.isa.lanes
-    if t.unit.looked_up then
-        local read, x = formats.pairs_of(p, f, function(i) return p:at(tables, (i + 1) * lanes) end), nil
+    if t.unit.in_words then
+        local read, codes = along_units.words_of(p, p:at(tables, lanes)), {}
+        return function(r, i)
+            codes[r] = i == 0 and p:op("load_bits", "codes_" .. r, t.at(r, 0)) or codes[r]
+            return read(("w_%d_%d"):format(r, i), codes[r], i)
+        end
+    elseif t.unit.looked_up then
+        local read, x = formats.pairs_of(p, f, function(i) return p:at(tables, (i + 1) * lanes) end), {}
         local part = not t.unit.pairs and quantise.split(p, dtype.bf16)
         local two
         return function(r, i)
-            x = i == 0 and read("w_" .. r, t.at(r, 0)) or x
+            x[r] = i == 0 and read("w_" .. r, t.at(r, 0)) or x[r]
             if not part then
-                return x[i]
+                return x[r][i]
             end
-            two = i % 2 == 0 and {part(("w_%d_%d"):format(r, i), x[i // 2])} or two
+            two = i % 2 == 0 and {part(("w_%d_%d"):format(r, i), x[r][i // 2])} or two
             return two[i % 2 + 1]
         end
     elseif f.number then
@@ -158,28 +84,46 @@ local function of_codes(p, cfg, t, f, tables)
     end
 end
 
--- The same of codes: sums of a unit are scaled, if scales are of runs.
+-- The same of codes: sums of a unit are scaled, if scales are of runs. Of few tokens pairs of all rows are multiplied in turn, because each
+-- sum waits for what was added to it before.
 local function code_step(p, cfg, t, read, scale)
     local lanes, multiply = cfg.isa.lanes, t.unit.pairs and cfg.product.multiply or "fma"
-    for r = 0, t.rows - 1 do
-        local sum = {}
-        p:op("prefetch_1", t.near(r))
-        for i = 0, t.unit.vectors - 1 do
-            local w = read(r, i)
-            for token = 0, t.tokens - 1 do
-                local x = p:op("load", ("x_%d_%d_%d"):format(r, token, i), p:at(t.X, token * t.line + i * lanes))
-                local first, name = scale and i == 0, ("sum_%d_%d"):format(r, token)
-                if first and not t.unit.pairs then
-                    sum[token] = p:op("mul", name, w, x)
-                else
-                    sum[token] = first and p:op("zero", name) or sum[token]
-                    p:op(multiply, scale and sum[token] or t.acc[r][token], w, x)
-                end
+    local sum, x = {}, {}
+    local function token_at(r, token, i)
+        if r == 0 or not t.in_turn then
+            x[token] = p:op("load", ("x_%d_%d_%d"):format(r, token, i), p:at(t.X, token * t.line + i * lanes))
+        end
+        return x[token]
+    end
+    local function part(r, i)
+        local w = read(r, i)
+        for token = 0, t.tokens - 1 do
+            local first, name, y = scale and i == 0, ("sum_%d_%d"):format(r, token), token_at(r, token, i)
+            if first and not t.unit.pairs then
+                sum[r][token] = p:op("mul", name, w, y)
+            else
+                sum[r][token] = first and p:op("zero", name) or sum[r][token]
+                p:op(multiply, scale and sum[r][token] or t.acc[r][token], w, y)
             end
         end
-        local factor = scale and scale(r)
-        for token = 0, scale and t.tokens - 1 or -1 do
-            p:op("fma", t.acc[r][token], factor, sum[token])
+    end
+    local last = t.unit.vectors - 1
+    for r = 0, t.rows - 1 do
+        p:op("prefetch_1", t.near(r))
+        sum[r] = {}
+        for i = 0, t.in_turn and -1 or last do
+            part(r, i)
+        end
+    end
+    for i = 0, t.in_turn and last or -1 do
+        for r = 0, t.rows - 1 do
+            part(r, i)
+        end
+    end
+    for r = 0, scale and t.rows - 1 or -1 do
+        local factor = scale(r)
+        for token = 0, t.tokens - 1 do
+            p:op("fma", t.acc[r][token], factor, sum[r][token])
         end
     end
 end
@@ -196,34 +140,36 @@ local function before(p, cfg, t, parts)
     return acc
 end
 
--- The tile for so many tokens. has: line (words of a token's row), coded (see codes/plan.lua) and pitch (between rows' scales, f32), or
--- nil. Rows of a group lie ld apart, two of them from W on and, ld_2 apart, two from W_2 on; `over`, `back` and `s_over` lead from the
--- end of a group's rows to the next one's, of W, of X and of scales. Fetches lines at `near`, which moves on by `step`, at each unit.
+-- The tile for so many tokens; tall: of twice as many rows. has: line (words of a token's row), coded (see codes/plan.lua) and pitch
+-- (between rows' scales, f32), or nil. Rows of a group lie ld apart, two of them from W on and, ld_2 apart, two from W_2 on; `over`,
+-- `back` and `s_over` lead from the end of a group's rows to the next one's, of W, of X and of scales. Fetches lines at `near`, which
+-- moves on by `step`, at each unit.
 -- has.run: W is packed, `panels` of runs of this length; a row's n units of a panel follow each other, `leap` leads to those in the next
 -- one. What lies `ahead` of them is fetched.
-function along.tile(cfg, tokens, has)
-    local lanes, coded, unit = cfg.isa.lanes, has.coded, along.unit(cfg, has.coded)
-    local p = ir.program(cfg.isa, ("%salong_%d"):format(cfg.prefix, tokens),
+function along.tile(cfg, tokens, has, tall)
+    local lanes, coded, unit = cfg.isa.lanes, has.coded, along_units.unit(cfg, has.coded)
+    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, tall and "tall" or "along", tokens),
         {("parts[%d tokens][rows] += W * X over n units, K in lanes, for groups of rows; fetches weights at `near`."):format(tokens)})
-    local t = {tokens = tokens, rows = along.shape(cfg, coded), unit = unit, line = has.line}
+    local t = {tokens = tokens, rows = has.rows * (tall and 2 or 1), unit = unit, line = has.line,
+        in_turn = coded and tokens <= has.tall}
     local c = coded and "const uint8_t" or "const " .. cfg.dtype.c
     local parts = p:pointer("parts", "float", "MC*LANES LANES")
     t.X = p:pointer("X", "const float", "LINE LANES")
     local run = has.run
     local W, W_2 = p:pointer("W", c), not run and t.rows > 2 and p:pointer("W_2", c)
     local near, step = not run and p:pointer("near", c), p:integer(run and "ahead" or "step")
-    local n, groups = p:integer("n"), p:integer("groups")
+    local n, groups = p:amount("n"), p:integer("groups")
     local panels, leap = run and p:integer("panels"), run and p:integer("leap")
-    local ld, ld_2 = not run and p:integer("ld"), W_2 and p:integer("ld_2")
+    local ld, ld_2 = not run and p:integer("ld"), W_2 and not tall and p:integer("ld_2")
     local over, back = p:integer("over"), p:integer("back")
     local line = 64 // (coded and 1 or cfg.dtype.size)
     t.near = function(r) return run and p:at(W, r * run, step) or p:at(near, r * line) end
     t.at = function(r, i)
-        return run and p:at(W, r * run + i) or p:at(r >= 2 and W_2 or W, i, r == 1 and ld or r == 3 and ld_2 or nil)
+        return run and p:at(W, r * run + i) or p:at(r >= 2 and W_2 or W, i, r == 1 and ld or r == 3 and (ld_2 or ld) or nil)
     end
-    local scales, s_over = coded and p:pointer("scales", "const float"), coded and along.scales(cfg, coded) and p:integer("s_over")
-    local tables = coded and along.tables(cfg, coded) and p:pointer("tables", "const float")
-    local each, scale = along.scales(cfg, coded), nil
+    local scales, s_over = coded and p:pointer("scales", "const float"), coded and along_units.scales(cfg, coded) and p:integer("s_over")
+    local tables = coded and along_units.tables(cfg, coded) and p:pointer("tables", "const float")
+    local each, scale = along_units.scales(cfg, coded), nil
     local read
     if coded then
         read = of_codes(p, cfg, t, coded.format, tables)

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- along_rows.lua - tiles around those of along.lua: tokens as rows, scales of rows in f32, and sums of what lanes hold.
-local along = require "tiles.along"
 local ir = require "ir"
 local quantise = require "tiles.quantise"
 local rows = require "tiles.rows"
+local units = require "tiles.along_units"
 
 local along_rows = {}
 
@@ -43,7 +43,7 @@ end
 -- n units of LANES columns of a panel, as words of their rows; pairs that codes are multiplied by one by one become both elements in f32.
 function along_rows.lines(cfg, has)
     local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-    local unit, joined = along.unit(cfg, has.coded), has.coded and cfg.product.group > 1
+    local unit, joined = units.unit(cfg, has.coded), has.coded and cfg.product.group > 1
     local splits = joined and not unit.pairs
     local p = ir.program(cfg.isa, cfg.prefix .. "lines", {("n * %d rows of columns of a panel, as rows."):format(unit.elements)})
     local T, S, n = p:pointer("T", "float", "LINE LANES"), p:pointer("S", "const float", "WIDTH LANES"), p:integer("n")
@@ -62,7 +62,7 @@ function along_rows.lines(cfg, has)
         if not half then
             return x
         end
-        local y = p:op("load", name .. "_next", p:at(S, (row(l) + 1) * width))
+        local y = p:op("load", name .. "_next", p:at(S, (row(l) + unit.apart) * width))
         if half == 0 then
             return p:op("bit_or", name .. "_pairs", p:op("bit_and", name .. "_low", x, low), p:op("shl", name .. "_up", y, 16))
         end

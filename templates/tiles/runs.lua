@@ -99,6 +99,9 @@ function runs.product(cfg, rows, vectors)
             p:advance(B, cfg.unroll * width)
         end, "over the words of a run")
     end
+    local kept = how.kept and micro.zeros(p, rows, vectors, "sum", function(name, v, r)
+        return p:op("load", name, p:at(S, r * width + v * lanes))
+    end)
     -- The sums of a run: `multiply` adds to them.
     local function run(multiply)
         local acc = micro.zeros(p, rows, vectors, "acc", less and function(name, v) return p:op("load", name, p:at(less, v * lanes)) end)
@@ -108,9 +111,11 @@ function runs.product(cfg, rows, vectors)
             local by = p:op("bcast", "scale_" .. r, p:at(scale, r * how.scale_ld))
             for v = 0, vectors - 1 do
                 local name = ("%d_%d"):format(r, v)
-                local sum = p:op("load", "sum_" .. name, p:at(S, r * width + v * lanes))
+                local sum = kept and kept[r][v] or p:op("load", "sum_" .. name, p:at(S, r * width + v * lanes))
                 p:op("fma", sum, number(p, how, "number_" .. name, acc[r][v]), by)
-                p:op("store", p:at(S, r * width + v * lanes), sum)
+                if not kept then
+                    p:op("store", p:at(S, r * width + v * lanes), sum)
+                end
             end
         end
         p:row(nil)
@@ -118,6 +123,15 @@ function runs.product(cfg, rows, vectors)
         if less then
             p:advance(less, width)
         end
+    end
+    local function put()
+        for r = 0, kept and rows - 1 or -1 do
+            p:row(r)
+            for v = 0, vectors - 1 do
+                p:op("store", p:at(S, r * width + v * lanes), kept[r][v])
+            end
+        end
+        p:row(nil)
     end
     local to_next = (cfg.mc - 1) * width   -- panel of A
     if how.run < width then
@@ -127,6 +141,7 @@ function runs.product(cfg, rows, vectors)
             end, "runs")
             p:advance(A, to_next)
         end, "panels")
+        put()
         return p
     end
     p:loop(n, function()   -- n: runs
@@ -137,6 +152,7 @@ function runs.product(cfg, rows, vectors)
             end, "panels")
         end)
     end, "runs")
+    put()
     return p
 end
 

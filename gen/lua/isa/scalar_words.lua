@@ -29,6 +29,10 @@ return {
     shuffle_bytes = {operands = "d a b",    whole = "for (int j = 0; j < 4 * LANES; j++) "
                                                  .. "d->b[j] = b->b[j] & 128 ? 0 : a->b[(j & ~15) + (b->b[j] & 15)];",
                                             says = "$d = bytes of $a at $b"},
+    lookup_words = {operands = "d a b",     whole = "for (int h = 0; h < 2 * LANES; h++) d->h[h] = b->h[a->h[h] & (2 * LANES - 1)];",
+                                            says = "$d = words of $b at $a"},
+    high_words   = {operands = "d a b",     whole = "for (int h = 0; h < 2 * LANES; h++) d->h[h] = (uint16_t)((uint32_t)a->h[h] * b->h[h] >> 16);",
+                                            says = "$d = high half of $a * $b, unsigned words"},
     lookup_bytes = {operands = "D a b",     whole = "for (int j = 0; j < 4 * LANES; j++) "
                                                  .. "d->b[j] = (d->b[j] & 4 * LANES ? b : a)->b[d->b[j] & (4 * LANES - 1)];",
                                             says = "$d = bytes of $a, $b at $d"},

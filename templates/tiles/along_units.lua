@@ -1,0 +1,135 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- along_units.lua - what tiles of along.lua take of a row of weights at a time, how much of it registers hold, and its tables.
+local formats = require "tiles.formats"
+local quantise = require "tiles.quantise"
+
+local along_units = {}
+
+-- ---- codes of 4 bits as words ----
+
+-- Have codes of 4 bits of the row f tables of words on target isa?
+function along_units.in_words(isa, f)
+    return f.bits == 4 and isa.rows.lookup_words ~= nil and isa.lanes >= 16
+end
+
+-- Their table, as words of a vector: the number of a code, whatever the bit above it is.
+function along_units.word_table(f)
+    local words = {}
+    for i = 0, 30, 2 do
+        words[#words + 1] = formats.word(f, i % 16) >> 16 | formats.word(f, i % 16 + 1) & 0xffff0000
+    end
+    return words
+end
+
+-- Decodes a vector of 8 codes of 4 bits a lane, one by one: (name, codes, i) -> pairs: i = 0: of the first code and that 4 after it, then
+-- of the third, second and fourth one and those 4 after them. table: place of word_table
+function along_units.words_of(p, table)
+    local t = p:op("load", "words", table)
+    local by = {}   -- shifts words down by 8, 4 and 12 bits: multipliers are less busy than what shifts
+    for i, up in ipairs{8, 12, 4} do
+        by[i] = p:op("const", "up_" .. up, 1 << up | 1 << 16 + up)
+    end
+    return function(name, codes, i)
+        return p:op("lookup_words", name, i > 0 and p:op("high_words", name .. "_codes", codes, by[i]) or codes, t)
+    end
+end
+
+-- ---- units ----
+
+-- A unit of codes that become pairs, c of them of 128 bits of memory: see formats.pairs_of. apart: every other element makes a pair.
+local function unit_of_pairs(lanes, c)
+    local nibbles = c == 32
+    local unit = {elements = lanes // 4 * c, vectors = c // 8, wide = 4 * lanes, words = lanes // 8 * c, pairs = true, looked_up = true,
+        apart = nibbles and 1 or nil, times = nibbles and 2 or 1}
+    unit.of_vector = function(v) return nibbles and v % 2 * 16 or v * 8 end
+    unit.of_lane = function(l) return l // 4 * c + l % 4 * (nibbles and 4 or 2) end
+    unit.place = nibbles and "((i % 2 * 2 + i / 16 % 2) * LANES + i / 32 * 4 + i / 4 % 4) * 2 + i / 2 % 2"
+        or "(i / 8 % 2 * LANES + i / 16 * 4 + i / 2 % 4) * 2 + i % 2"
+    return unit
+end
+
+-- A unit of codes of 4 bits that are looked up as words: see words_of.
+local function unit_of_words(lanes)
+    return {elements = 8 * lanes, vectors = 4, wide = 4 * lanes, words = 4 * lanes, pairs = true, in_words = true, apart = 2, times = 2,
+        of_vector = function(v) return v % 2 * 2 end, of_lane = function(l) return l * 8 end,
+        place = "((i % 2 * 2 + i / 2 % 2) * LANES + i / 8) * 2 + i / 4 % 2"}
+end
+
+-- A unit of codes of 8 bits that become pairs, and these two vectors each.
+local function unit_of_parted(lanes)
+    return {elements = 4 * lanes, vectors = 4, wide = 4 * lanes, words = 4 * lanes, looked_up = true, times = 2,
+        of_vector = function(v) return v // 2 * 8 + v % 2 end, of_lane = function(l) return l // 4 * 16 + l % 4 * 2 end,
+        place = "(i / 8 % 2 * 2 + i % 2) * LANES + i / 16 * 4 + i / 2 % 4"}
+end
+
+-- What tiles take at a time. elements: of K; vectors: of words; wide: elements of the type that W points to; looked_up: by bytes of
+-- codes; in_words: by words of codes; pairs: these become words; apart: of elements that are so many words from each other; times: so many
+-- vectors after each other begin equally far apart, and then as many again
+function along_units.unit(cfg, coded)
+    local lanes = cfg.isa.lanes
+    -- run: neighbours of a lane of memory, of which vector i holds those numbered i
+    local function unit(run, vectors, wide)
+        return {elements = lanes * vectors, vectors = vectors, wide = wide, words = lanes * vectors, run = run, times = 1,
+            of_vector = function(v) return run > 1 and v or v * lanes end, of_lane = function(l) return l * run end,
+            place = ("i %% %d * LANES + i / %d"):format(run, run)}
+    end
+    local pairs_of = cfg.product.multiply == cfg.dtype.dot
+    if coded and pairs_of and along_units.in_words(cfg.isa, coded.format) and (coded.run or 8) % 8 == 0 then
+        return unit_of_words(lanes)
+    end
+    local c = coded and formats.in_pairs(cfg.isa, coded.format)
+    if c and coded.run and coded.run % c > 0 then   -- 4 lanes share a scale
+        c = nil
+    end
+    if c and pairs_of then
+        return unit_of_pairs(lanes, c)
+    elseif c and coded.bits == 8 and cfg.product.group == 1 then
+        return unit_of_parted(lanes)
+    elseif coded and coded.bits == 4 then
+        return unit(8, 8, 4 * lanes)
+    elseif coded then
+        return unit(1, 32 // lanes, 32)
+    elseif cfg.product.group > 1 then
+        local words = unit(1, 1, cfg.product.group * lanes)
+        words.elements = words.wide
+        return words
+    end
+    local run = quantise.per_lane(cfg.dtype)
+    return unit(run, run, run * lanes)
+end
+
+-- Rows of a tile, and its tokens at most: sums, vectors of each row and of a token are in registers, of codes sums of a unit too; tokens of
+-- tiles of twice as many rows, which hide how long each sum takes: 0 at least.
+function along_units.shape(cfg, coded)
+    local registers = cfg.isa.registers.v
+    if coded then
+        local unit = along_units.unit(cfg, coded)
+        local tall = unit.in_words and ((registers - 10) // 4 - 1) // (coded.run and 2 or 1) or 0   -- rows of 8 bits: no faster
+        return 2, registers // 8 * 3 // 2 - 1, tall
+    end
+    local height = registers // 8
+    return height, (registers - height * along_units.unit(cfg).vectors - 2) // height
+end
+
+-- Scales of a unit, if a run of a row shares one: tiles have one for each at least.
+function along_units.scales(cfg, coded)
+    return coded and coded.run and math.max(1, along_units.unit(cfg, coded).elements // coded.run)
+end
+
+-- Tables of tiles for codes, or nil: which scale a lane has, and what codes are.
+function along_units.tables(cfg, coded)
+    local lanes, f, unit = cfg.isa.lanes, coded.format, along_units.unit(cfg, coded)
+    local looked_up, of_unit = unit.looked_up or unit.in_words, along_units.scales(cfg, coded) or 1
+    if not (looked_up or f.number and (formats.reads_values(f, lanes) or of_unit > 1)) then
+        return nil
+    end
+    local list = unit.in_words and along_units.word_table(f) or looked_up and formats.byte_tables(f) or formats.tables(lanes, f)
+    local each = lanes // of_unit
+    local out = {}
+    for l = 0, lanes - 1 do
+        out[l + 1] = l // each
+    end
+    return table.move(list, looked_up and 1 or 3 * lanes + 1, #list, lanes + 1, out)
+end
+
+return along_units
