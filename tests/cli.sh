@@ -101,6 +101,7 @@ expect 0 '"threads": 2,' bench "$spec:forward" --T 9 --runs 1 --json --target sc
 expect 0 '"threads": 4,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --set shard.cores=3 --vary threads=4
 expect 0 'plan.run=999 is left out' bench "$spec:forward" --T 9 --runs 1 --target scalar --vary plan.direct_k=16 --vary plan.run=4,999 --set H=1000 --set I_TP=8
 expect 2 'no variant is left' bench "$spec:forward" --T 9 --runs 1 --target scalar --vary plan.t_block=16,32
+expect 2 'weights.layout = transposed (--set)' bench "$spec:forward" --T 9 --runs 1 --set weights.dtype=int4 --set weights.layout=transposed
 expect 0 '^  threads  *3 ' explain "$spec:forward" --set shard.cores=3
 expect 0 '^  DOWN  *down_proj_weight  *to 4  *sweep  *fma ' explain "$spec:forward"
 grouped=$root/tests/kernels/grouped_gemm.yaml   # a target that rounds what the kernel gives

@@ -105,7 +105,7 @@ struct axis {
 int parse_axis(struct axis *a, const char *text); /* an exit code */
 bool next_combination(struct axis *axes, int count);
 /* Was a variant ("plan.mc=16 threads=2") refused for keys of the plan that it sets, and no other
- * reason? A note says so. */
+ * reason? A note says so. NULL: nothing varies. */
 bool variant_is_refused(const char *variant, const moegen_error *err);
 
 /* ---- cli_latency.c: spec text to callable kernel ---- */

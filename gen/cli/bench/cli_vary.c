@@ -38,6 +38,8 @@ static bool is_of_plan(const struct diag *d, const char *variant)
 
 bool variant_is_refused(const char *variant, const moegen_error *err)
 {
+    if (!variant) /* nothing varies */
+        return false;
     for (size_t i = 0; err && i < err->count; i++)
         if (!is_of_plan(&err->diag[i], variant))
             return false;
