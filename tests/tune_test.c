@@ -4,10 +4,12 @@
  * killed, and what is no such file is refused and keeps its bytes. Whether a search finds something
  * depends on the machine, so that no test asks. */
 #include <dirent.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -288,23 +290,28 @@ static void test_killed(moegen_engine *engine)
         closedir(all);
 }
 
-/* What a living process is writing, and what has another name, stays; what a dead one left goes. */
+/* What a living process is writing, or one of another container, and what has another name, stays;
+ * what a dead one left goes. */
 static void test_leftovers(void)
 {
     enum { DEAD = 0x7ffffff0 }; /* more than any process's number */
-    char other[4][96];
-    const bool stays[] = {true, true, true, false};
+    char other[5][96];
+    const bool stays[] = {true, true, true, false, true};
     snprintf(other[0], sizeof other[0], "%s.1.tmp", path);
     snprintf(other[1], sizeof other[1], "%s.%d.tmp2", path, DEAD);
     snprintf(other[2], sizeof other[2], "%s/u.yaml.%d.tmp", folder, DEAD);
     snprintf(other[3], sizeof other[3], "%s.%d.tmp", path, DEAD);
-    for (int i = 3; i >= 0; i--) {
+    snprintf(other[4], sizeof other[4], "%s.%d.tmp", path, DEAD + 1);
+    for (int i = 4; i >= 0; i--) {
         FILE *f = fopen(other[i], "w");
         CHECK(f && !fclose(f), "cannot make %s", other[i]);
     }
+    int writes = open(other[4], O_WRONLY | O_CLOEXEC);
+    CHECK(writes >= 0 && !flock(writes, LOCK_EX), "cannot lock %s", other[4]);
     put("x");
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         CHECK(!access(other[i], F_OK) == stays[i], "%s: not as it should", other[i]);
+    close(writes);
 }
 
 /* ---- choices ---- */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -48,6 +49,16 @@ static long writer_of(const char *entry, const char *name)
     return strcmp(end, ".tmp") == 0 && pid == (long)(pid_t)pid ? pid : 0;
 }
 
+/* A writer has a lock on its file: processes of other containers look dead from here. */
+static bool is_in_use(int directory, const char *name)
+{
+    int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    bool locked = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB);
+    if (fd >= 0)
+        close(fd);
+    return locked;
+}
+
 /* Removes what writers of this file left that were killed before they could rename it. */
 static void remove_leftovers(const char *path)
 {
@@ -57,7 +68,7 @@ static void remove_leftovers(const char *path)
     DIR *all = directory.lost ? NULL : opendir(directory.at);
     for (struct dirent *x; all && (x = readdir(all));) {
         long pid = writer_of(x->d_name, name);
-        if (pid && kill((pid_t)pid, 0) && errno == ESRCH)
+        if (pid && kill((pid_t)pid, 0) && errno == ESRCH && !is_in_use(dirfd(all), x->d_name))
             unlinkat(dirfd(all), x->d_name, 0);
     }
     if (all)
@@ -73,7 +84,10 @@ int file_write(const char *path, const char *bytes, size_t len)
     if (temporary.lost)
         return ENOMEM;
     int fd = open(temporary.at, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    bool made = fd >= 0, written = made && rt_write_all(fd, bytes, len);
+    bool made = fd >= 0;
+    if (made)
+        (void)flock(fd, LOCK_EX | LOCK_NB); /* see is_in_use; some file systems have no locks */
+    bool written = made && rt_write_all(fd, bytes, len);
     int why = errno;
     if (made && close(fd) && written) {
         written = false;
