@@ -272,11 +272,12 @@ static void test_killed(moegen_engine *engine)
     CHECK(!add(engine, 1, 1, "{tile_rows: 1}", NULL, NULL), "a first one");
     for (int i = 0; i < KILLED; i++) {
         pid_t child = fork();
-        for (int n = 0; child == 0; n++) {
-            char plan[40];
-            snprintf(plan, sizeof plan, "{tile_rows: %d}", n % 60 + 2);
-            add(engine, 2 + n % 5, 1, plan, NULL, NULL);
-        }
+        if (child == 0)
+            for (int n = 0;; n++) {
+                char plan[40];
+                snprintf(plan, sizeof plan, "{tile_rows: %d}", n % 60 + 2);
+                add(engine, 2 + n % 5, 1, plan, NULL, NULL);
+            }
         struct timespec t = {.tv_nsec = 1000000 + 1700000L * i};
         nanosleep(&t, NULL);
         CHECK(child > 0 && !kill(child, SIGKILL) && waitpid(child, NULL, 0) == child, "no child");
