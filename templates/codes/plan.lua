@@ -129,7 +129,7 @@ function codes.names(names, spec, plan, how)
     local sums = sums_of(spec, plan)
     local set = {group = "%s * ((M.ld + %d) / %d)", block = "(%s + %d) / %d * ((M.ld + 127) / 128)", row = scaled and "M.ld" or "%s",
         static = "M.parts"}
-    names.weights_c, names.few, names.token_rows = "uint8_t", false, {}
+    names.weights_c, names.across = "uint8_t", false
     names.coded = {format = f, scale = format.scales, scale_c = c_type(format.scales), share = share, run = run, bits = format.bits,
         second = format.second or false, widened = widened, scale_of = widened and "wide_scale_of" or "scale_of",
         read = widened and {scale = "f32", c = "float"} or {scale = format.scales, c = c_type(format.scales)},

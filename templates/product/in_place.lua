@@ -147,6 +147,7 @@ function in_place.names(names, cfg, plan, spec, depths)
     local compensated, dots = not dtype[spec.dtype].narrow, plan.group > 1
     cfg.compensated, cfg.compensation, cfg.direct_sums = compensated, plan.direct_rows // 2, plan.direct_sums
     names.line_rows = plan.lines and lines.heights(line_rows(plan))
+    names.line = names.line_rows and {tile = "lines", c = cfg.weights.c, heights = names.line_rows, row = "STRIDE", group = plan.group}
     names.mixed = dots and not plan.lines   -- are a few rows of A in f32, others pairs?
     names.direct, names.sweep_rows = plan.lines and {} or heights.direct(plan), not plan.lines and heights.sweep(plan, compensated)
     names.direct_tiles, names.packed_rows = names.direct.tiles, plan.tiled and tile_heights.steps(plan.tile_rows, amx.unit)
@@ -161,7 +162,8 @@ end
 
 function in_place.tiles(names, cfg)
     if names.line_rows then
-        return plans.append(gemm.heights(lines.tile, cfg, names.line_rows),
+        local how = {name = "lines", weights = cfg.weights, row = cfg.stride, word = 1, units = {"DIRECT_SUMS WIDTH LANES", "STRIDE"}}
+        return plans.append(gemm.heights(function(_, rows) return lines.tile(cfg, rows, how) end, cfg, names.line_rows),
             {lines.streams(cfg), lines.quarters(cfg), lines.in_order(cfg)})
     end
     return plans.append(gemm.heights(gemm.direct, cfg, names.direct.rows), gemm.heights(gemm.direct_pairs, cfg, names.direct.pairs),

@@ -43,7 +43,8 @@ panel_plan.forward_keys = {
 }
 
 panel_plan.keys = plans.append({table.unpack(panel_plan.forward_keys)}, {
-    {"idle", int(1, 64), optional = true, doc = "lanes without a token from which on few tokens have tiles of their own"},
+    {"across", int(0, 512), optional = true,
+        doc = "tokens (of an expert) up to which products with columns of weights have these in lanes; 0: never"},
 }, panel_plan.gradient_keys)
 
 -- Complains of steps that do not divide a panel.
@@ -101,9 +102,10 @@ function panel_plan.choose_mc(plan, rows, why, tiles, square)
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows), plan.tiled and plan.tile_rows))
 end
 
-local function choose_idle(plan)
-    plan:choose("idle", plan.isa.lanes // 4, "lanes without a token: from here on turning the sums costs less, for few tokens",
-        limits.useful(plan.isa.lanes, ("vectors have %d lanes"):format(plan.isa.lanes)))
+local function choose_across(plan)
+    local many = plan.isa.registers.v >= 32   -- tall tiles read weights rarely
+    plan:choose("across", many and 8 * plan.isa.lanes * plan.group or 32,
+        "tokens up to which columns of weights are multiplied where they lie: transposing these costs more")
 end
 
 -- Rows of the largest matrix; so many products have the longest sums.
@@ -156,7 +158,7 @@ function panel_plan.forward(plan, spec, _, info, has)
         schema.complain(info, "plan.kc", ("%d products are no multiple of %d, which are decoded together"):format(plan.kc, unit))
     end
     if has.turns then
-        choose_idle(plan)
+        choose_across(plan)
     end
     if not plan.integers then
         along.choose(plan, spec)

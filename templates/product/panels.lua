@@ -4,7 +4,9 @@
 local along = require "product.along"
 local amx = require "tiles.amx"
 local dtype = require "dtype"
+local gemm = require "tiles.gemm"
 local heights = require "tiles.heights"
+local lines = require "tiles.lines"
 local matrix = require "tiles.matrix"
 local micro = require "tiles.micro"
 local panel_rows = require "tiles.panel_rows"
@@ -35,11 +37,6 @@ function panels.cfg(spec, plan, job)
     return {isa = plan.isa, prefix = job.name .. "_", dtype = dtype[spec.dtype], vectors = plan.vectors, unroll = plan.unroll,
             product = micro.of(plan, spec.dtype), tiled = plan.tiled,
             t_unroll = plan.t_unroll, block = panels.block(plan), mc = plan.mc}
-end
-
--- Panels of as few tokens as may have a row of a tile each.
-function panels.few_panels(plan)
-    return math.max(1, 32 // (plan.vectors * plan.isa.lanes))
 end
 
 -- Constants of gradients whose elements have `size` bytes.
@@ -86,10 +83,7 @@ function panels.product_constants(plan)
         {"K_PANELS", panels.block(plan), "panels of k that a block of weights holds"},
         {"MC", plan.mc, "rows of such a block"}, {"FEW_ROWS", plan.few_rows, "of one for a single panel of tokens"},
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
-    }, plan.idle and {
-        {"FEW_PANELS", panels.few_panels(plan), "panels of as few tokens as may have a row of a tile each,"},
-        {"IDLE_LANES", plan.idle, "if vectors of them would have so many idle lanes"},
-    } or {}, plan.tiled and {{"UNIT_ROWS", amx.unit, "rows of a matrix tile: products are of whole ones"}} or {})
+    }, plan.tiled and {{"UNIT_ROWS", amx.unit, "rows of a matrix tile: products are of whole ones"}} or {})
 end
 
 -- Floats between rows of so many words on their way into panels.
@@ -113,16 +107,26 @@ function panels.constants(plan, wide, size)
     return plans.append(panels.shape(plan), panels.product_constants(plan), panels.token_constants(plan, panels.stage(wide), size))
 end
 
--- Adds the names of products of few tokens with columns of weights.
-local function few(names, cfg, plan)
-    local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
-    names.token_rows = {}
-    -- a block of weights and the sums have to fit into the room of a block
-    if plan.idle and not plan.tiled and math.max(panels.block(plan), panels.few_panels(plan)) * width <= panels.block(plan) * plan.mc then
-        names.token_rows = heights.tokens(plan.tile_rows, lanes, width, panels.few_panels(plan), plan.idle)
+-- Adds the names of products of few tokens with columns of weights where they lie: matrix_across.c.in. Tiles of pairs of tokens.
+local function across(names, cfg, plan)
+    local width, group = plan.vectors * cfg.isa.lanes, cfg.product.group
+    local pairs_lie = group == 1 or group == 2 and cfg.isa.rows.unpack_low_words ~= nil
+    names.transpose_sums, names.unpaired = "transpose_sums", false
+    names.across = (plan.across or 0) > 0 and not plan.tiled and pairs_lie and plan.mc >= width
+    if not names.across then
+        return
     end
-    names.few_panels = panels.few_panels(plan)
-    names.few, names.transpose_sums = #names.token_rows > 0, "transpose_sums"
+    for _, deep in ipairs{names.spec.H, names.spec.I_TP} do
+        names.unpaired = names.unpaired or deep % group > 0
+    end
+    names.line = {tile = "across", heights = heights.steps(plan.tile_rows, math.min(plan.tile_rows, 2)), word = "WIDTH",
+        group = group}
+    plans.append(names.constants, {
+        {"ACROSS", plan.across, "tokens for which columns of weights lie in lanes,"},
+        {"ACROSS_K", 64, "of so many rows at a time,"},
+        {"ACROSS_RUN", 64, "lines of a row that are fetched before the next row,"},
+        {"ACROSS_SUMS", 2048 // width * (32 * width + 16), "and floats of sums: those of 2048 columns and 32 tokens stay in L2"},
+    })
 end
 
 -- Adds the names of elements and of words, see micro.lua: panel_c is the type of panels whose columns are contracted; splits: of
@@ -175,7 +179,7 @@ function panels.products(names, cfg, plan, totals)
     names.product_rows = plan.tiled and heights.steps(plan.tile_rows, amx.unit) or heights.blocks(plan.tile_rows, lanes, plan.mc, totals)
     names.narrow_rows = plan.tiled and heights.steps(plan.tile_rows, amx.unit)
         or heights.blocks(2 * plan.tile_rows, lanes, plan.mc, totals)
-    few(names, cfg, plan)
+    across(names, cfg, plan)
 end
 
 -- How gradients of dtype `out` go to memory, unless they are added to: past the caches if rows of `columns` (one of them at
@@ -246,13 +250,16 @@ function panels.product_tiles(names, cfg, plan)
             end
         end
     end
-    for _, m in ipairs(names.token_rows) do
-        list[#list + 1] = matrix.by_token(cfg, m)
-    end
     local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-    return plans.append(list, along.tiles(names, cfg), plans.list(
-        names.few and names.transpose_sums == "transpose_sums" and rows.squares(cfg, "transpose_sums", {dtype = dtype.f32,
-            stride = width, pitch = width, step = lanes, along = lanes * width})))
+    local how = {name = "across", weights = cfg.dtype, row = 1, word = width, units = {"ACROSS_SUMS WIDTH LANES", "WIDTH"}, adds = true}
+    local function of_tokens(_, m)
+        return lines.tile(cfg, m, how)
+    end
+    return plans.append(list, along.tiles(names, cfg), names.across and plans.append(
+        gemm.heights(of_tokens, cfg, names.line.heights), plans.list(
+        cfg.product.group > 1 and lines.in_order(cfg),
+        names.transpose_sums == "transpose_sums" and rows.squares(cfg, "transpose_sums", {dtype = dtype.f32,
+            stride = width, pitch = width, step = lanes, along = lanes * width}))) or {})
 end
 
 -- The tiles of gradients. ld, jump: of those that are staged

@@ -75,7 +75,7 @@ function phases.add(names, list)
         end
     end
     if not all.transposes then
-        names.few, names.token_rows = false, {}
+        names.across = false
     end
     all.kinds = {all.products and "matrix" or nil}   -- of what products multiply by
     all.kinds[#all.kinds + 1] = all.columns and "column_block" or nil

@@ -46,6 +46,9 @@ function space.rows(names, list, has)
             add("after", ("const %s *"):format(names.io), nil, "the block after the next one, or NULL:")
             add("after_ld", "int64_t", nil, "rows so far apart")
         end
+        if names.across then
+            add("across", "float", {"ACROSS_SUMS"}, "sums of columns of weights")
+        end
         along.space(names, add)
     end
     for _, row in ipairs(names.coded and names.coded.space or {}) do

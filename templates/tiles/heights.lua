@@ -41,18 +41,6 @@ local function cut(n, most, into)
     end
 end
 
--- Heights, ascending, of the tiles for so few tokens, at most `panels` panels of them.
-function heights.tokens(most, lanes, width, panels, idle)
-    local set = {}
-    for tokens = 1, panels * width do
-        if tokens > lanes and -tokens % lanes >= idle then   -- see few_tokens in matrix_few.c.in
-            cut((tokens - 1) % width + 1, most, set)
-            cut(tokens > width and width or 0, most, set)
-        end
-    end
-    return plans.members(set, most)
-end
-
 -- Multiples of `unit` up to `most`.
 function heights.steps(most, unit)
     local list = {}

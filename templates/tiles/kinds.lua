@@ -32,13 +32,12 @@ end
 
 local function rows(names, plan, phase)
     local vectors, tiles = ops(plan)
-    local lanes, across, list = plan.isa.lanes, phase.layout == "n", {}
+    local across, list = phase.layout == "n", {}
     if names.along and not across then
         local op = names.coded and not names.along.unit.pairs and "fma" or vectors
         list[1] = {to(plan.along), "along", op, "weights are read once where they lie, K in lanes"}
-    elseif names.few and across then
-        list[1] = {("%d..%d"):format(lanes + 1, names.few_panels * plan.vectors * lanes), "by_token", vectors,
-            ("tokens that leave %d lanes of a vector idle are broadcast"):format(plan.idle)}
+    elseif names.across and across then
+        list[1] = {to(plan.across), "across", vectors, "weights are read once where they lie, their columns in lanes"}
     end
     local way = names.packed and "packed weights" or across and "weights, transposed on the way," or "rows of weights"
     list[#list + 1] = {list[1] and "others" or "all", "product", tiles or vectors,

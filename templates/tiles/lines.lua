@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- lines.lua - register tiles of S += A B for few rows, of 16-bit weights in pairs that are read where they lie, a cache line at a time.
+-- lines.lua - register tiles of S += A B for few rows, of weights that are read where they lie, a line of two vectors of columns at a time.
 --
--- A line holds 2 * lanes columns. Those of two rows of weights, unpacked, are two vectors of pairs: of columns 0 .. 3, 8 .. 11, ..,
--- and of columns 4 .. 7, 12 .. 15, ... Sums stay in that order until all of K is in them: see in_order.
+-- A line holds 2 * lanes columns: of 16 bits, a cache line. Where pairs are multiplied, those of two rows of weights, unpacked, are two
+-- vectors of pairs: of columns 0 .. 3, 8 .. 11, .., and of columns 4 .. 7, 12 .. 15, ... Sums stay in that order until all of K is in them:
+-- see in_order.
 --
 -- A single row of tokens waits for memory alone, which is fastest in a few long streams: `streams` reads a row of each quarter of K at a
 -- time, and pairs are of rows a quarter of K apart.
@@ -22,16 +23,29 @@ function lines.heights(most)
     return list
 end
 
--- For some lines of columns, over 2 * steps * inner rows of B; A is pairs. The sums of a line are two vectors, `apart` elements apart,
--- those of the next line `along` elements on. Each step fetches two lines from `ahead` on; after `inner` steps that goes `jump` elements
--- on. A goes `back` and B `over` elements on after a line.
-function lines.tile(cfg, rows)
-    local lanes, how = cfg.isa.lanes, cfg.product
-    local line, width, io = 2 * lanes, cfg.vectors * lanes, "const " .. cfg.weights.c
-    local p = ir.program(cfg.isa, ("%slines_%d"):format(cfg.prefix, rows),
-        {("S[%d rows] += A * B for some lines of columns, over steps * inner pairs of rows of B as they lie."):format(rows)})
+-- The two vectors of words of a line of a row, or of a pair of rows.
+local function line_of(p, how, dt, B, ld)
+    if how.group == 1 then
+        return {[0] = how.load(p, dt, "low", p:at(B, 0)), how.load(p, dt, "high", p:at(B, p.isa.lanes))}
+    end
+    local first, second = p:op("load_bits", "first", p:at(B, 0)), p:op("load_bits", "second", p:at(B, 0, ld))
+    return {[0] = p:op("unpack_low_words", "low", first, second), p:op("unpack_high_words", "high", first, second)}
+end
+
+-- For some lines of columns, over steps * inner words of K of B; A is words, `row` elements from a token to the next one and `word` from
+-- one to the next. The sums of a line are two vectors, `apart` elements apart, those of the next line `along` elements on. Each step
+-- fetches as much as it reads from `ahead` on; after `inner` steps that goes `jump` elements on. A goes `back` and B `over` elements on
+-- after a line.
+-- has: name, weights (their dtype), row, word; units: of S and A, see coordinate.lua; adds: sums of K start at zero, and are added to S
+function lines.tile(cfg, rows, has)
+    local lanes, how, dt = cfg.isa.lanes, cfg.product, has.weights
+    local width, io = cfg.vectors * lanes, "const " .. dt.c
+    local step = how.group * 2 * lanes   -- elements that it reads
+    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows), {
+        ("S[%d rows] += A * B for some lines of columns, over steps * inner %s of B as they lie."):format(rows,
+            how.group > 1 and "pairs of rows" or "rows")})
     p.hoists = 0   -- the sums need the registers
-    local S, A = p:pointer("S", "float", "DIRECT_SUMS WIDTH LANES"), p:pointer("A", "const float", "STRIDE")
+    local S, A = p:pointer("S", "float", has.units[1]), p:pointer("A", "const float", has.units[2])
     local B, ld = p:pointer("B", io), p:integer("ld")
     local columns, steps, inner = p:integer("columns"), p:amount("steps"), p:amount("inner")
     local ahead, jump = p:pointer("ahead", io), p:integer("jump")
@@ -41,28 +55,32 @@ function lines.tile(cfg, rows)
         local function sum(r, v)
             return p:at(S, r * width, v > 0 and apart or nil)
         end
-        local acc = micro.zeros(p, rows, 2, "acc", function(it, v, r) return p:op("load", it, sum(r, v)) end)
+        local acc = micro.zeros(p, rows, 2, "acc", not has.adds and function(it, v, r) return p:op("load", it, sum(r, v)) end or nil)
         local down = p:count_from("down", steps)
         p:loop(down, function()
             local left = p:count_from("left", inner)
             p:loop(left, function()
-                p:op("prefetch_1", p:at(ahead, 0))
-                p:op("prefetch_1", p:at(ahead, line))
-                local first, second = p:op("load_bits", "first", p:at(B, 0)), p:op("load_bits", "second", p:at(B, 0, ld))
-                local low = p:op("unpack_low_words", "low", first, second)
-                micro.multiply(p, how, acc, 2, function(r) return p:at(A, r * cfg.stride) end,
-                    {[0] = low, p:op("unpack_high_words", "high", first, second)})
-                p:advance(A, 1)
-                p:advance(B, ld)
-                p:advance(B, ld)
-                p:advance(ahead, 2 * line)
+                for i = 0, step - 1, 64 // dt.size do
+                    p:op("prefetch_1", p:at(ahead, i))
+                end
+                micro.multiply(p, how, acc, 2, function(r) return p:at(A, r * has.row) end, line_of(p, how, dt, B, ld))
+                p:advance(A, has.word)
+                for _ = 1, how.group do
+                    p:advance(B, ld)
+                end
+                p:advance(ahead, step)
             end, "over K")
             p:advance(ahead, jump)
         end)
         for r = 0, rows - 1 do
             p:row(r)
             for v = 0, 1 do
-                p:op("store", sum(r, v), acc[r][v])
+                local x = acc[r][v]
+                if has.adds then
+                    local name = ("sum_%d_%d"):format(r, v)
+                    x = p:op("add", name, x, p:op("load", name .. "_before", sum(r, v)))
+                end
+                p:op("store", sum(r, v), x)
             end
         end
         p:row(nil)

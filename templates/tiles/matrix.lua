@@ -17,15 +17,14 @@ local row_tiles = require "tiles.rows"
 
 local matrix = {}
 
--- acc += A * B for t.unroll steps of k; A's rows are t.a_row elements apart, and its steps t.a_k: those of a panel, unless they
--- are given.
+-- acc += A * B for t.unroll steps of k; A's steps are t.a_k elements apart: those of a panel, unless it is given.
 local function step(p, cfg, t)
     local width = cfg.vectors * cfg.isa.lanes
-    local a_row, a_k = t.a_row or width, t.a_k or 1
+    local a_k = t.a_k or 1
     for k = 0, t.unroll - 1 do
         p:block("k = " .. k, function()
             micro.step(p, cfg.product, t.acc, t.vectors, function(r)
-                return p:at(t.A, r * a_row + k * a_k)
+                return p:at(t.A, r * width + k * a_k)
             end, function(v)
                 return p:at(t.B, k * width + v * cfg.isa.lanes)
             end)
@@ -170,36 +169,6 @@ function matrix.product(cfg, rows, vectors)
         p:advance(t.A, over)
         p:advance(t.B, back)
     end, "groups of rows")
-    return p
-end
-
--- The same for few tokens, of which each has a row of the tile: S[tokens][WIDTH] += A * B, where A are columns of a panel of
--- tokens and B is weights with WIDTH of their rows as columns. Fetches tokens that come next at `near`, and a row of the next
--- weights at each step from `next` on, `ld` apart.
-function matrix.by_token(cfg, rows)
-    local lanes = cfg.isa.lanes
-    local width = cfg.vectors * lanes
-    local p = ir.program(cfg.isa, ("%sby_token_%d"):format(cfg.prefix, rows),
-        {("S[%d rows] += A * B over steps of %d k; fetches tokens at `near`, rows of weights at `next`."):format(rows, cfg.unroll)})
-    local t = {rows = rows, vectors = cfg.vectors, unroll = cfg.unroll, a_row = 1, a_k = width}
-    local S = p:pointer("S", "float", "WIDTH LANES")
-    t.A, t.B = p:pointer("A", "const float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
-    local steps, near = p:integer("steps"), p:pointer("near", "const float", "")
-    local weights, ld = p:pointer("next", "const " .. cfg.dtype.c), p:integer("ld")
-    local line = 64 // cfg.dtype.size
-    clear(p, cfg, t, S)
-    p:loop(steps, function()
-        for i = 0, cfg.block * width * cfg.product.group - (cfg.unaligned and 0 or 1), line do
-            p:op("prefetch_1", p:at(weights, i))
-        end
-        p:advance(weights, ld)
-        for k = 0, cfg.unroll - 1 do
-            p:op("prefetch_0", p:at(near, k * 16))
-        end
-        p:advance(near, cfg.unroll * 16)
-        step(p, cfg, t)
-    end, "over k")
-    add_to(p, cfg, S, t)
     return p
 end
 
