@@ -83,8 +83,12 @@ static const struct option {
      "smaller differences count as the same (0.02)"},
     {"--fail-below", NULL, "RATIO", COMPARE, REAL, AT(fail_below),
      "exit with 1 when a kernel, or all together, is slower than that: 0.97"},
-    {"--baseline", NULL, NULL, COMPARE, FLAG, AT(baseline),
-     "of files: compare shares of the roof, each of its own run, instead of times"},
+    {"--baseline", NULL, "[=F]", COMPARE, JSON, AT(baseline),
+     "of files: compare shares of the roof, each of its own run, instead of times; --baseline=F: "
+     "bench what F lists, and compare with what it has of this kind of CPU"},
+    {"--record", NULL, NULL, COMPARE, FLAG, AT(record),
+     "put what is reached now into the F of --baseline=F, in place of what it has of this kind of "
+     "CPU"},
     {"--md", NULL, NULL, COMPARE, FLAG, AT(md), "print Markdown"},
     {"--plot", NULL, "F.svg", BENCH | COMPARE | TUNE, TEXT, AT(plot),
      "draw the results: bars; bench: also a roofline, lines over T and threads; tune: what was "

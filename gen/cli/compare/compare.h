@@ -127,8 +127,9 @@ struct side {
 void side_add(struct side *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void side_free(struct side *s);
 /* One process of this very program: posix_spawn, so that nothing of this one's memory matters. Its
- * complaints go to stderr; an exit code, its own where it fails. Free the results in any case. */
-int fresh_bench(const struct side *s, bool without_notes, struct results *out);
+ * complaints go to stderr; an exit code, its own where it fails. of_roof: as of results_read. Free
+ * the results in any case. */
+int fresh_bench(const struct side *s, bool without_notes, bool of_roof, struct results *out);
 
 struct limits {
     double margin; /* see paired.h */

@@ -96,7 +96,7 @@ static void read_all(int from, struct text *out)
     close(from);
 }
 
-int fresh_bench(const struct side *s, bool without_notes, struct results *out)
+int fresh_bench(const struct side *s, bool without_notes, bool of_roof, struct results *out)
 {
     struct text json = {0};
     pid_t child;
@@ -119,9 +119,10 @@ int fresh_bench(const struct side *s, bool without_notes, struct results *out)
         failed = WEXITSTATUS(status); /* it has said why */
     } else {
         moegen_error *err = NULL;
-        moegen_status why = json.lost ? MOEGEN_NO_MEMORY
-                                      : results_read(out, "output of `moegen bench`",
-                                                     json.at ? json.at : "", json.len, false, &err);
+        moegen_status why = json.lost
+                                ? MOEGEN_NO_MEMORY
+                                : results_read(out, "output of `moegen bench`",
+                                               json.at ? json.at : "", json.len, of_roof, &err);
         failed = why ? fail(why, err) : EXIT_OK;
     }
     text_free(&json);
@@ -137,7 +138,7 @@ static int round_of(const struct side *side, int sides, int round, struct duels 
     int result = r ? EXIT_OK : fail(MOEGEN_NO_MEMORY, NULL);
     for (int i = 0; i < sides && !result; i++) {
         int at = round % 2 ? sides - 1 - i : i;
-        result = fresh_bench(&side[at], round > 0, &r[at]);
+        result = fresh_bench(&side[at], round > 0, false, &r[at]);
     }
     for (int i = 1; i < sides && !result; i++) {
         duels_add(&out[i - 1], &r[0], &r[i], 1);
