@@ -29,7 +29,7 @@ struct options {
     struct words only;                                /* PATTERN */
     int64_t threads, tokens, runs, seed, axis, group; /* axis -1: not given */
     double seconds, margin, fail_below, budget;
-    bool quiet, help, latency, cold, version, md, record;
+    bool quiet, help, latency, cold, version, md, record, turns;
     int verbose;
 };
 struct command {

@@ -77,6 +77,9 @@ static const struct option {
     {"--seconds", NULL, "S", BENCH, REAL, AT(seconds), "time to spend on each variant (1)"},
     {"--seconds", NULL, "S", COMPARE, REAL, AT(seconds),
      "timing of each kernel in each process (0.3)"},
+    {"--turns", NULL, NULL, BENCH, FLAG, AT(turns),
+     "what `compare` asks for: a run of each variant for each byte 'r' on stdin, see "
+     "gen/cli/compare/turns.c"},
     {"--budget", NULL, "S", COMPARE, REAL, AT(budget),
      "seconds after which no further processes are started (60)"},
     {"--margin", NULL, "SHARE", COMPARE, REAL, AT(margin),

@@ -114,7 +114,6 @@ static void add_common(const struct options *o, struct side *s)
     if (o->cold)
         side_add(s, "--cold");
     side_add(s, "--seed=%lld", (long long)o->seed);
-    side_add(s, "--seconds=%g", o->seconds > 0 ? o->seconds : 0.3);
 }
 
 /* A side for each combination of the axes, and its name. */
@@ -143,7 +142,8 @@ static int make_sides(const struct options *o, struct axis *axes, struct side *s
 static int compare_sides(const struct options *o, const struct side *side, const struct text *name,
                          int sides, double margin)
 {
-    struct limits limits = {.margin = margin,
+    struct limits limits = {.seconds = o->seconds > 0 ? o->seconds : 0.3,
+                            .margin = margin,
                             .pairs = o->runs < PAIRED_MOST ? (int)o->runs : PAIRED_MOST,
                             .budget = o->budget > 0 ? o->budget : 60};
     struct shown shown[MAX_SIDES] = {0};
