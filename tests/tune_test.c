@@ -79,6 +79,80 @@ static void test_search(moegen_engine *engine)
     moegen_tuning_release(t);
 }
 
+/* ---- the model ---- */
+
+static void without_memory(struct model *m)
+{
+    m->bytes = 1e-3; /* a second */
+    m->cache = 0;
+}
+
+static int on_model_step(void *user, const moegen_tune_step *step)
+{
+    struct seen *s = user;
+    s->stops += strcmp(step->what, "without a model") == 0;
+    s->steps += strcmp(step->what, "pruned") == 0;
+    s->right = s->right && step->pruned <= step->looked_at;
+    s->measured = step->pruned;
+    return 0;
+}
+
+static void test_model(moegen_engine *engine)
+{
+    static const int64_t tokens[] = {9};
+    moegen_tune_options o = {.struct_size = sizeof o, .tokens = tokens, .token_count = 1};
+    moegen_override set[MAX_KNOBS + 1] = {{"plan.tuned", "false"}};
+    struct search s = {.engine = engine, .spec = spec_of(toy), .options = &o, .threads = 1};
+    moegen_error *err = NULL;
+    bool legal = false;
+    s.own = s.spec.override_count = 1;
+    s.set = malloc(sizeof set);
+    memcpy(s.set, set, sizeof set);
+    s.spec.overrides = s.set;
+    s.until = s.confirm_until = tune_now() + 1000;
+    CHECK(!search_open(&s, &err), "%s", moegen_error_text(err));
+    CHECK(s.model.used, "the model of this machine says that the planner's own choice cannot be");
+    CHECK(model_gain(&s, &s.base) > -0.05, "gain %g", model_gain(&s, &s.base));
+    CHECK(!model_prunes(&s, &s.base), "the planner's own choice is pruned");
+    struct candidate c = {.choice = choice_with(&s.base.choice, 0, 0)};
+    for (int k = 0; k < s.space.knobs && !legal; k++) {
+        candidate_close(&c);
+        c.choice = choice_with(&s.base.choice, k, 0);
+        CHECK(!candidate_open(&s, &c, &legal, &err), "%s", moegen_error_text(err));
+    }
+    CHECK(legal, "no plan is legal");
+    CHECK(kernel_same_code(s.base.kernel, s.best.kernel), "the same plan, other code");
+    /* Of a machine that hardly reads nothing is fast enough, but for what the planner chose. */
+    without_memory(&s.model);
+    CHECK(model_prunes(&s, &c), "it is not pruned");
+    CHECK(!model_prunes(&s, &s.base), "the planner's own choice is pruned");
+    CHECK(!model_check(&s) && !s.model.used, "what cannot be is believed");
+    CHECK(!model_prunes(&s, &c), "a model that is not used prunes");
+    candidate_close(&c);
+    search_close(&s);
+
+    /* The search notices such a model, says so, and goes on without it. */
+    struct seen seen = {.right = true};
+    moegen_spec spec = spec_of(toy);
+    moegen_tuning *t = NULL;
+    o.seconds = 0.4;
+    o.threads = 1;
+    o.step = on_model_step;
+    o.user = &seen;
+    model_hook = without_memory;
+    CHECK(!moegen_tune(engine, &spec, &o, &t, &err), "%s", moegen_error_text(err));
+    model_hook = NULL;
+    CHECK(seen.stops == 1 && !t->modelled, "nobody noticed: %d", seen.stops);
+    CHECK(seen.right && seen.steps == t->pruned && t->pruned <= t->looked_at, "%d of %d pruned, %d",
+          t->pruned, t->looked_at, seen.steps);
+    moegen_tuning_release(t);
+    seen = (struct seen){.right = true};
+    t = NULL;
+    CHECK(!moegen_tune(engine, &spec, &o, &t, &err), "%s", moegen_error_text(err));
+    CHECK(seen.stops == 0 && t->modelled, "the model of this machine is not used");
+    moegen_tuning_release(t);
+}
+
 static void refused(moegen_engine *engine, const char *text, const moegen_tune_options *o,
                     moegen_status want, const char *word)
 {
@@ -368,6 +442,7 @@ int main(void)
     snprintf(path, sizeof path, "%s/t.yaml", folder);
     test_choices();
     test_search(engine);
+    test_model(engine);
     test_refused(engine);
     test_entries(engine);
     test_kept(engine);

@@ -29,6 +29,8 @@ void shape_text(struct text *t, int rank, const int64_t *shape);
 const moegen_kernel_facts *kernel_facts(const moegen_kernel *kernel);
 /* Does it take a list of experts' matrices for this argument? */
 bool kernel_takes_list(const moegen_kernel *kernel, const char *name);
+/* Do they run the same machine code? */
+bool kernel_same_code(const moegen_kernel *a, const moegen_kernel *b);
 /* Spec key i and its value; false past the last one. */
 bool kernel_param_at(const moegen_kernel *kernel, size_t i, const char **key, const char **value);
 

@@ -22,6 +22,11 @@ static bool take_winner(moegen_tuning *t, struct search *s)
     }
     t->history = s->history;
     t->moments = s->moments;
+    t->looked_at = s->looked_at;
+    t->pruned = s->pruned;
+    t->making = s->making;
+    t->took = tune_now() - s->begin;
+    t->modelled = s->model.used;
     s->history = NULL;
     if (!better)
         return true;
