@@ -144,6 +144,18 @@ expect 1 'spelling=scalar: ratio 0.* is below 0.97' "$spec" --vary spelling=byte
   --threads 1 --fail-below 0.97
 grep -q 'slower$' out || { echo "FAIL: not slower:"; cat out; failed=1; }
 expect 0 'target=scalar I_TP=16' "$spec" --vary target=avx2,scalar --vary I_TP=8,16 --T 4 --threads 1 --runs 2 --seconds 0.001
+# Turns: what one process is told, and one that is gone while another waits.
+turns() { printf "$1" | timeout 60 "$moegen" bench "$spec" --T 4 --threads 1 --target scalar --turns --json=- >turns.json 2>err; }
+turns 'rrrn' && check grep -q '"samples": 3,' turns.json
+check [ "$(head -c 5 turns.json | od -An -c | tr -d ' ')" = '\t\n\n\n' ]
+turns 'r' && check grep -q '"samples": 1,' turns.json
+turns '' && check grep -q '"samples": 0,' turns.json
+"$moegen" bench "$spec" --turns </dev/null 2>err; check [ $? = 2 ]
+expect 2 frogs "$spec" --vary spelling=bytes,frogs --target avx2 --runs 2
+expect 2 frogs "$spec" --vary spelling=frogs,bytes --target avx2 --runs 2
+{ cat "$root/tests/host/toy.yaml"; echo '  index: {kernel: moe_index}'; } >two.yaml
+expect 0 'all, geometric mean  *threads=2 ' two.yaml --vary threads=1,2 --T 4 --runs 2 --seconds 0.001 --target scalar
+expect 0 'toy_forward  *target=avx2 .* 2  ' "$spec" --vary target=scalar,avx2 --T 4 --threads 1 --runs 2 --seconds 0.001 --cold
 expect 2 'two values at least' "$spec" --vary threads=1
 expect 2 'takes KEY=VALUE' "$spec" --vary threads
 expect 2 'takes one spec' a.json b.json --vary threads=1,2
