@@ -142,12 +142,12 @@ int turns_play(const struct side *a, const struct side *b, double seconds, bool 
 
 struct limits {
     double seconds; /* of each kernel in each process */
-    double margin; /* see paired.h */
-    int pairs;     /* exactly so many; 0: until nothing is noisy, or */
-    double budget; /* ... so many seconds are over, after at least two pairs */
+    double margin;  /* see paired.h */
+    int pairs;      /* exactly so many; 0: until nothing is noisy, or */
+    double budget;  /* ... so many seconds are over, after at least two pairs */
 };
-/* sides >= 2, the first is A: runs A and B, A and C, ... in turns and fills out[0 .. sides - 2], which start as
- * {0} and are judged: each other side against A. An exit code. */
+/* sides >= 2, the first is A: runs A and B, A and C, ... in turns and fills out[0 .. sides - 2],
+ * which start as {0} and are judged: each other side against A. An exit code. */
 int fresh_duels(const struct side *side, int sides, const struct limits *limits, struct duels *out);
 
 /* ---- show.c: tables, Markdown, JSON ---- */
