@@ -55,9 +55,10 @@ void tuned_close(struct tuned *t);
 
 /* ---- engine.c ---- */
 
-/* An engine like this one, with its team, without disk cache and tuned plans: for kernels that are
- * tried and forgotten. */
-moegen_status engine_scratch(const moegen_engine *like, moegen_engine **engine, moegen_error **err);
+/* An engine like this one, with a disk cache of its own ("": none), without tuned plans, and mute:
+ * for kernels that are tried and forgotten. */
+moegen_status engine_scratch(const moegen_engine *like, const char *cache_dir,
+                             moegen_engine **engine, moegen_error **err);
 
 /* moegen_kernel_get; with cc not NULL the C text of purpose "file" goes through that compiler. */
 moegen_status kernel_get(moegen_engine *e, const moegen_spec *spec, const char *cc,

@@ -95,6 +95,7 @@ moegen_status screen(struct search *s, struct turn *turn, int *count, moegen_err
 {
     double begin = tune_now(), left = s->until - begin;
     *count = plan_turns(s, turn);
+    make_ahead(s, turn, *count);
     moegen_status status = *count ? look(s, turn, *count, err) : MOEGEN_OK;
     double each = *count ? (tune_now() - begin) / *count : 0;
     for (int looks = 1; looks < MOST_LOOKS && !status && !search_stopped(s); looks++) {

@@ -86,12 +86,15 @@ moegen_status tune(moegen_engine *engine, const moegen_spec *spec,
     moegen_tuning *t = calloc(1, sizeof *t);
     if (!t)
         return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
-    if ((status = engine_scratch(engine, &scratch, err)) ||
+    char folder[64];
+    ahead_open(folder);
+    if ((status = engine_scratch(engine, folder, &scratch, err)) ||
         (status = search(scratch, &own, &o, lenient, t, err)))
         moegen_tuning_release(t);
     else
         *tuning = t;
     moegen_engine_release(scratch);
+    ahead_close(folder);
     return status;
 }
 

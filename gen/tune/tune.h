@@ -154,6 +154,15 @@ enum { MOST_TURNS = MAX_KNOBS * MAX_VALUES };
 /* Fills turn[0 .. *count) with those that are worth more than a look, the fastest first. */
 moegen_status screen(struct search *s, struct turn *turn, int *count, moegen_error **err);
 
+/* ---- ahead.c ---- */
+
+/* Makes the kernels of all turns from the best on all CPUs, in processes that have ended when it
+ * returns. What cannot be made is left to whoever wants it. */
+void make_ahead(struct search *s, const struct turn *turn, int count);
+/* A new folder for a search's disk cache. False: there is none, and folder "". */
+bool ahead_open(char folder[64]);
+void ahead_close(const char *folder); /* removes it */
+
 /* ---- file.c ---- */
 
 struct moegen_tuning {
