@@ -144,6 +144,18 @@ expect 1 'spelling=scalar: ratio 0.* is below 0.97' "$spec" --vary spelling=byte
   --threads 1 --fail-below 0.97
 grep -q 'slower$' out || { echo "FAIL: not slower:"; cat out; failed=1; }
 expect 0 'target=scalar I_TP=16' "$spec" --vary target=avx2,scalar --vary I_TP=8,16 --T 4 --threads 1 --runs 2 --seconds 0.001
+# Turns: what one process is told, and one that is gone while another waits.
+turns() { printf "$1" | timeout 60 "$moegen" bench "$spec" --T 4 --threads 1 --target scalar --turns --json=- >turns.json 2>err; }
+turns 'rrrn' && check grep -q '"samples": 3,' turns.json
+check [ "$(head -c 5 turns.json | od -An -c | tr -d ' ')" = '\t\n\n\n' ]
+turns 'r' && check grep -q '"samples": 1,' turns.json
+turns '' && check grep -q '"samples": 0,' turns.json
+"$moegen" bench "$spec" --turns </dev/null 2>err; check [ $? = 2 ]
+expect 2 frogs "$spec" --vary spelling=bytes,frogs --target avx2 --runs 2
+expect 2 frogs "$spec" --vary spelling=frogs,bytes --target avx2 --runs 2
+{ cat "$root/tests/host/toy.yaml"; echo '  index: {kernel: moe_index}'; } >two.yaml
+expect 0 'all, geometric mean  *threads=2 ' two.yaml --vary threads=1,2 --T 4 --runs 2 --seconds 0.001 --target scalar
+expect 0 'toy_forward  *target=avx2 .* 2  ' "$spec" --vary target=scalar,avx2 --T 4 --threads 1 --runs 2 --seconds 0.001 --cold
 expect 2 'two values at least' "$spec" --vary threads=1
 expect 2 'takes KEY=VALUE' "$spec" --vary threads
 expect 2 'takes one spec' a.json b.json --vary threads=1,2
@@ -153,6 +165,72 @@ expect 2 'no key .frogs.\|frogs' "$spec" --vary frogs=1,2 --runs 2
 expect 2 'cannot read no.yaml' no.yaml --vary threads=1,2
 cp "$root/tests/host/toy.yaml" ./--seed=x.yaml
 expect 0 noisy --vary target=scalar,scalar --T 1 --threads 1 --runs 2 --seconds 0.001 -- --seed=x.yaml:forward
+
+# Stored baselines, of made up kinds of CPU beside this one's.
+bench() { printf '{"benches": [{"spec": "toy.yaml:forward", "T": [4, 8], "threads": [1]}],\n "cpus": [%s]}\n' "$1" >stored/b.json; }
+entry() { printf '{"cpu": "%s", "moegen": "0.0.1", "kernels": [%s]}' "$@"; }
+kernel() { printf '{"kernel": "%s", "T": %s, "threads": 1, "of_roof": [%s]}' "$@"; }
+mkdir stored && cp "$root/tests/host/toy.yaml" stored/
+b=--baseline=stored/b.json other=$(entry other-cpu "$(kernel toy_forward 4 0.5,0.25)")
+quick='--target scalar --seconds 0.001'
+# shellcheck disable=SC2086 # lists of words
+{
+  bench "$other"
+  expect 3 'no baselines of this kind of CPU, .* (it has: other-cpu)' $b $quick
+  expect 0 'toy_forward  *8  *1 .* % .* 6' $b $quick --record --runs 6
+  check [ "$(grep -c '"cpu": ' stored/b.json) $(grep -c '"of_roof": \[0.5, 0.25\]' stored/b.json) $(grep -c '"T": 8, ' stored/b.json)" = '2 1 1' ]
+  cp stored/b.json stored/first.json
+  expect 0 '^A: stored/b.json, .* by moegen 0' $b $quick --runs 2
+  expect 0 'toy_forward .* now  *8  *1 .* % .* 2  noisy' $b $quick --runs 2
+  # Shares of ten times what this can reach, and of a tenth.
+  worse() { awk -v by="$1" '/other-cpu/ {skip = 1} /"cpu"/ && !/other-cpu/ {skip = 0}
+    !skip && match($0, /of_roof": \[/) {
+      n = split(substr($0, RSTART + RLENGTH), x, /[],]/)
+      printf "%s", substr($0, 1, RSTART + RLENGTH - 1)
+      for (i = 1; x[i] + 0; i++) printf "%s%.6f", (i > 1 ? ", " : ""), x[i] * by
+      print "]}" ($0 ~ /,$/ ? "," : ""); next }
+    {print}' stored/first.json >stored/b.json; }
+  worse 10
+  expect 1 'toy_forward, now: ratio 0.[0-9]* is below 0.95' $b $quick
+  grep -q 'slower$' out || { echo 'FAIL: not slower:'; cat out; failed=1; }
+  expect 0 slower $b $quick --fail-below 0.0001
+  worse 0.1
+  expect 0 'faster$' $b $quick
+  expect 0 '"of_roof": true' $b $quick --runs 1 --json
+  # Once more: in place of what was there, others stay.
+  expect 0 '' $b $quick --record --runs 1
+  check [ "$(grep -c '"cpu": ' stored/b.json) $(grep -c '"of_roof": \[0.5, 0.25\]' stored/b.json)" = '2 1' ]
+  check [ "$(grep -c '"of_roof": \[[0-9.e-]*\]' stored/b.json)" = 2 ]
+  # Kernels that are on one side only.
+  here=$(sed -n 's/.*"cpu": "\([^"]*\)".*/\1/p' stored/b.json | grep -v other)
+  bench "$(entry "$here" "$(kernel toy_forward 4 1,1), $(kernel gone 4 1,1)")"
+  expect 0 'gone, T 4, 1 threads: its baseline was not compared' $b $quick --runs 1 --fail-below 0.0001
+  expect 0 'toy_forward, T 8, 1 threads: no baseline' $b $quick --runs 1 --fail-below 0.0001
+  bench "$(entry "$here" "$(kernel gone 4 1,1)")"
+  expect 2 'no kernel that was benched has a baseline' $b $quick --runs 1
+  # Files that are refused, with their place.
+  hostile() { bench "$1"; expect 2 "stored/b.json:$2" $b -q; cp stored/b.json stored/kept.json; expect 2 "stored/b.json:$2" $b -q --record; cmp stored/b.json stored/kept.json || failed=1; }
+  hostile "$(entry x "$(kernel f 4 '"1"')")" '2:.*a number'
+  hostile "$(entry x "$(kernel f 4 0)")" '2:.*a number from'
+  hostile "$(entry x "$(kernel f 4 1e9)")" '2:.*a number from'
+  hostile "$(entry x "$(kernel f 4 '')")" '2:.*an empty list'
+  hostile "$(entry x "$(kernel f 1e99 1)")" '2:.*a number from'
+  hostile "$(entry x "$(kernel '\u001b[31mred' 4 1)")" '2:.*"kernel": this is no name'
+  hostile "$(entry '$(id)' "$(kernel f 4 1)")" '2:.*"cpu": this is no name'
+  hostile "$(entry x "$(kernel f 4 1), $(kernel f 4 1)")" '2:.*it is there twice'
+  hostile "$other, $other" '2:.*it is there twice'
+  hostile "$(entry x "$(kernel f 4 "1$(printf ',1%.0s' $(seq 64))")")" '2:.*more than 64 numbers'
+  hostile '7' '2:'
+  hostile '{"cpu": "x"}' '2:'
+  printf '{"benches": [], "cpus": []}' >stored/b.json; expect 2 'b.json:1:13.*nothing to bench' $b
+  printf '{"benches": [{"spec": "a\n--b", "T": [1], "threads": [1]}], "cpus": []}' >stored/b.json; expect 2 'b.json:1:.*no name' $b
+  printf '{"benches": [{"spec": "a", "T": [1.5], "threads": [1]}], "cpus": []}' >stored/b.json; expect 2 'whole numbers' $b
+  printf '{"cpus": []}' >stored/b.json; expect 2 'b.json:1:1' $b
+  printf '{"benches": [{"spec": "--help", "T": [1], "threads": [1]}], "cpus": []}' >stored/b.json; expect 2 'help' $b --record
+  expect 2 'cannot read stored/none.json' --baseline=stored/none.json
+  expect 2 'takes no operand' $b a.json
+  expect 2 'into which file' --record a.json b.json
+}
 
 # Pictures: a bar for each, in the verdict's colour; whole, whatever the names are.
 name='a<b>&"c" with a name that is rather long, so long that it would leave the picture if nobody counted its letters'

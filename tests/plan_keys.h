@@ -72,3 +72,29 @@ static inline void add_case(const char *path, const char *name, void *ctx)
     if (f->case_count < CASES)
         snprintf(f->cases[f->case_count++], sizeof f->cases[0], "%s", name);
 }
+
+enum { VALUES = 16 };
+struct setting {
+    const struct key *key;
+    char value[24];
+};
+
+/* few: the two extremes only. */
+static inline int values_of(const struct key *k, struct setting s[VALUES], bool few)
+{
+    const int64_t numbers[] = {k->least, k->most, k->most + 1, (int64_t)1 << 40,
+                               0,        1,       k->least + 1};
+    int count = 0;
+    for (int i = 0; i < k->words; i++)
+        snprintf(s[count++].value, sizeof s[0].value, "%s", k->word[i]);
+    for (size_t i = 0; i < (few ? 2 : sizeof numbers / sizeof *numbers); i++) {
+        bool known = false;
+        snprintf(s[count].value, sizeof s[0].value, "%" PRId64, numbers[i]);
+        for (int j = 0; j < count; j++)
+            known = known || strcmp(s[j].value, s[count].value) == 0;
+        count += !known;
+    }
+    for (int i = 0; i < count; i++)
+        s[i].key = k;
+    return count;
+}

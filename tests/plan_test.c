@@ -14,16 +14,10 @@
 #include "plan_keys.h"
 
 enum {
-    VALUES = 16,
     SECONDS = 60,  /* of a value: of the processors */
     COUNT = 4,     /* random plans of a family */
     TOO_MUCH = 16, /* times the workspace that is taken by default */
     TAKEN = 16     /* exit status of a process: so much more than the plans that were taken */
-};
-
-struct setting {
-    const struct key *key;
-    char value[24];
 };
 
 struct choice { /* of a kernel */
@@ -31,6 +25,7 @@ struct choice { /* of a kernel */
 };
 
 static moegen_engine *engine;
+static struct listing targets;
 static char *tried; /* what a process of its own tries: shared with it */
 static uint64_t state = 1;
 
@@ -237,26 +232,6 @@ static int in_new_process(const struct choice *c, const struct setting *s, int p
 
 /* ---- every key at its extremes ---- */
 
-/* few: the two extremes only. */
-static int values_of(const struct key *k, struct setting s[VALUES], bool few)
-{
-    const int64_t numbers[] = {k->least, k->most, k->most + 1, (int64_t)1 << 40,
-                               0,        1,       k->least + 1};
-    int count = 0;
-    for (int i = 0; i < k->words; i++)
-        snprintf(s[count++].value, sizeof s[0].value, "%s", k->word[i]);
-    for (size_t i = 0; i < (few ? 2 : sizeof numbers / sizeof *numbers); i++) {
-        bool known = false;
-        snprintf(s[count].value, sizeof s[0].value, "%" PRId64, numbers[i]);
-        for (int j = 0; j < count; j++)
-            known = known || strcmp(s[j].value, s[count].value) == 0;
-        count += !known;
-    }
-    for (int i = 0; i < count; i++)
-        s[i].key = k;
-    return count;
-}
-
 /* The next case from number `first` on whose kernel has a use for a key; -1: none. */
 static int user_of(const struct family *f, const struct key *k, int first, struct choice *c)
 {
@@ -270,6 +245,18 @@ static int user_of(const struct family *f, const struct key *k, int first, struc
                 return at;
     }
     return -1;
+}
+
+/* The same, of any dtype from number `turn` on. */
+static int of_any_dtype(const struct family *f, const struct key *k, int first, int turn,
+                        struct choice *c)
+{
+    int at = -1;
+    for (size_t d = 0; d < io_dtypes()->count && at < 0; d++) {
+        c->dtype = io_dtype_in_turn(turn + (int)d);
+        at = user_of(f, k, first, c);
+    }
+    return at;
 }
 
 /* The case with the most panels and products, in families that have such a one; NULL. */
@@ -288,13 +275,18 @@ static void sweep(struct family *f, const char *emulated)
         struct setting s[VALUES];
         int first = 0;
         for (int turn = 0; turn < 2; turn++, first = (int)draw(f->case_count)) {
-            struct choice c = {f->path, NULL, io_dtype_in_turn(i + turn), turn ? emulated : "auto"};
-            if (user_of(f, k, first, &c) >= 0)
+            struct choice c = {f->path, NULL, NULL, turn ? emulated : "auto"};
+            if (of_any_dtype(f, k, first, i + turn, &c) >= 0)
                 k->ran += in_new_process(&c, s, values_of(k, s, turn > 0), 1);
         }
         const struct choice widest = {f->path, long_case(f), io_dtype_in_turn(i), "auto"};
         if (widest.name)
             k->ran += in_new_process(&widest, s, values_of(k, s, true), 1);
+        for (size_t t = 0; t < targets.count && !k->ran; t++) { /* a target's own, lane by lane */
+            struct choice c = {f->path, NULL, NULL, targets.item[t].name};
+            if (of_any_dtype(f, k, 0, 0, &c) >= 0)
+                k->ran += in_new_process(&c, s, values_of(k, s, true), 1);
+        }
         snprintf(where, sizeof where, "%s", f->name);
         if (!k->ran)
             complain(k->name, "no case has a use for it");
@@ -370,7 +362,7 @@ int main(int argc, char **argv)
     moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = ""};
     const char *only = argc > 2 ? argv[2] : "";
     int count = argc > 3 ? atoi(argv[3]) : COUNT, keys = 0, ran = 0, taken = 0;
-    struct listing all = {0}, targets = {0};
+    struct listing all = {0};
     tried = mmap(NULL, sizeof where, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     families.room = 16;
     families.at = calloc((size_t)families.room, sizeof *families.at);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune_test.c - moegen_tune: its steps, how it stops, options that are refused; and files of tuned
- * plans: entries are added, replaced or left alone, comments stay, several write at once or are
- * killed, and what is no such file is refused and keeps its bytes. Whether a search finds something
- * depends on the machine, so that no test asks. */
+/* tune_test.c - files of tuned plans: entries are added, replaced or left alone, comments stay,
+ * several write at once or are killed, and what is no such file is refused and keeps its bytes. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
@@ -17,100 +15,7 @@
 #include "check.h"
 #include "tune/tune.h"
 
-static const char toy[] =
-    "kernel: moe_forward\nname: toy\ndtype: f32\nH: 64\nI_TP: 32\nE: 4\ntop_k: 2\n"
-    "block_size: 16\n";
 static char folder[] = "/tmp/moegen-tune-XXXXXX", path[64];
-
-static moegen_spec spec_of(const char *text)
-{
-    return (moegen_spec){.struct_size = sizeof(moegen_spec), .text = text, .len = strlen(text)};
-}
-
-/* ---- searches ---- */
-
-struct seen {
-    int steps, measured, stop_at, stops;
-    bool right;
-};
-
-static int on_step(void *user, const moegen_tune_step *step)
-{
-    struct seen *s = user;
-    s->steps++;
-    s->measured += isfinite(step->ratio);
-    s->right = s->right && step->struct_size == sizeof *step && step->what && step->plan &&
-               step->best && step->best_ratio > 0 && step->tried >= 0 && step->seconds_left >= 0 &&
-               (!*step->plan || strncmp(step->plan, "plan.", 5) == 0);
-    bool stop = s->stop_at && s->steps >= s->stop_at;
-    s->stops += stop;
-    return stop;
-}
-
-static void test_search(moegen_engine *engine)
-{
-    const int64_t tokens[] = {5, 1};
-    struct seen seen = {.right = true};
-    moegen_spec spec = spec_of(toy);
-    moegen_tuning *t = NULL;
-    moegen_error *err = NULL;
-    moegen_tune_options o = {.struct_size = sizeof o, .tokens = tokens, .token_count = 2};
-    o.seconds = 0.4;
-    o.threads = 1;
-    o.step = on_step;
-    o.user = &seen;
-    moegen_status status = moegen_tune(engine, &spec, &o, &t, &err);
-    CHECK(!status, "%s", moegen_error_text(err));
-    CHECK(seen.right && seen.measured > 0, "%d steps, %d measured", seen.steps, seen.measured);
-    double low, high, ratio = moegen_tuning_ratio(t, &low, &high);
-    CHECK(low <= ratio && ratio <= high, "%g is not in %g..%g", ratio, low, high);
-    bool won = *moegen_tuning_plan(t);
-    CHECK(won == (*moegen_tuning_entry(t) != 0), "a plan without an entry, or the reverse");
-    CHECK(!won || strstr(moegen_tuning_entry(t), "tokens: [1, 5]"), "%s", moegen_tuning_entry(t));
-    moegen_tuning_release(t);
-
-    seen = (struct seen){.right = true, .stop_at = 3};
-    t = NULL;
-    o.seconds = 1000; /* it is stopped long before */
-    double start = tune_now();
-    CHECK(!moegen_tune(engine, &spec, &o, &t, &err), "stopped: %s", moegen_error_text(err));
-    CHECK(seen.stops >= 1, "it was not stopped");
-    CHECK(tune_now() - start < 500, "it went on");
-    moegen_tuning_release(t);
-}
-
-static void refused(moegen_engine *engine, const char *text, const moegen_tune_options *o,
-                    moegen_status want, const char *word)
-{
-    moegen_spec spec = spec_of(text);
-    moegen_tuning *t = NULL;
-    moegen_error *err = NULL;
-    moegen_status status = moegen_tune(engine, &spec, o, &t, &err);
-    CHECK(status == want && !t && err && strstr(moegen_error_text(err), word), "%s: status %d, %s",
-          word, (int)status, err ? moegen_error_text(err) : "no error");
-    moegen_error_release(err);
-    moegen_tuning_release(t);
-}
-
-static void test_refused(moegen_engine *engine)
-{
-    const int64_t none[] = {0}, two[] = {2}, many[MAX_COURSES + 1] = {1};
-    moegen_tune_options o = {.struct_size = sizeof o, .seconds = 0.01};
-    refused(engine, "kernel: moe_forward\nE: 4\n", &o, MOEGEN_BAD_SPEC, "missing");
-    o.tokens = none;
-    o.token_count = 1;
-    refused(engine, toy, &o, MOEGEN_BAD_ARGUMENT, "less than 1");
-    o.tokens = many;
-    o.token_count = MAX_COURSES + 1;
-    refused(engine, toy, &o, MOEGEN_BAD_ARGUMENT, "1 to 8 numbers");
-    char fixed[sizeof toy + 16];
-    snprintf(fixed, sizeof fixed, "%sT: 3\n", toy);
-    o.tokens = two;
-    o.token_count = 1;
-    refused(engine, fixed, &o, MOEGEN_BAD_ARGUMENT, "the spec fixes them");
-    o.struct_size = 3;
-    refused(engine, toy, &o, MOEGEN_BAD_ARGUMENT, "struct_size");
-}
 
 /* ---- files ---- */
 
@@ -367,8 +272,6 @@ int main(void)
         return 1;
     snprintf(path, sizeof path, "%s/t.yaml", folder);
     test_choices();
-    test_search(engine);
-    test_refused(engine);
     test_entries(engine);
     test_kept(engine);
     test_crowd(engine);

@@ -29,6 +29,8 @@ void shape_text(struct text *t, int rank, const int64_t *shape);
 const moegen_kernel_facts *kernel_facts(const moegen_kernel *kernel);
 /* Does it take a list of experts' matrices for this argument? */
 bool kernel_takes_list(const moegen_kernel *kernel, const char *name);
+/* Do they run the same machine code? */
+bool kernel_same_code(const moegen_kernel *a, const moegen_kernel *b);
 /* Spec key i and its value; false past the last one. */
 bool kernel_param_at(const moegen_kernel *kernel, size_t i, const char **key, const char **value);
 
@@ -53,9 +55,10 @@ void tuned_close(struct tuned *t);
 
 /* ---- engine.c ---- */
 
-/* An engine like this one, with its team, without disk cache and tuned plans: for kernels that are
- * tried and forgotten. */
-moegen_status engine_scratch(const moegen_engine *like, moegen_engine **engine, moegen_error **err);
+/* An engine like this one, with a disk cache of its own ("": none), without tuned plans, and mute:
+ * for kernels that are tried and forgotten. */
+moegen_status engine_scratch(const moegen_engine *like, const char *cache_dir,
+                             moegen_engine **engine, moegen_error **err);
 
 /* moegen_kernel_get; with cc not NULL the C text of purpose "file" goes through that compiler. */
 moegen_status kernel_get(moegen_engine *e, const moegen_spec *spec, const char *cc,

@@ -125,7 +125,8 @@ moegen_status moegen_engine_create(const moegen_engine_options *options, moegen_
     return MOEGEN_OK;
 }
 
-moegen_status engine_scratch(const moegen_engine *like, moegen_engine **engine, moegen_error **err)
+moegen_status engine_scratch(const moegen_engine *like, const char *cache_dir,
+                             moegen_engine **engine, moegen_error **err)
 {
     struct text features = {0};
     for (size_t i = 0; i < like->feature_count; i++)
@@ -133,10 +134,8 @@ moegen_status engine_scratch(const moegen_engine *like, moegen_engine **engine, 
     int threads = crew_threads(like->crew, -1) == -1 ? 0 : crew_threads(like->crew, 0);
     moegen_engine_options o = {
         .struct_size = sizeof o,
-        .cache_dir = "",
+        .cache_dir = cache_dir,
         .threads = threads,
-        .log = like->log,
-        .log_user = like->log_user,
         .features = features.at ? features.at : "",
         .cc = like->cc,
         .tuned = "",

@@ -363,3 +363,15 @@ moegen_status moegen_kernel_entry(const moegen_kernel *kernel, moegen_entry *ent
     *workspace = kernel->unit->workspace;
     return MOEGEN_OK;
 }
+
+bool kernel_same_code(const moegen_kernel *a, const moegen_kernel *b)
+{
+    const struct code *x = &a->unit->code, *y = &b->unit->code;
+    const char *from_x = x->map, *from_y = y->map;
+    if (x == y)
+        return true;
+    bool same = from_x && from_y && x->size == y->size && memcmp(from_x, from_y, x->size) == 0;
+    for (int i = 0; i < 2 && same; i++)
+        same = (const char *)x->fn[i] - from_x == (const char *)y->fn[i] - from_y;
+    return same;
+}

@@ -390,7 +390,8 @@ MOEGEN_API moegen_status moegen_layer_state_tensor(const moegen_layer_state *sta
 /* What a search does now. Filled by the library; strings are valid during the callback. */
 typedef struct moegen_tune_step {
     size_t struct_size;
-    const char *what;  /* "filling", "screening", "verifying", "combining" or "confirming" */
+    const char *what;  /* "filling", "without a model" (what it says of the planner's own choice
+                        * cannot be), "screening", "pruned", "combining" or "confirming" */
     const char *plan;  /* what was tried: "plan.tile_rows=12 plan.mc=8"; "": nothing yet */
     double ratio;      /* its speed over that of the best until then; NAN: not measured, since it
                         * was refused, gives wrong results, or is yet to be measured */
@@ -398,6 +399,9 @@ typedef struct moegen_tune_step {
     double best_ratio; /* its speed over that of the planner's own choice, as it seems */
     int tried, candidates; /* of this step */
     double seconds_left;
+    int pruned, looked_at; /* of so many plans, those that were not timed: their machine code is
+                            * that of the best, or what this machine multiplies and reads per
+                            * second does not let them be faster */
 } moegen_tune_step;
 
 /* Zero-initialise, set struct_size, then whatever differs from the default. */

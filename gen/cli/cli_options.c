@@ -77,14 +77,21 @@ static const struct option {
     {"--seconds", NULL, "S", BENCH, REAL, AT(seconds), "time to spend on each variant (1)"},
     {"--seconds", NULL, "S", COMPARE, REAL, AT(seconds),
      "timing of each kernel in each process (0.3)"},
+    {"--turns", NULL, NULL, BENCH, FLAG, AT(turns),
+     "what `compare` asks for: a run of each variant for each byte 'r' on stdin, see "
+     "gen/cli/compare/turns.c"},
     {"--budget", NULL, "S", COMPARE, REAL, AT(budget),
      "seconds after which no further processes are started (60)"},
     {"--margin", NULL, "SHARE", COMPARE, REAL, AT(margin),
      "smaller differences count as the same (0.02)"},
     {"--fail-below", NULL, "RATIO", COMPARE, REAL, AT(fail_below),
      "exit with 1 when a kernel, or all together, is slower than that: 0.97"},
-    {"--baseline", NULL, NULL, COMPARE, FLAG, AT(baseline),
-     "of files: compare shares of the roof, each of its own run, instead of times"},
+    {"--baseline", NULL, "[=F]", COMPARE, JSON, AT(baseline),
+     "of files: compare shares of the roof, each of its own run, instead of times; --baseline=F: "
+     "bench what F lists, and compare with what it has of this kind of CPU"},
+    {"--record", NULL, NULL, COMPARE, FLAG, AT(record),
+     "put what is reached now into the F of --baseline=F, in place of what it has of this kind of "
+     "CPU"},
     {"--md", NULL, NULL, COMPARE, FLAG, AT(md), "print Markdown"},
     {"--plot", NULL, "F.svg", BENCH | COMPARE | TUNE, TEXT, AT(plot),
      "draw the results: bars; bench: also a roofline, lines over T and threads; tune: what was "

@@ -58,6 +58,29 @@ moegen_status checkpoint_read(const moegen_kernel *kernel, const char *path, moe
 moegen_status checkpoint_bind(const moegen_kernel *kernel, moegen_call *call, const moegen_arg *a,
                               moegen_rt_problem *in, bool *is_bound, moegen_error **err);
 
+/* ---- stopwatch.c ---- */
+
+/* Starts as {0}. One thread uses it; the others whose time it takes were there when it was told to
+ * find them. */
+enum { MAX_CLOCKS = 256 };
+struct stopwatch {
+    int clock[MAX_CLOCKS], count; /* the CPU time of each thread of this process */
+    double before[MAX_CLOCKS], start;
+    long interruptions;
+};
+void stopwatch_find(struct stopwatch *w);
+void stopwatch_start(struct stopwatch *w);
+/* Seconds since then; where other work took a CPU from this process, those for which the busiest of
+ * its threads had one. */
+double stopwatch_stop(struct stopwatch *w);
+
+/* ---- work.c ---- */
+
+/* Rows that a call computes, and experts that have one, from the blocks or sizes of its inputs,
+ * else as many as can be. False: out of memory. */
+bool work_count(const moegen_kernel *kernel, const moegen_rt_problem *in, int64_t tokens,
+                double *rows, double *experts);
+
 /* ---- inputs.c: inputs and expected outputs ---- */
 
 /* One way to fill a kernel's inputs. */

@@ -11,7 +11,7 @@
 
 static const double some_flops = 2e8;    /* of a check in float64 */
 static const double sample_least = 2e-3; /* seconds: shorter runs are repeated */
-enum { BATCH_MOST = 256, SHARED_LEAST = 1 << 16 };
+enum { BATCH_MOST = 256, SHARED_LEAST = 1 << 16, SOME = 2 };
 
 double tune_now(void)
 {
@@ -82,8 +82,11 @@ moegen_status course_open(struct course *c, const struct course *first, const mo
     if (isnan(c->error))
         return error_set(err, MOEGEN_INTERNAL, "%s: the planner's own choice gives wrong results",
                          c->trial.text);
+    stopwatch_find(&c->watch);
     c->seconds = course_time(c, c->stand.call);
     c->batch = (int)fmin(BATCH_MOST, ceil(sample_least / fmax(c->seconds, 1e-9)));
+    for (int i = 0; i < SOME; i++)
+        c->seconds = fmin(c->seconds, course_time(c, c->stand.call));
     return MOEGEN_OK;
 }
 
@@ -100,11 +103,11 @@ double course_time(struct course *c, moegen_call *call)
 {
     if (stand_use(&c->stand, call, NULL))
         return NAN;
-    double start = tune_now();
+    stopwatch_start(&c->watch);
     for (int i = 0; i < c->batch; i++)
         if (moegen_call_run(call, NULL))
             return NAN;
-    return (tune_now() - start) / c->batch;
+    return stopwatch_stop(&c->watch) / c->batch;
 }
 
 moegen_status course_check(struct course *c, moegen_call *call, bool *right, moegen_error **err)

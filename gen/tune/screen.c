@@ -63,12 +63,23 @@ static moegen_status look(struct search *s, struct turn *turn, int count, moegen
             c[n].choice = choice_with(&s->best.choice, turn[i + n].knob, turn[i + n].value);
             status = candidate_open(s, &c[n], &legal[n], err);
         }
-        if (!status)
+        bool pruned[GROUP] = {false};
+        for (int n = 0; n < some && !status; n++)
+            if (legal[n] && !turn[i + n].looks) {
+                s->looked_at++;
+                pruned[n] = kernel_same_code(c[n].kernel, s->best.kernel) || model_prunes(s, &c[n]);
+                s->pruned += pruned[n];
+                legal[n] = !pruned[n];
+            }
+        if (!status && (legal[0] || legal[1] || legal[2]))
             time_group(s, c, legal, some);
         for (int n = 0; n < some; n++) {
             struct turn *t = &turn[i + n];
+            if (!legal[n])
+                c[n].gain = NAN;
             if (!status)
-                search_tell(s, "screening", &c[n].choice, c[n].gain, i + n + 1, count);
+                search_tell(s, pruned[n] ? "pruned" : "screening", &c[n].choice, c[n].gain,
+                            i + n + 1, count);
             t->gain = !isfinite(c[n].gain) ? -INFINITY
                       : t->looks           ? (t->gain * t->looks + c[n].gain) / (t->looks + 1)
                                            : c[n].gain;
@@ -84,6 +95,7 @@ moegen_status screen(struct search *s, struct turn *turn, int *count, moegen_err
 {
     double begin = tune_now(), left = s->until - begin;
     *count = plan_turns(s, turn);
+    make_ahead(s, turn, *count);
     moegen_status status = *count ? look(s, turn, *count, err) : MOEGEN_OK;
     double each = *count ? (tune_now() - begin) / *count : 0;
     for (int looks = 1; looks < MOST_LOOKS && !status && !search_stopped(s); looks++) {

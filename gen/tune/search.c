@@ -17,6 +17,8 @@ enum { KEPT = 16, FRUITLESS = 2, DUEL_FEW = 12, DUEL_MOST = 24 };
 static const double worth_trying = 0.002; /* log of a ratio */
 static const double margin = 0.01, loss_allowed = 0.98;
 
+void (*model_hook)(struct model *m);
+
 /* ---- telling ---- */
 
 bool search_stopped(const struct search *s)
@@ -50,6 +52,8 @@ void search_tell(struct search *s, const char *what, const struct choice *tried,
         .tried = done,
         .candidates = all,
         .seconds_left = fmax(0, s->confirm_until - now),
+        .pruned = s->pruned,
+        .looked_at = s->looked_at,
     };
     if (s->options->step && s->options->step(s->options->user, &step))
         s->stops++;
@@ -84,7 +88,9 @@ moegen_status candidate_open(struct search *s, struct candidate *c, bool *legal,
     moegen_error *own = NULL;
     moegen_spec spec = s->spec;
     spec.override_count = s->own + (size_t)choice_overrides(&s->space, &c->choice, s->set + s->own);
+    double start = tune_now();
     moegen_status status = moegen_kernel_get(s->engine, &spec, &c->kernel, &own);
+    s->making += tune_now() - start;
     *legal = !status && (!s->base.kernel || takes_the_same(c->kernel, s->base.kernel));
     for (int i = 0; i < s->courses && *legal && !status; i++) {
         struct course *at = &s->course[i];
@@ -270,7 +276,16 @@ moegen_status search_open(struct search *s, moegen_error **err)
     if ((status = candidate_open(s, &s->base, &legal, err)) ||
         (status = candidate_open(s, &s->best, &legal, err)))
         return status;
-    return legal ? MOEGEN_OK : error_set(err, MOEGEN_INTERNAL, "the kernel cannot be called");
+    if (!legal)
+        return error_set(err, MOEGEN_INTERNAL, "the kernel cannot be called");
+    if (!s->courses)
+        return MOEGEN_OK;
+    model_open(&s->model, s->engine, s->base.kernel, s->threads);
+    if (model_hook)
+        model_hook(&s->model);
+    if (!model_check(s))
+        search_tell(s, "without a model", &s->best.choice, NAN, 0, 0);
+    return MOEGEN_OK;
 }
 
 moegen_status search_run(struct search *s, moegen_error **err)

@@ -22,6 +22,11 @@ static bool take_winner(moegen_tuning *t, struct search *s)
     }
     t->history = s->history;
     t->moments = s->moments;
+    t->looked_at = s->looked_at;
+    t->pruned = s->pruned;
+    t->making = s->making;
+    t->took = tune_now() - s->begin;
+    t->modelled = s->model.used;
     s->history = NULL;
     if (!better)
         return true;
@@ -81,12 +86,15 @@ moegen_status tune(moegen_engine *engine, const moegen_spec *spec,
     moegen_tuning *t = calloc(1, sizeof *t);
     if (!t)
         return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
-    if ((status = engine_scratch(engine, &scratch, err)) ||
+    char folder[64];
+    ahead_open(folder);
+    if ((status = engine_scratch(engine, folder, &scratch, err)) ||
         (status = search(scratch, &own, &o, lenient, t, err)))
         moegen_tuning_release(t);
     else
         *tuning = t;
     moegen_engine_release(scratch);
+    ahead_close(folder);
     return status;
 }
 

@@ -55,6 +55,7 @@ struct course {
     int batch;      /* runs of a sample */
     double seconds; /* of one */
     bool lends;     /* its stand is open */
+    struct stopwatch watch;
 };
 moegen_status course_open(struct course *c, const struct course *first, const moegen_kernel *kernel,
                           int64_t tokens, int threads, moegen_error **err);
@@ -63,6 +64,21 @@ void course_close(struct course *c);
 double course_time(struct course *c, moegen_call *call);
 /* Are its results as right as those of the planner's own choice? */
 moegen_status course_check(struct course *c, moegen_call *call, bool *right, moegen_error **err);
+
+/* ---- model.c: what no plan can do ---- */
+
+enum { MAX_RATES = 8 };
+struct model {
+    bool used;
+    int threads;
+    struct rate {
+        char target[64], op[32];
+        double flops; /* per second and thread; NAN: not known */
+    } rate[MAX_RATES];
+    int rates;
+    double bytes; /* per second, that all threads together read of memory; NAN: not known */
+    double cache; /* bytes of the last one */
+};
 
 /* ---- search.c ---- */
 
@@ -87,8 +103,11 @@ struct search {
     struct course course[MAX_COURSES];
     int courses, threads;
     struct candidate base, best; /* the planner's own choice; what is better so far */
+    struct model model;
+    int looked_at, pruned; /* turns; of them those that the model or their code says nothing of */
     double best_gain;
     bool lenient;        /* another confirms the best, unless the callback stops this */
+    double making;       /* seconds that generating and compiling took */
     double begin, until; /* until: the search; then the best is confirmed */
     double confirm_until;
     int stops; /* how often the callback said so */
@@ -109,6 +128,21 @@ moegen_status candidate_open(struct search *s, struct candidate *c, bool *legal,
                              moegen_error **err);
 void candidate_close(struct candidate *c);
 
+/* Measures this machine, for calls of such a kernel. */
+void model_open(struct model *m, moegen_engine *e, const moegen_kernel *kernel, int threads);
+/* Operations per second of one thread, measured at first use; NAN: not known. */
+double model_rate(struct model *m, moegen_engine *e, const char *target, const char *op);
+/* The least seconds of a kernel's run on the course; 0: nothing is known. */
+double model_least(struct model *m, moegen_engine *e, const struct course *c,
+                   const moegen_kernel *kernel);
+/* The most that a candidate can gain over the best, log of a ratio; INFINITY: nothing is known. */
+double model_gain(struct search *s, const struct candidate *c);
+/* Can it not be faster than the best? Never of the planner's own choice. */
+bool model_prunes(struct search *s, const struct candidate *c);
+/* Is what it says of the planner's own choice possible? Else it is not used. */
+bool model_check(struct search *s);
+extern void (*model_hook)(struct model *m); /* for tests: changes what was measured */
+
 /* ---- screen.c ---- */
 
 /* One knob turned to one value, and what that gains over the best: the mean of some looks. */
@@ -119,6 +153,15 @@ struct turn {
 enum { MOST_TURNS = MAX_KNOBS * MAX_VALUES };
 /* Fills turn[0 .. *count) with those that are worth more than a look, the fastest first. */
 moegen_status screen(struct search *s, struct turn *turn, int *count, moegen_error **err);
+
+/* ---- ahead.c ---- */
+
+/* Makes the kernels of all turns from the best on all CPUs, in processes that have ended when it
+ * returns. What cannot be made is left to whoever wants it. */
+void make_ahead(struct search *s, const struct turn *turn, int count);
+/* A new folder for a search's disk cache. False: there is none, and folder "". */
+bool ahead_open(char folder[64]);
+void ahead_close(const char *folder); /* removes it */
 
 /* ---- file.c ---- */
 
@@ -131,6 +174,9 @@ struct moegen_tuning {
     struct text entry;
     struct moment *history;
     int moments;
+    int looked_at, pruned; /* plans */
+    double making, took;   /* seconds: of generating and compiling; of the search */
+    bool modelled;         /* false: the model was wrong of the planner's own choice */
 };
 /* moegen_tune without a file; lenient: the best is confirmed by the caller, unless the callback
  * stopped the search. */

@@ -21,6 +21,8 @@ in_place.keys = {
     {"direct_nc", int(1, 4096), optional = true, doc = "panels that such a pass covers"},
     {"run", int(1, 1024), optional = true, doc = "vectors, or lines, of a row that direct tiles fetch ahead before the next row"},
     {"direct_k", int(2, 65536), optional = true, doc = "rows of weights that direct tiles pass over at a time"},
+    {"stream_ahead", int(0, 65536), optional = true, doc = "bytes that the streams of a single row fetch ahead"},
+    {"stream_rows", int(0, 1024), optional = true, doc = "the same where they read parts of columns: rows"},
 }
 
 -- Rows of the tiles that sweep; what rounding lost of compensated sums is kept in as many rows behind them.
@@ -91,6 +93,8 @@ local function choose_lines(plan, spec, deep, slices)
     plan:choose("direct_nc", math.min(slices, 2048 // plan.isa.lanes), "panels that share a pass over rows of weights: 4096 columns",
         limits.useful(slices, ("matrices have %d panels of columns"):format(slices)))
     plan:choose("run", 64, "lines of a row fetched before the next row: a page")
+    plan:choose("stream_ahead", 1024, "what a single row reads is on its way from memory: 16 lines of each of 4 streams")
+    plan:choose("stream_rows", 8, "parts of columns lie apart: as many rows of each of 4 streams are on their way from memory")
     plan.direct_sums = ((plan.direct_rows + 1) * plan.vectors * plan.isa.lanes // 16 | 1) * 16   -- the last tile may have a row more
     local held = plan.direct_nc * plan.direct_sums // (plan.vectors * plan.isa.lanes) // 2 * 2   -- panels of sums of a single row
     plan.single_nc = math.max(plan.direct_nc, math.min(slices, held))
@@ -128,7 +132,9 @@ function in_place.constants(plan, spec)
             {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
             {"RUN", power_of_two(plan.run), "lines of a row that direct tiles fetch ahead before they go to the next row"},
             {"DIRECT_K", plan.direct_k // 2 * 2, "rows of weights per pass of direct tiles"},
-            {"SINGLE_NC", plan.single_nc, "panels of a block for a single row, all of a matrix if they are not too many"})
+            {"SINGLE_NC", plan.single_nc, "panels of a block for a single row, all of a matrix if they are not too many"},
+            {"STREAM_AHEAD", plan.stream_ahead // formats.of(spec).size, "elements that the streams of a single row fetch ahead"},
+            {"STREAM_ROWS", plan.stream_rows, "rows that they fetch ahead where these are parts of columns"})
     end
     local run = math.max(plan.run // plan.group, 1) * plan.group
     return plans.list(

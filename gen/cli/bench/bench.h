@@ -84,6 +84,12 @@ struct contender {
     struct samples paces; /* of each of them, of all its threads; none without states */
 };
 
+/* ---- cli_turns.c ---- */
+
+/* A run of each of them for each 'r' on stdin, until another byte, or none, comes: says so many
+ * spaces and a tab, and after each run of all a newline. */
+void time_in_turns(struct contender *c, int count, bool cold);
+
 /* ---- cli_rates.c ---- */
 
 /* Fills rows and experts, from the blocks or sizes of the inputs, else as many as can be. */

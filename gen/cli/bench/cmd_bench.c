@@ -82,8 +82,9 @@ static int add_contender(struct group *g, const struct axis *axes, int count)
     c->name = kernel_facts(c->kernel)->name;
     if (!c->threads)
         c->threads = kernel_facts(c->kernel)->threads;
-    c->core = probe_for(b, c->kernel, 1);
-    c->all = probe_for(b, c->kernel, c->threads);
+    bool probes = !b->o->turns || b->o->cold; /* of limits, and what empties caches */
+    c->core = probes ? probe_for(b, c->kernel, 1) : NULL;
+    c->all = probes ? probe_for(b, c->kernel, c->threads) : NULL;
     c->tokens = kernel_tokens(c->kernel, b->o->tokens ? b->o->tokens : TOKENS);
     return EXIT_OK;
 }
@@ -200,6 +201,7 @@ static moegen_status verify(struct group *g, int i, moegen_error **err)
 
 static int prepare(struct group *g)
 {
+    const double least = g->b->o->turns ? 2e-3 : 2e-4; /* seconds of a sample */
     moegen_error *err = NULL;
     moegen_status status = MOEGEN_OK;
     for (int i = 0; i < g->count && !status; i++) {
@@ -215,7 +217,7 @@ static int prepare(struct group *g)
         double start = seconds_now();
         status = moegen_call_run(c->stand.call, &err);
         double once = seconds_now() - start;
-        c->batch = once > 2e-4 || g->b->o->cold ? 1 : (int)(2e-4 / fmax(once, 1e-8)) + 1;
+        c->batch = once > least || g->b->o->cold ? 1 : (int)(least / fmax(once, 1e-8)) + 1;
     }
     progress("", g->count + 1, g->count + 1);
     return status ? fail(status, err) : EXIT_OK;
@@ -299,7 +301,10 @@ static int bench_kernel(struct bench *b, int k)
         return EXIT_OK;
     }
     if (!result && !b->o->latency && !(result = prepare(g))) {
-        time_all(g);
+        if (b->o->turns)
+            time_in_turns(g->contender, g->count, b->o->cold);
+        else
+            time_all(g);
         b->contender = g->contender;
         b->contenders = g->count;
         report_group(b);
@@ -320,6 +325,8 @@ static int bench_kernel(struct bench *b, int k)
 int cmd_bench(struct options *o)
 {
     struct bench b = {.o = o};
+    if (o->turns && !(o->json && strcmp(o->json, "-") == 0))
+        return bad("--turns: with --json, please");
     int result = job_open(&b.job, o);
     if (!result && !(b.latency = calloc((size_t)b.job.kernels + 1, sizeof *b.latency)))
         result = fail(MOEGEN_NO_MEMORY, NULL);

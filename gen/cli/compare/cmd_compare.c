@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare.h"
+#include "stored.h"
 
 enum { MAX_SIDES = 16, MAX_VARY = EXTRA_SETS, MOST_FILE = 1 << 26, PARTS = 12 };
 
@@ -54,12 +54,13 @@ static int compare_files(const struct options *o, double margin)
         if (name[i].lost)
             result = fail(MOEGEN_NO_MEMORY, NULL);
     }
-    struct shown s = {.a = name[0].at, .b = name[1].at, .of_files = true, .of_roof = o->baseline};
+    struct shown s = {
+        .a = name[0].at, .b = name[1].at, .of_files = true, .of_roof = o->baseline != NULL};
     for (int i = 0; i < half && !result; i++) {
         struct results a = {0}, b = {0};
         const char *a_path = w->at[i], *b_path = w->at[half + i];
-        if (!(result = read_results(a_path, o->baseline, &a)) &&
-            !(result = read_results(b_path, o->baseline, &b))) {
+        if (!(result = read_results(a_path, o->baseline != NULL, &a)) &&
+            !(result = read_results(b_path, o->baseline != NULL, &b))) {
             note_differences(a_path, &a, b_path, &b);
             if (o->baseline && strcmp(a.cpu, b.cpu) != 0)
                 result = bad("shares of the roofs of different CPUs say nothing");
@@ -113,7 +114,6 @@ static void add_common(const struct options *o, struct side *s)
     if (o->cold)
         side_add(s, "--cold");
     side_add(s, "--seed=%lld", (long long)o->seed);
-    side_add(s, "--seconds=%g", o->seconds > 0 ? o->seconds : 0.3);
 }
 
 /* A side for each combination of the axes, and its name. */
@@ -142,7 +142,8 @@ static int make_sides(const struct options *o, struct axis *axes, struct side *s
 static int compare_sides(const struct options *o, const struct side *side, const struct text *name,
                          int sides, double margin)
 {
-    struct limits limits = {.margin = margin,
+    struct limits limits = {.seconds = o->seconds > 0 ? o->seconds : 0.3,
+                            .margin = margin,
                             .pairs = o->runs < PAIRED_MOST ? (int)o->runs : PAIRED_MOST,
                             .budget = o->budget > 0 ? o->budget : 60};
     struct shown shown[MAX_SIDES] = {0};
@@ -186,8 +187,15 @@ int cmd_compare(struct options *o)
     int count = o->operands.count;
     if (!(margin > 0 && margin <= 0.5))
         return bad("--margin: %g is not in 0..0.5: 0.02 is 2 %%", margin);
+    bool is_stored = o->baseline && strcmp(o->baseline, "-") != 0;
     if (o->baseline && o->vary.count)
         return bad("--baseline compares files, and --vary runs benches");
+    if (o->record && !is_stored)
+        return bad("--record: into which file? --baseline=F --record");
+    if (is_stored)
+        return count ? bad("--baseline=F benches what F lists, and takes no operand: '%s'",
+                           o->operands.at[0])
+                     : compare_stored(o, margin);
     if (o->vary.count)
         return count == 1 ? compare_variants(o, margin)
                           : bad("compare --vary takes one spec, not %d operands", count);

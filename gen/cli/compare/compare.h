@@ -108,6 +108,7 @@ struct duels {
  * name, variant, T and threads, or by name alone where each has one that is left. Returns how many
  * of A and B found no partner.
  */
+enum { IN_TURNS = 0 }; /* parts: samples were taken in turns, their ratios' median counts */
 int duels_add(struct duels *d, const struct results *a, const struct results *b, int parts);
 int duels_judge(struct duels *d, double margin); /* fills medians, paired, overall; an exit code */
 /* Of `processes` each, less than PAIRED_LEAST, whose parts were the pairs: a busy machine alone
@@ -127,16 +128,26 @@ struct side {
 void side_add(struct side *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void side_free(struct side *s);
 /* One process of this very program: posix_spawn, so that nothing of this one's memory matters. Its
- * complaints go to stderr; an exit code, its own where it fails. Free the results in any case. */
-int fresh_bench(const struct side *s, bool without_notes, struct results *out);
+ * complaints go to stderr; an exit code, its own where it fails. of_roof: as of results_read. Free
+ * the results in any case. */
+int fresh_bench(const struct side *s, bool without_notes, bool of_roof, struct results *out);
+
+/* ---- turns.c: two benches that take turns ---- */
+
+/* Two processes at once, of which one runs while the other waits: A B, B A, ...; samples of the
+ * same kernel are of both in the same order. seconds: of each variant. An exit code. Free the
+ * results in any case. */
+int turns_play(const struct side *a, const struct side *b, double seconds, bool without_notes,
+               struct results *of_a, struct results *of_b);
 
 struct limits {
-    double margin; /* see paired.h */
-    int pairs;     /* exactly so many; 0: until nothing is noisy, or */
-    double budget; /* ... so many seconds are over, after at least two pairs */
+    double seconds; /* of each kernel in each process */
+    double margin;  /* see paired.h */
+    int pairs;      /* exactly so many; 0: until nothing is noisy, or */
+    double budget;  /* ... so many seconds are over, after at least two pairs */
 };
-/* sides >= 2, the first is A: runs A B C, C B A, ... and fills out[0 .. sides - 2], which start as
- * {0} and are judged: each other side against A. An exit code. */
+/* sides >= 2, the first is A: runs A and B, A and C, ... in turns and fills out[0 .. sides - 2],
+ * which start as {0} and are judged: each other side against A. An exit code. */
 int fresh_duels(const struct side *side, int sides, const struct limits *limits, struct duels *out);
 
 /* ---- show.c: tables, Markdown, JSON ---- */

@@ -12,7 +12,8 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double median_of(const double *at, int count)
+/* The mean of two of the sorted numbers; NAN: none, or no memory. */
+static double mean_of_two(const double *at, int count, int one, int other)
 {
     double *sorted = count > 0 ? malloc((size_t)count * sizeof *sorted) : NULL;
     if (!sorted) {
@@ -22,9 +23,19 @@ double median_of(const double *at, int count)
     }
     memcpy(sorted, at, (size_t)count * sizeof *sorted);
     qsort(sorted, (size_t)count, sizeof *sorted, compare);
-    double median = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
+    double mean = (sorted[one] + sorted[other]) / 2;
     free(sorted);
-    return median;
+    return mean;
+}
+
+double median_of(const double *at, int count)
+{
+    return mean_of_two(at, count, (count - 1) / 2, count / 2);
+}
+
+static double quartile_of(const double *at, int count)
+{
+    return mean_of_two(at, count, (count - 1) / 4, (count - 1) / 4);
 }
 
 /* ---- partners ---- */
@@ -118,9 +129,29 @@ static bool add_pair(struct duel *x, double a, double b)
     return isfinite(a) && isfinite(b);
 }
 
+/* A pair of what each takes in turns. Its ratio is, halfway between both, the median of the turns'
+ * and that of the lower quartiles: the former knows of a machine that gets slower, the latter
+ * leaves out runs that other work made slower. */
+static bool add_turns(struct duel *x, const struct measured *a, const struct measured *b)
+{
+    int n = a->samples < b->samples ? a->samples : b->samples;
+    double *at = malloc(((size_t)n + 1) * sizeof *at);
+    for (int i = 0; at && i < n; i++)
+        at[i] = log(a->seconds[i] / b->seconds[i]);
+    double ratio = (median_of(at, at ? n : 0) + log(quartile_of(a->seconds, n)) -
+                    log(quartile_of(b->seconds, n))) /
+                   2;
+    double typical = median_of(a->seconds, n);
+    bool ok = at && add_pair(x, typical, typical / exp(ratio));
+    free(at);
+    return ok;
+}
+
 static bool add_pairs(struct duel *x, const struct measured *a, const struct measured *b, int parts)
 {
     int least = a->samples < b->samples ? a->samples : b->samples;
+    if (parts == IN_TURNS)
+        return add_turns(x, a, b);
     parts = parts < least ? parts : least;
     bool ok = true;
     for (int i = 0; i < parts && ok; i++) {

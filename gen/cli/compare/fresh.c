@@ -96,7 +96,7 @@ static void read_all(int from, struct text *out)
     close(from);
 }
 
-int fresh_bench(const struct side *s, bool without_notes, struct results *out)
+int fresh_bench(const struct side *s, bool without_notes, bool of_roof, struct results *out)
 {
     struct text json = {0};
     pid_t child;
@@ -119,9 +119,10 @@ int fresh_bench(const struct side *s, bool without_notes, struct results *out)
         failed = WEXITSTATUS(status); /* it has said why */
     } else {
         moegen_error *err = NULL;
-        moegen_status why = json.lost ? MOEGEN_NO_MEMORY
-                                      : results_read(out, "output of `moegen bench`",
-                                                     json.at ? json.at : "", json.len, false, &err);
+        moegen_status why = json.lost
+                                ? MOEGEN_NO_MEMORY
+                                : results_read(out, "output of `moegen bench`",
+                                               json.at ? json.at : "", json.len, of_roof, &err);
         failed = why ? fail(why, err) : EXIT_OK;
     }
     text_free(&json);
@@ -130,25 +131,25 @@ int fresh_bench(const struct side *s, bool without_notes, struct results *out)
 
 /* ---- many ---- */
 
-/* One of each, in this order or the other; what they measured is added as pairs. */
-static int round_of(const struct side *side, int sides, int round, struct duels *out)
+/* A with each of the others; what they measured is added as pairs. */
+static int round_of(const struct side *side, int sides, const struct limits *limits, int round,
+                    struct duels *out)
 {
-    struct results *r = calloc((size_t)sides, sizeof *r);
-    int result = r ? EXIT_OK : fail(MOEGEN_NO_MEMORY, NULL);
-    for (int i = 0; i < sides && !result; i++) {
-        int at = round % 2 ? sides - 1 - i : i;
-        result = fresh_bench(&side[at], round > 0, &r[at]);
-    }
+    int result = EXIT_OK;
     for (int i = 1; i < sides && !result; i++) {
-        duels_add(&out[i - 1], &r[0], &r[i], 1);
-        if (out[i - 1].lost)
+        struct results r[2];
+        int first = round % 2; /* whose memory comes first */
+        result = turns_play(&side[first ? i : 0], &side[first ? 0 : i], limits->seconds, round > 0,
+                            &r[first], &r[1 - first]);
+        if (!result)
+            duels_add(&out[i - 1], &r[0], &r[1], IN_TURNS);
+        if (!result && out[i - 1].lost)
             result = fail(MOEGEN_NO_MEMORY, NULL);
-        else if (!out[i - 1].rows)
+        else if (!result && !out[i - 1].rows)
             result = bad("no kernel is in both of two variants");
+        for (int k = 0; k < 2; k++)
+            results_free(&r[k]);
     }
-    for (int i = 0; r && i < sides; i++)
-        results_free(&r[i]);
-    free(r);
     return result;
 }
 
@@ -172,7 +173,7 @@ int fresh_duels(const struct side *side, int sides, const struct limits *limits,
             break;
         progress("comparing", limits->pairs ? round : (int)spent,
                  limits->pairs ? limits->pairs : (int)limits->budget + 1);
-        result = round_of(side, sides, round, out);
+        result = round_of(side, sides, limits, round, out);
         for (int i = 1; i < sides && !result; i++)
             result = duels_judge(&out[i - 1], limits->margin);
     }

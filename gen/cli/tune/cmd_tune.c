@@ -152,6 +152,13 @@ static int tune_one(struct session *s, int k, int threads, struct tuned_kernel *
         return fail(status, err);
     x->paired = x->tuning->paired;
     x->what = "nothing is faster";
+    note("%s: %d of %d plans need no timing: %s", x->name, x->tuning->pruned, x->tuning->looked_at,
+         x->tuning->modelled ? "the model prunes them, or their code is the same"
+                             : "their code is the same; the model is not used, since it is wrong "
+                               "of the planner's own");
+    if (verbose)
+        note("%s: kernels were made in %.1f of %.1f s", x->name, x->tuning->making,
+             x->tuning->took);
     if (!*moegen_tuning_plan(x->tuning))
         return EXIT_OK;
     if (interrupts == before)
@@ -202,7 +209,8 @@ static int show_json(const struct session *s)
         const struct tuned_kernel *x = &s->kernel[i];
         if (!x->tuning)
             continue;
-        text_fmt(&j, "%s\n  {\"kernel\": ", comma);
+        text_fmt(&j, "%s\n  {\"plans\": %d, \"pruned\": %d, \"kernel\": ", comma,
+                 x->tuning->looked_at, x->tuning->pruned);
         json_string(&j, x->name);
         text_fmt(&j, ", \"T\": [%s], \"threads\": %d, \"plan\": ", x->tokens.at,
                  x->tuning->threads);

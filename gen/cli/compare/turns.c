@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * turns.c - two benches in processes of their own that take turns, run by run: A B, B A, ... While
+ * one runs, the other waits. What else the machine does is then alike for both, and of the ratios
+ * of runs that follow each other the median is that of the kernels.
+ *
+ * `moegen bench --turns` says on stdout, before each kernel, how many variants of it there are
+ * (spaces, and a tab); then each byte 'r' on stdin asks for a run of each, which a newline ends,
+ * and another byte for the next kernel. JSON does not mind.
+ */
+#include <errno.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "compare.h"
+
+extern char **environ;
+
+enum { MOST_OUTPUT = 1 << 26, LEAST_ROUNDS = 2, MOST_ROUNDS = 4096 };
+
+/* One of the two; to and from are -1 when closed. */
+struct player {
+    pid_t child;
+    int to, from;
+    int variants; /* of the kernel at hand; 0: it is at its end */
+    struct text json;
+};
+
+/* ---- processes ---- */
+
+/* An errno. */
+static int spawn(struct player *p, char **argv, int in, int out)
+{
+    static char program[] = "/proc/self/exe";
+    posix_spawn_file_actions_t files;
+    int failed = posix_spawn_file_actions_init(&files);
+    if (failed)
+        return failed;
+    failed = posix_spawn_file_actions_adddup2(&files, in, STDIN_FILENO);
+    if (!failed)
+        failed = posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
+    if (!failed)
+        failed = posix_spawn(&p->child, program, &files, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&files);
+    return failed;
+}
+
+/* Starts it; an errno. All ends are closed in others. */
+static int start(struct player *p, const struct side *s, bool without_notes)
+{
+    static char words[][12] = {"moegen", "bench", "--json=-", "--turns", "--quiet"};
+    int in[2], out[2], n = 0, failed;
+    char **argv = calloc((size_t)s->words + 6, sizeof *argv);
+    if (!argv)
+        return ENOMEM;
+    while (n < (without_notes ? 5 : 4)) {
+        argv[n] = words[n];
+        n++;
+    }
+    memcpy(argv + n, s->word, (size_t)s->words * sizeof *argv);
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in)) {
+        failed = errno;
+        free(argv);
+        return failed;
+    }
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, out)) {
+        failed = errno;
+    } else {
+        failed = spawn(p, argv, in[1], out[1]);
+        close(out[1]);
+        p->from = failed ? (close(out[0]), -1) : out[0];
+    }
+    close(in[1]);
+    p->to = failed ? (close(in[0]), -1) : in[0];
+    free(argv);
+    return failed;
+}
+
+static bool tell(const struct player *p, char what)
+{
+    ssize_t n;
+    while ((n = send(p->to, &what, 1, MSG_NOSIGNAL)) < 0 && errno == EINTR)
+        ;
+    return n == 1;
+}
+
+/* The next byte; -1: none comes. */
+static int hear(const struct player *p)
+{
+    unsigned char c;
+    ssize_t n;
+    while ((n = read(p->from, &c, 1)) < 0 && errno == EINTR)
+        ;
+    return n == 1 ? c : -1;
+}
+
+/* Waits for its next kernel, or its results. */
+static void wait_kernel(struct player *p)
+{
+    int c;
+    for (p->variants = 0; (c = hear(p)) == ' ';)
+        p->variants++;
+    if (c == '\t')
+        return;
+    p->variants = 0;
+    if (c > 0)
+        text_add(&p->json, (char[]){(char)c}, 1);
+}
+
+static void read_rest(struct player *p)
+{
+    char part[4096];
+    for (ssize_t n; (n = read(p->from, part, sizeof part)) > 0 || (n < 0 && errno == EINTR);)
+        if (n > 0 && p->json.len < MOST_OUTPUT)
+            text_add(&p->json, part, (size_t)n);
+}
+
+/* Its results; an exit code. */
+static int finish(struct player *p, struct results *out)
+{
+    int status = 0, result = EXIT_OK;
+    moegen_error *err = NULL;
+    if (p->to >= 0)
+        close(p->to);
+    if (p->from < 0)
+        return EXIT_NOT_HERE; /* it never was */
+    read_rest(p);
+    close(p->from);
+    while (waitpid(p->child, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (WIFSIGNALED(status)) {
+        bad("`moegen bench` in a process of its own: %s", strsignal(WTERMSIG(status)));
+        result = EXIT_FAILED;
+    } else if (WEXITSTATUS(status)) {
+        result = WEXITSTATUS(status); /* it has said why */
+    } else {
+        moegen_status why =
+            p->json.lost ? MOEGEN_NO_MEMORY
+                         : results_read(out, "output of `moegen bench`",
+                                        p->json.at ? p->json.at : "", p->json.len, false, &err);
+        result = why ? fail(why, err) : EXIT_OK;
+    }
+    return result;
+}
+
+/* ---- turns ---- */
+
+/* A run of each of its kernel's variants. */
+static bool run(const struct player *p)
+{
+    return tell(p, 'r') && hear(p) == '\n';
+}
+
+/* One kernel, for so many seconds of each variant of each. */
+static bool play(struct player p[2], double seconds)
+{
+    double begin = seconds_now(), budget = seconds * (p[0].variants + p[1].variants);
+    bool ok = true;
+    for (int i = 0; ok && i < MOST_ROUNDS; i++) {
+        if (i >= LEAST_ROUNDS && i % 2 == 0 && seconds_now() - begin > budget)
+            break;
+        ok = run(&p[i % 2]) && run(&p[1 - i % 2]);
+    }
+    return ok && tell(&p[0], 'n') && tell(&p[1], 'n');
+}
+
+int turns_play(const struct side *a, const struct side *b, double seconds, bool without_notes,
+               struct results *of_a, struct results *of_b)
+{
+    struct player p[2] = {{.to = -1, .from = -1}, {.to = -1, .from = -1}};
+    *of_a = *of_b = (struct results){0};
+    if (a->lost || b->lost)
+        return fail(MOEGEN_NO_MEMORY, NULL);
+    int failed = start(&p[0], a, without_notes);
+    if (!failed)
+        failed = start(&p[1], b, without_notes);
+    for (bool ok = !failed; ok;) {
+        wait_kernel(&p[0]);
+        wait_kernel(&p[1]);
+        ok = p[0].variants && p[1].variants && play(p, seconds);
+    }
+    int result = EXIT_OK;
+    if (failed) {
+        bad("cannot start a process: %s", strerror(failed));
+        result = EXIT_NOT_HERE;
+    }
+    for (int i = 0; i < 2; i++) { /* whoever is left alone is at its end, too */
+        int own = finish(&p[i], i ? of_b : of_a);
+        result = result ? result : own;
+        text_free(&p[i].json);
+    }
+    return result;
+}

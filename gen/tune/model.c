@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * model.c - what no plan can do: multiply faster than the op that it multiplies by, and read
+ * weights that no cache holds faster than memory gives them. The rates are measured here, by
+ * kernels of family `probe`. A plan whose least time is above the best one's time is not timed.
+ *
+ * Bounds are kept low on purpose: the rate of all threads is that of one times their number, where
+ * in truth they share. A model that says of the planner's own choice what cannot be is not used.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tune.h"
+
+enum { ROUNDS = 5 };
+static const double loop_seconds = 1e-3;
+static const double slack = 0.05; /* log: a bound must be so far beyond the best */
+
+/* ---- rates ---- */
+
+static moegen_call *make_call(moegen_kernel *k, const void *buffer, int64_t bytes, float *result,
+                              int64_t iterations, int threads)
+{
+    static const int64_t sixteen = 16;
+    moegen_call *call = NULL;
+    if (moegen_call_create(k, &call, NULL))
+        return NULL;
+    if (moegen_call_bind_const(call, "buffer", buffer, MOEGEN_U8, 1, &bytes, NULL) ||
+        moegen_call_bind(call, "result", result, MOEGEN_F32, 1, &sixteen, NULL) ||
+        moegen_call_set_size(call, "ITERATIONS", iterations, NULL) ||
+        moegen_call_set_threads(call, threads, NULL)) {
+        moegen_call_release(call);
+        return NULL;
+    }
+    return call;
+}
+
+/* The least seconds of some runs; NAN: it cannot run. */
+static double least_seconds(moegen_call *call, int rounds)
+{
+    double least = NAN;
+    for (int i = 0; call && i < rounds; i++) {
+        double start = tune_now();
+        if (moegen_call_run(call, NULL))
+            return NAN;
+        least = fmin(least, tune_now() - start);
+    }
+    return least;
+}
+
+static moegen_status probe(moegen_engine *e, const char *target, const char *op,
+                           moegen_kernel **kernel)
+{
+    static const char text[] = "kernel: probe\n";
+    const moegen_override set[] = {{"target", target}, {"op", op}};
+    moegen_spec spec = {.struct_size = sizeof spec,
+                        .text = text,
+                        .len = sizeof text - 1,
+                        .label = "probe",
+                        .overrides = set,
+                        .override_count = op ? 2 : 1};
+    return moegen_kernel_get(e, &spec, kernel, NULL);
+}
+
+/* Operations per second of one thread; NAN: not known. */
+static double measure_op(moegen_engine *e, const char *target, const char *op)
+{
+    moegen_kernel *k = NULL;
+    unsigned char buffer[4096] = {0};
+    float result[16];
+    double rate = NAN;
+    if (probe(e, target, op, &k))
+        return NAN;
+    const char *flops = moegen_kernel_param(k, "probe.flops_per_iteration");
+    for (int64_t n = 1000; flops && n < (int64_t)1 << 40; n *= 4) {
+        moegen_call *call = make_call(k, buffer, sizeof buffer, result, n, 1);
+        double took = least_seconds(call, 2);
+        if (took > loop_seconds)
+            rate = strtod(flops, NULL) * (double)n / fmin(took, least_seconds(call, ROUNDS));
+        moegen_call_release(call);
+        if (!(took <= loop_seconds))
+            break;
+    }
+    moegen_kernel_release(k);
+    return rate;
+}
+
+/* Bytes per second that all threads together read of memory; NAN: not known. */
+static double measure_reads(moegen_engine *e, int threads)
+{
+    moegen_kernel *k = NULL;
+    float result[16];
+    size_t bytes = 4 * moegen_rt_cpu_cache(3), least = (size_t)64 << 20, most = (size_t)512 << 20;
+    bytes = bytes < least ? least : bytes > most ? most : bytes;
+    double took = NAN;
+    unsigned char *buffer = probe(e, "auto", "fma", &k) ? NULL : moegen_rt_alloc(bytes);
+    if (buffer) {
+        memset(buffer, 1, bytes);
+        moegen_call *call = make_call(k, buffer, (int64_t)bytes, result, 0, threads);
+        took = least_seconds(call, ROUNDS);
+        moegen_call_release(call);
+    }
+    moegen_rt_free(buffer);
+    moegen_kernel_release(k);
+    return (double)bytes / took;
+}
+
+double model_rate(struct model *m, moegen_engine *e, const char *target, const char *op)
+{
+    for (int i = 0; i < m->rates; i++)
+        if (strcmp(m->rate[i].target, target) == 0 && strcmp(m->rate[i].op, op) == 0)
+            return m->rate[i].flops;
+    if (m->rates == MAX_RATES)
+        return NAN;
+    struct rate *r = &m->rate[m->rates++];
+    snprintf(r->target, sizeof r->target, "%s", target);
+    snprintf(r->op, sizeof r->op, "%s", op);
+    r->flops = measure_op(e, target, op);
+    return r->flops;
+}
+
+/* ---- bounds ---- */
+
+/* What a cache holds it may give: only the rest comes from memory. */
+static double from_memory(const struct model *m, double bytes)
+{
+    return fmax(0, bytes - 2 * m->cache);
+}
+
+static double weight_bytes(const moegen_kernel *kernel, double experts)
+{
+    const moegen_kernel_facts *f = kernel_facts(kernel);
+    return (double)f->weight_bytes_per_expert * experts + (double)f->weight_bytes;
+}
+
+void model_open(struct model *m, moegen_engine *e, const moegen_kernel *kernel, int threads)
+{
+    m->used = true;
+    m->threads = threads;
+    m->cache = (double)moegen_rt_cpu_cache(3);
+    m->bytes = NAN; /* no call reads more than caches hold? */
+    if (from_memory(m, weight_bytes(kernel, (double)param_int(kernel, "E", 1))) > 0)
+        m->bytes = measure_reads(e, threads);
+}
+
+double model_least(struct model *m, moegen_engine *e, const struct course *c,
+                   const moegen_kernel *kernel)
+{
+    const moegen_kernel_facts *f = kernel_facts(kernel);
+    const char *op = moegen_kernel_param(kernel, "product.op");
+    double rows, experts;
+    if (!work_count(kernel, c->in, c->trial.how.T, &rows, &experts))
+        return NAN;
+    double flops =
+        (double)f->flops_per_row * rows + (double)f->flops_per_token * (double)c->trial.how.T;
+    bool emulated =
+        strcmp(f->spelling, "scalar") == 0; /* a compiler may do better than the probe */
+    double rate = flops > 0 && !emulated ? model_rate(m, e, f->target, op ? op : "fma") : NAN;
+    double multiplied = flops / (rate * m->threads);
+    double read = from_memory(m, weight_bytes(kernel, experts)) / m->bytes;
+    return fmax(isfinite(multiplied) ? multiplied : 0, isfinite(read) ? read : 0);
+}
+
+double model_gain(struct search *s, const struct candidate *c)
+{
+    double sum = 0;
+    for (int i = 0; i < s->courses; i++) {
+        double least = model_least(&s->model, s->engine, &s->course[i], c->kernel);
+        if (!(least > 0))
+            return INFINITY;
+        sum += log(s->course[i].seconds / least) / s->courses;
+    }
+    return sum - s->best_gain;
+}
+
+bool model_prunes(struct search *s, const struct candidate *c)
+{
+    return s->model.used && !choice_is_none(&c->choice) && model_gain(s, c) < -slack;
+}
+
+bool model_check(struct search *s)
+{
+    for (int i = 0; i < s->courses; i++)
+        if (log(s->course[i].seconds /
+                model_least(&s->model, s->engine, &s->course[i], s->base.kernel)) < -slack)
+            s->model.used = false;
+    return s->model.used;
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* search_test.c - moegen_tune: its steps, how it stops, options that are refused, and the model of
+ * what no plan can do. Whether a search finds something depends on the machine, so that no test
+ * asks. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "tune/tune.h"
+
+static const char toy[] =
+    "kernel: moe_forward\nname: toy\ndtype: f32\nH: 64\nI_TP: 32\nE: 4\ntop_k: 2\n"
+    "block_size: 16\n";
+static moegen_spec spec_of(const char *text)
+{
+    return (moegen_spec){.struct_size = sizeof(moegen_spec), .text = text, .len = strlen(text)};
+}
+
+/* ---- searches ---- */
+
+struct seen {
+    int steps, measured, stop_at, stops;
+    bool right;
+};
+
+static int on_step(void *user, const moegen_tune_step *step)
+{
+    struct seen *s = user;
+    s->steps++;
+    s->measured += isfinite(step->ratio);
+    s->right = s->right && step->struct_size == sizeof *step && step->what && step->plan &&
+               step->best && step->best_ratio > 0 && step->tried >= 0 && step->seconds_left >= 0 &&
+               (!*step->plan || strncmp(step->plan, "plan.", 5) == 0);
+    bool stop = s->stop_at && s->steps >= s->stop_at;
+    s->stops += stop;
+    return stop;
+}
+
+static void test_search(moegen_engine *engine)
+{
+    const int64_t tokens[] = {5, 1};
+    struct seen seen = {.right = true};
+    moegen_spec spec = spec_of(toy);
+    moegen_tuning *t = NULL;
+    moegen_error *err = NULL;
+    moegen_tune_options o = {.struct_size = sizeof o, .tokens = tokens, .token_count = 2};
+    o.seconds = 0.4;
+    o.threads = 1;
+    o.step = on_step;
+    o.user = &seen;
+    moegen_status status = moegen_tune(engine, &spec, &o, &t, &err);
+    CHECK(!status, "%s", moegen_error_text(err));
+    CHECK(seen.right && seen.measured > 0, "%d steps, %d measured", seen.steps, seen.measured);
+    double low, high, ratio = moegen_tuning_ratio(t, &low, &high);
+    CHECK(low <= ratio && ratio <= high, "%g is not in %g..%g", ratio, low, high);
+    bool won = *moegen_tuning_plan(t);
+    CHECK(won == (*moegen_tuning_entry(t) != 0), "a plan without an entry, or the reverse");
+    CHECK(!won || strstr(moegen_tuning_entry(t), "tokens: [1, 5]"), "%s", moegen_tuning_entry(t));
+    moegen_tuning_release(t);
+
+    seen = (struct seen){.right = true, .stop_at = 3};
+    t = NULL;
+    o.seconds = 1000; /* it is stopped long before */
+    double start = tune_now();
+    CHECK(!moegen_tune(engine, &spec, &o, &t, &err), "stopped: %s", moegen_error_text(err));
+    CHECK(seen.stops >= 1, "it was not stopped");
+    CHECK(tune_now() - start < 500, "it went on");
+    moegen_tuning_release(t);
+}
+
+/* ---- the model ---- */
+
+static void without_memory(struct model *m)
+{
+    m->bytes = 1e-3; /* a second */
+    m->cache = 0;
+}
+
+static int on_model_step(void *user, const moegen_tune_step *step)
+{
+    struct seen *s = user;
+    s->stops += strcmp(step->what, "without a model") == 0;
+    s->steps += strcmp(step->what, "pruned") == 0;
+    s->right = s->right && step->pruned <= step->looked_at;
+    s->measured = step->pruned;
+    return 0;
+}
+
+static void test_model(moegen_engine *engine)
+{
+    static const int64_t tokens[] = {9};
+    moegen_tune_options o = {.struct_size = sizeof o, .tokens = tokens, .token_count = 1};
+    moegen_override set[MAX_KNOBS + 1] = {{"plan.tuned", "false"}};
+    struct search s = {.engine = engine, .spec = spec_of(toy), .options = &o, .threads = 1};
+    moegen_error *err = NULL;
+    bool legal = false;
+    s.own = s.spec.override_count = 1;
+    s.set = malloc(sizeof set);
+    memcpy(s.set, set, sizeof set);
+    s.spec.overrides = s.set;
+    s.until = s.confirm_until = tune_now() + 1000;
+    CHECK(!search_open(&s, &err), "%s", moegen_error_text(err));
+    CHECK(s.model.used, "the model of this machine says that the planner's own choice cannot be");
+    CHECK(model_gain(&s, &s.base) > -0.05, "gain %g", model_gain(&s, &s.base));
+    CHECK(!model_prunes(&s, &s.base), "the planner's own choice is pruned");
+    struct candidate c = {.choice = choice_with(&s.base.choice, 0, 0)};
+    for (int k = 0; k < s.space.knobs && !legal; k++) {
+        candidate_close(&c);
+        c.choice = choice_with(&s.base.choice, k, 0);
+        CHECK(!candidate_open(&s, &c, &legal, &err), "%s", moegen_error_text(err));
+    }
+    CHECK(legal, "no plan is legal");
+    CHECK(kernel_same_code(s.base.kernel, s.best.kernel), "the same plan, other code");
+    /* Of a machine that hardly reads nothing is fast enough, but for what the planner chose. */
+    without_memory(&s.model);
+    CHECK(model_prunes(&s, &c), "it is not pruned");
+    CHECK(!model_prunes(&s, &s.base), "the planner's own choice is pruned");
+    CHECK(!model_check(&s) && !s.model.used, "what cannot be is believed");
+    CHECK(!model_prunes(&s, &c), "a model that is not used prunes");
+    candidate_close(&c);
+    search_close(&s);
+
+    /* The search notices such a model, says so, and goes on without it. */
+    struct seen seen = {.right = true};
+    moegen_spec spec = spec_of(toy);
+    moegen_tuning *t = NULL;
+    o.seconds = 0.4;
+    o.threads = 1;
+    o.step = on_model_step;
+    o.user = &seen;
+    model_hook = without_memory;
+    CHECK(!moegen_tune(engine, &spec, &o, &t, &err), "%s", moegen_error_text(err));
+    model_hook = NULL;
+    CHECK(seen.stops == 1 && !t->modelled, "nobody noticed: %d", seen.stops);
+    CHECK(seen.right && seen.steps == t->pruned && t->pruned <= t->looked_at, "%d of %d pruned, %d",
+          t->pruned, t->looked_at, seen.steps);
+    moegen_tuning_release(t);
+    seen = (struct seen){.right = true};
+    t = NULL;
+    CHECK(!moegen_tune(engine, &spec, &o, &t, &err), "%s", moegen_error_text(err));
+    CHECK(seen.stops == 0 && t->modelled, "the model of this machine is not used");
+    moegen_tuning_release(t);
+}
+
+static void refused(moegen_engine *engine, const char *text, const moegen_tune_options *o,
+                    moegen_status want, const char *word)
+{
+    moegen_spec spec = spec_of(text);
+    moegen_tuning *t = NULL;
+    moegen_error *err = NULL;
+    moegen_status status = moegen_tune(engine, &spec, o, &t, &err);
+    CHECK(status == want && !t && err && strstr(moegen_error_text(err), word), "%s: status %d, %s",
+          word, (int)status, err ? moegen_error_text(err) : "no error");
+    moegen_error_release(err);
+    moegen_tuning_release(t);
+}
+
+static void test_refused(moegen_engine *engine)
+{
+    const int64_t none[] = {0}, two[] = {2}, many[MAX_COURSES + 1] = {1};
+    moegen_tune_options o = {.struct_size = sizeof o, .seconds = 0.01};
+    refused(engine, "kernel: moe_forward\nE: 4\n", &o, MOEGEN_BAD_SPEC, "missing");
+    o.tokens = none;
+    o.token_count = 1;
+    refused(engine, toy, &o, MOEGEN_BAD_ARGUMENT, "less than 1");
+    o.tokens = many;
+    o.token_count = MAX_COURSES + 1;
+    refused(engine, toy, &o, MOEGEN_BAD_ARGUMENT, "1 to 8 numbers");
+    char fixed[sizeof toy + 16];
+    snprintf(fixed, sizeof fixed, "%sT: 3\n", toy);
+    o.tokens = two;
+    o.token_count = 1;
+    refused(engine, fixed, &o, MOEGEN_BAD_ARGUMENT, "the spec fixes them");
+    o.struct_size = 3;
+    refused(engine, toy, &o, MOEGEN_BAD_ARGUMENT, "struct_size");
+}
+
+int main(void)
+{
+    moegen_engine *engine = NULL;
+    moegen_engine_options o = {.struct_size = sizeof o, .cache_dir = ""};
+    if (moegen_engine_create(&o, &engine, NULL))
+        return 1;
+    test_search(engine);
+    test_model(engine);
+    test_refused(engine);
+    moegen_engine_release(engine);
+    printf("%d complaints\n", failures);
+    return failures != 0;
+}
