@@ -8,9 +8,14 @@
 #include "reference.h"
 
 static const struct rt_router_method methods[] = {
-    {"softmax_topk", RT_SOFTMAX, false, false}, {"softmax_topk_renorm", RT_SOFTMAX, false, true},
-    {"topk_softmax", RT_SOFTMAX, true, false},  {"sigmoid_topk", RT_SIGMOID, false, false},
-    {"topk_sigmoid", RT_SIGMOID, true, false},  {"sigmoid_topk_renorm", RT_SIGMOID, false, true},
+    /* name, score, after, renorm, mixer */
+    {"softmax_topk", RT_SOFTMAX, false, false, false},
+    {"softmax_topk_renorm", RT_SOFTMAX, false, true, false},
+    {"topk_softmax", RT_SOFTMAX, true, false, false},
+    {"sigmoid_topk", RT_SIGMOID, false, false, false},
+    {"topk_sigmoid", RT_SIGMOID, true, false, false},
+    {"sigmoid_topk_renorm", RT_SIGMOID, false, true, false},
+    {"sparsemixer", RT_SOFTMAX, true, false, true},
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
@@ -42,6 +47,7 @@ static moegen_rt_status read_method(const moegen_rt_problem *p, struct rt_router
     r->least = moegen_rt_problem_number(p, "renorm.min", 0);
     r->cap = moegen_rt_problem_number(p, "softcap", 0);
     r->times = moegen_rt_problem_number(p, "logit_scale", 1);
+    r->jitter = moegen_rt_problem_number(p, "jitter", 0.01);
     return MOEGEN_RT_OK;
 }
 
@@ -171,10 +177,54 @@ static void normalise_back(const struct rt_router *r, const double *p, const dou
         dp[i] = (dq[i] - mean) / by;
 }
 
+/* ---- sparsemixer: SparseMixer's inference, its steps one after the other ---- */
+
+/* The logit that limits which experts count beside the one chosen in place j, and how far expert e
+ * is on the right side of that limit (below 0: it does not count). */
+static double within(const struct rt_router *r, const double *z, int64_t best, int64_t e)
+{
+    return 2 * r->jitter * fmax(fabs(z[e]), z[best]) - (z[best] - z[e]);
+}
+
+/* share[E] of the experts in place j: a softmax over those that count and were not chosen before. */
+static void mixer_shares(const struct rt_router *r, const double *z, const int64_t *chosen,
+                         int64_t j, double *share)
+{
+    double sum = 0;
+    for (int64_t e = 0; e < r->E; e++) {
+        bool counts = e == chosen[j] || within(r, z, chosen[j], e) >= 0;
+        for (int64_t i = 0; i < j; i++)
+            counts &= e != chosen[i];
+        share[e] = counts ? exp(z[e] - z[chosen[j]]) : 0;
+        sum += share[e];
+    }
+    for (int64_t e = 0; e < r->E; e++)
+        share[e] /= sum;
+}
+
+/* Could rounding decide whether an expert counts? */
+static bool mixer_open(const struct rt_router *r, const double *z, const int64_t *chosen)
+{
+    double largest = 1;
+    for (int64_t e = 0; e < r->E; e++)
+        largest = isfinite(z[e]) ? fmax(largest, fabs(z[e])) : largest;
+    for (int64_t j = 0; j < r->k; j++)
+        for (int64_t e = 0; e < r->E; e++)
+            if (e != chosen[j] && fabs(within(r, z, chosen[j], e)) < CLOSE * largest)
+                return true;
+    return false;
+}
+
 /* Affinities of the chosen experts from the logits, before the scale. */
 void rt_router_weigh(const struct rt_router *r, const double *logits, const int64_t *chosen,
                      struct rt_router_token *t)
 {
+    for (int64_t j = 0; r->how.mixer && j < r->k; j++) {
+        mixer_shares(r, logits, chosen, j, t->p);
+        t->q[j] = t->p[chosen[j]];
+    }
+    if (r->how.mixer)
+        return;
     apply(r->how.score, logits, r->E, t->p);
     for (int64_t j = 0; j < r->k; j++)
         t->l[j] = r->how.after ? logits[chosen[j]] : t->p[chosen[j]];
@@ -194,6 +244,13 @@ void rt_router_weigh_back(const struct rt_router *r, const double *logits, const
 {
     for (int64_t j = 0; j < r->k; j++)
         t->dq[j] *= r->scale;
+    for (int64_t j = 0; r->how.mixer && j < r->k; j++) {
+        mixer_shares(r, logits, chosen, j, t->p);
+        for (int64_t e = 0; e < r->E; e++)
+            dlogits[e] += t->dq[j] * t->q[j] * ((e == chosen[j]) - t->p[e]);
+    }
+    if (r->how.mixer)
+        return;
     if (r->how.renorm)
         normalise_back(r, t->s, t->dq, r->k, t->dq);
     if (r->how.after) {
@@ -272,8 +329,8 @@ void rt_router_rank(const struct rt_router *r, const double *logits, const doubl
 /* The k best experts, best first, the lower index first among equals. Neighbours that are close,
  * but not all equal, may change places when rounded: they are unsure. True if that might exchange
  * one of the chosen for another. */
-bool rt_router_choose(const struct rt_router *r, const struct rt_router_token *t, int64_t *chosen,
-                      uint8_t *unsure)
+static bool choose(const struct rt_router *r, const struct rt_router_token *t, int64_t *chosen,
+                   uint8_t *unsure)
 {
     const double *rank = t->rank;
     double largest = 1;
@@ -298,6 +355,16 @@ bool rt_router_choose(const struct rt_router *r, const struct rt_router_token *t
             chosen[j] = e;
         last = e;
     }
+}
+
+/* Weights of the mixer depend on the places. */
+bool rt_router_choose(const struct rt_router *r, const struct rt_router_token *t, int64_t *chosen,
+                      uint8_t *unsure)
+{
+    bool open = choose(r, t, chosen, unsure);
+    for (int64_t j = 0; r->how.mixer && j < r->k; j++)
+        open |= unsure[j] != 0;
+    return open || (r->how.mixer && mixer_open(r, t->z, chosen));
 }
 
 /* ---- auxiliary losses ---- */

@@ -150,6 +150,24 @@ function lanes.scale(cfg, factor, divided, floor, of_all)
     return p
 end
 
+-- exp(x - most) where most - x <= near * max(|x|, most), else 0.
+function lanes.of_near(p, x, most, near)
+    local e = math_lib.exp_or_zero(p, "e", p:op("sub", "below", x, most))
+    local size = p:op("bit_xor", "size", x, p:op("bit_and", "sign", x, p:const("sign_bit", 0x80000000)))
+    local reach = p:op("mul", "reach", p:op("max", "larger", size, most), p:const("near", near + 0.0))
+    return p:op("blend", "counts", p:op("is_less", "is_far", reach, p:op("sub", "gap", most, x)), e, p:op("zero", "nothing"))
+end
+
+-- W = exp(m) / (exp(m) + the sum of exp(X) of the rows near m).
+function lanes.near(cfg, near)
+    local p, a = lanes.tile(cfg, "near", "Weights among the rows that are near.", {{"W", OUT}, {"X", IN}, {"m", IN}, {"n", COUNT}})
+    local most, sum = p:op("load", "most", p:at(a.m, 0)), lanes.total(p, "sum", cfg.many)
+    lanes.pass(p, a.n, {a.X}, function() sum.add(lanes.of_near(p, p:op("load", "x", p:at(a.X, 0)), most, near)) end)
+    local one = p:const("one_f", 1.0)
+    p:op("store", p:at(a.W, 0), p:op("div", "w", one, p:op("add", "all", sum.value, one)))
+    return p
+end
+
 -- out = log of the sum of exponentials, from what softmax() found; scaled: times factor / sum.
 function lanes.log_sum(cfg, scaled)
     local p, a = lanes.tile(cfg, "log_sum", scaled and "factor * log(sum of exp) / sum." or "log(sum of exp).",

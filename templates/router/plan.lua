@@ -93,14 +93,14 @@ local function steps(spec, method)
         backward = back, bias = spec.bias, correction = spec.correction_bias and not back, groups = spec.groups ~= nil and not back,
         cap = spec.softcap ~= nil or spec.logit_scale ~= 1, z = aux.z ~= nil, balance = aux.load_balance ~= nil,
         alone = method.weigh ~= "softmax",        -- a score is of one logit
-        over_all = method.over == "all", over_chosen = method.over == "chosen", floor = method.floor ~= nil,
+        over_all = method.over == "all", over_chosen = method.over == "chosen", floor = method.floor ~= nil, near = method.near ~= nil,
         ranked_by_share = method.rank == "softmax", ranked_alone = method.rank ~= "softmax" and method.rank ~= "logits",
         accumulate = spec.accumulate_grads,
     }
     has.ranks = has.correction or has.groups and has.ranked_by_share
     has.share = has.balance and not has.alone     -- the balance loss is over softmax weights
     has.softmax = has.over_all or has.z or has.share or has.ranks and has.ranked_by_share
-    has.rows_of_experts = has.softmax or has.balance or has.cap   -- backward: logits of all experts are looked at
+    has.rows_of_experts = has.softmax or has.balance or has.cap or has.near   -- backward: logits of all experts are looked at
     has.divided = method.over ~= nil
     has.first = not has.balance and not has.z     -- what chosen experts get is the first to be put into dL
     return has

@@ -50,6 +50,7 @@ function tiles.forward(spec, has, cfg, s, names)
         has.groups and groups.scores(cfg, of.score, size),
         has.groups and groups.fill(cfg, of.fill, size),
         lanes.choose(cfg),
+        has.near and lanes.near(cfg, method.near),
         sum, shares,
         has.over_all and has.floor and lanes.rest(cfg),
         lanes.scale(cfg, method.factor, has.divided, method.floor, has.over_all),
@@ -85,7 +86,8 @@ function tiles.backward(spec, has, cfg, s, names)
         softmax, sum, shares,
         has.cap and back.times(cfg),
         has.over_all and lanes.rest(cfg),
-        has.divided and back.gradient(cfg, "gradient", {alone = alone, rest = has.over_all, floor = cfg.method.floor})
+        has.near and back.near(cfg, cfg.method.near)
+            or has.divided and back.gradient(cfg, "gradient", {alone = alone, rest = has.over_all, floor = cfg.method.floor})
             or scores.gradient(cfg, "gradient", cfg.method.weigh),
         has.balance and back.gradient(cfg, "balance", {of_rows = true, alone = alone}),
         has.z and lanes.log_sum(cfg, true),
