@@ -47,6 +47,14 @@ static moegen_rt_status read_method(const moegen_rt_problem *p, struct rt_router
     r->least = moegen_rt_problem_number(p, "renorm.min", 0);
     r->cap = moegen_rt_problem_number(p, "softcap", 0);
     r->times = moegen_rt_problem_number(p, "logit_scale", 1);
+    r->always = moegen_rt_problem_int(p, "always", 0);
+    if (r->always < 0 || (r->always && r->always >= r->k))
+        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "always: %lld is not below top_k",
+                       (long long)r->always);
+    const char *scale = moegen_rt_problem_text(p, "router_scale", "none");
+    r->scales = strcmp(scale, "each") == 0 ? r->E : strcmp(scale, "one") == 0;
+    r->norm = moegen_rt_problem_text(p, "router_norm.eps", NULL) != NULL;
+    r->norm_eps = moegen_rt_problem_number(p, "router_norm.eps", 0);
     r->jitter = moegen_rt_problem_number(p, "jitter", 0.01);
     return MOEGEN_RT_OK;
 }
@@ -320,7 +328,8 @@ void rt_router_rank(const struct rt_router *r, const double *logits, const doubl
     bool scored = !r->how.after && (correction || r->groups);
     apply(r->how.score, logits, r->E, t->p);
     for (int64_t e = 0; e < r->E; e++)
-        t->rank[e] = (scored ? t->p[e] : logits[e]) + (correction ? correction[e] : 0);
+        t->rank[e] = (scored ? t->p[e] : logits[e]) +
+                     (correction && e < r->E - r->always ? correction[e] : 0);
     t->open = false;
     if (r->groups)
         fill_groups(r, t);
@@ -339,19 +348,22 @@ static bool choose(const struct rt_router *r, const struct rt_router_token *t, i
     for (int64_t e = 0; e < r->E; e++)
         largest = isfinite(rank[e]) ? fmax(largest, fabs(rank[e])) : largest;
     memset(unsure, 0, (size_t)r->k);
+    int64_t n = r->E - r->always, k = r->k - r->always; /* that have to be chosen */
+    for (int64_t j = k; j < r->k; j++)
+        chosen[j] = r->E - r->k + j;
     for (int64_t j = 0;; j++) {
-        int64_t e = next_best(rank, r->E, last);
+        int64_t e = next_best(rank, n, last);
         double gap = j == 0 ? 0 : e < 0 ? INFINITY : rank_key(rank[last]) - rank_key(rank[e]);
         if (gap >= CLOSE * largest) {
-            for (int64_t i = first; i < j && i < r->k; i++)
+            for (int64_t i = first; i < j && i < k; i++)
                 unsure[i] = torn || t->open;
-            if (j >= r->k)
-                return t->open || (torn && first < r->k && j > r->k);
+            if (j >= k)
+                return t->open || (torn && first < k && j > k);
             first = j;
             torn = false;
         }
         torn |= gap > 0 && gap < CLOSE * largest;
-        if (j < r->k)
+        if (j < k)
             chosen[j] = e;
         last = e;
     }

@@ -46,6 +46,12 @@ methods.keys = {
         doc = "weights of the chosen are divided by their sum, whether method says so or not"},
     {"jitter", num(0.0, 0.5), default = 0.01,
         doc = "of sparsemixer, where a chosen expert's weight is its softmax over itself and those not chosen before it with max - z <= 2 jitter max(|z|, max), max: its logit"},
+    {"always", int(0, 65536), default = 0,
+        doc = "so many experts, the last ones, are chosen by every token: they count in top_k, come last in expert_index, and correction_bias has nothing for them"},
+    {"router_scale", enum{"none", "one", "each"}, default = "none",
+        doc = "a parameter that multiplies the weights: one number, or each expert its own"},
+    {"router_norm", map{{"eps", num(0.0, most), doc = "added to the mean of squares"}}, optional = true,
+        doc = "logits are of hidden_states / sqrt(mean of their squares + eps) times the parameter router_norm_weight"},
 }
 
 local function of_group(s)
@@ -57,6 +63,11 @@ local function near(s)
 end
 
 methods.rules = {
+    {"always", function(s) return s.always == 0 or s.always < s.top_k end, "{always} leaves nothing of {top_k} to be chosen"},
+    {"always", function(s) return s.always == 0 or not (s.groups or s.aux_loss.load_balance) end,
+        "{always} is not supported yet beside {groups.count} or {aux_loss.load_balance}"},
+    {"always", function(s) return s.always == 0 or not near(s) end, "{always} is not supported yet with {method}"},
+    {"router_scale", function(s) return s.router_scale == "none" or not near(s) end, "{router_scale} is not supported yet with {method}"},
     {"jitter", function(s) return near(s) or s.jitter == 0.01 end, "{jitter} is of method = sparsemixer, here {method}"},
     {"score", function(s) return not (near(s) and s.score) end, "{score} is not of {method}: its weights are a softmax"},
     {"groups", function(s) return not (near(s) and s.groups) end, "{groups.count}: {method} has no groups"},
