@@ -133,7 +133,7 @@ end
 -- Q = factor * W, divided: factor * W / sum. floor: see methods.lua; of_all: W is rows of those that sum to stat[1], and sums to
 -- stat[2].
 function lanes.scale(cfg, factor, divided, floor, of_all)
-    local p, a = lanes.tile(cfg, "scale", "Weights of the chosen experts.", {{"Q", OUT}, {"W", IN}, {"n", COUNT},
+    local p, a = lanes.tile(cfg, "divide", "Weights of the chosen experts.", {{"Q", OUT}, {"W", IN}, {"n", COUNT},
         divided and {"stat", IN} or nil})
     local by = p:op("const", "factor", factor + 0.0)
     local sum = divided and p:op("load", "sum", p:at(a.stat, lanes.row(cfg, 1)))
