@@ -14,7 +14,7 @@ enum {
 struct pass {
     struct rt_router r;
     bool own_choice; /* is final, however near to another */
-    const moegen_rt_tensor *x, *weight, *bias, *correction, *logits, *index, *dy;
+    const moegen_rt_tensor *x, *weight, *bias, *correction, *logits, *index, *dy, *norm, *scale;
     int64_t T;
     struct rt_router_token t;
     int64_t *chosen; /* [k] */
@@ -24,6 +24,9 @@ struct pass {
     double *l;       /* [ROWS, E] */
     double *dx;      /* [ROWS, H] */
     double *one;     /* [E] */
+    double *scales;  /* [E] what multiplies the weights */
+    double *factor;  /* [H] what multiplies normalised hidden states */
+    double *size;    /* [ROWS] what hidden states were divided by */
     double *work;
 };
 
@@ -41,8 +44,20 @@ static moegen_rt_status read_inputs(struct pass *s, const moegen_rt_problem *p,
     int64_t all[] = {s->T, r->E}, few[] = {s->T, r->k};
     if (!r->backward && r->bias)
         status = rt_input(p, "router_bias", true, 1, &r->E, &s->bias, err);
+    int64_t corrected = r->E - r->always;
     if (status == MOEGEN_RT_OK && !r->backward && r->correction)
-        status = rt_input(p, "correction_bias", true, 1, &r->E, &s->correction, err);
+        status = rt_input(p, "correction_bias", true, 1, &corrected, &s->correction, err);
+    if (status == MOEGEN_RT_OK && r->scales)
+        status = rt_input(p, "router_scale", true, 1, &r->scales, &s->scale, err);
+    if (status == MOEGEN_RT_OK && r->norm)
+        status = rt_input(p, "router_norm_weight", true, 1, &r->H, &s->norm, err);
+    for (int64_t e = 0; status == MOEGEN_RT_OK && e < r->E; e++) {
+        s->scales[e] = 1;
+        if (s->scale)
+            rt_elements(s->scale, r->scales == 1 ? 0 : e, 1, &s->scales[e]);
+    }
+    if (status == MOEGEN_RT_OK && s->norm)
+        rt_elements(s->norm, 0, r->H, s->factor);
     if (status == MOEGEN_RT_OK && r->backward)
         status = rt_input(p, "logits", true, 2, all, &s->logits, err);
     if (status == MOEGEN_RT_OK && r->backward)
@@ -76,6 +91,7 @@ static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
         {&s->t.rank, E},      {&s->t.l, k},      {&s->t.q, k},         {&s->t.dq, k},
         {&s->t.dl, k},        {&s->t.dp, E},     {&s->count, E},       {&s->one, E},
         {&s->work, 4 * wide}, {&s->l, ROWS * E}, {&s->rows, ROWS * H}, {&s->dx, ROWS * H},
+        {&s->scales, E},      {&s->factor, H},   {&s->size, ROWS},
     };
     bool ok = true;
     for (size_t i = 0; i < sizeof need / sizeof *need; i++)
@@ -88,7 +104,8 @@ static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
 static void release(struct pass *s)
 {
     double *owned[] = {s->t.z,  s->t.group, s->t.s,   s->t.p, s->t.rank, s->t.l, s->t.q,  s->t.dq,
-                       s->t.dl, s->t.dp,    s->count, s->one, s->work,   s->l,   s->rows, s->dx};
+                       s->t.dl, s->t.dp,    s->count, s->one, s->work,   s->l,   s->rows, s->dx,
+                       s->scales, s->factor, s->size};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     free(s->chosen);
@@ -119,6 +136,34 @@ static moegen_rt_status make_outputs(const struct pass *s, struct outputs *o,
     return status;
 }
 
+/* s->rows: what the weights multiply, of some tokens; s->size: by what they were divided. */
+static void read_rows(struct pass *s, int64_t first, int64_t rows)
+{
+    int64_t H = s->r.H;
+    rt_elements(s->x, first * H, rows * H, s->rows);
+    for (int64_t i = 0; s->norm && i < rows; i++) {
+        double *x = s->rows + i * H;
+        s->size[i] = sqrt(rt_dot(x, x, H) / (double)H + s->r.norm_eps);
+        for (int64_t h = 0; h < H; h++)
+            x[h] *= s->factor[h] / s->size[i];
+    }
+}
+
+/* The gradient of a token's hidden states, from that of what the weights multiply; and what it
+ * adds to that of the norm's factors. */
+static void norm_back(struct pass *s, const double *x, double size, double *dx, double *dfactor)
+{
+    int64_t H = s->r.H;
+    double mean = 0; /* of hat times its gradient, where hat = x / size */
+    for (int64_t h = 0; h < H; h++) {
+        dfactor[h] += dx[h] * x[h] / size;
+        dx[h] *= s->factor[h];
+        mean += dx[h] * x[h] / size / (double)H;
+    }
+    for (int64_t h = 0; h < H; h++)
+        dx[h] = (dx[h] - mean * x[h] / size) / size;
+}
+
 static void make_logits(struct pass *s, double *logits)
 {
     const struct rt_router *r = &s->r;
@@ -127,7 +172,7 @@ static void make_logits(struct pass *s, double *logits)
     for (int64_t first = 0; first < s->T; first += ROWS) {
         int64_t rows = s->T - first < ROWS ? s->T - first : ROWS;
         double *l = logits + first * r->E;
-        rt_elements(s->x, first * r->H, rows * r->H, s->rows);
+        read_rows(s, first, rows);
         rt_product(s->rows, rows, r->H, s->weight, 0, r->E, l, s->work);
         for (int64_t i = 0; s->bias && i < rows * r->E; i++)
             l[i] += s->one[i % r->E];
@@ -150,9 +195,9 @@ static void route(struct pass *s, struct outputs *o, int64_t i)
         s->count[e]++;
         bool unsure = s->unsure[j] && !s->own_choice;
         o->index[i * r->k + j] = unsure ? (double)NAN : (double)e;
-        o->weights[i * r->k + j] = open || unsure ? (double)NAN : r->scale * s->t.q[j];
+        o->weights[i * r->k + j] = open || unsure ? (double)NAN : r->scale * s->scales[e] * s->t.q[j];
         if (!open)
-            o->affinities[i * r->E + e] = r->scale * s->t.q[j];
+            o->affinities[i * r->E + e] = r->scale * s->scales[e] * s->t.q[j];
     }
 }
 
@@ -164,7 +209,7 @@ static moegen_rt_status forward(struct pass *s, moegen_rt_problem *out, moegen_r
         return status;
     make_logits(s, o.logits);
     if (s->correction)
-        rt_elements(s->correction, 0, s->r.E, s->one);
+        rt_elements(s->correction, 0, s->r.E - s->r.always, s->one);
     for (int64_t i = 0; i < s->T; i++)
         route(s, &o, i);
     double balance = 0, z = 0;
@@ -179,8 +224,8 @@ static moegen_rt_status forward(struct pass *s, moegen_rt_problem *out, moegen_r
     return MOEGEN_RT_OK;
 }
 
-/* The logits' gradient of token i. */
-static void logits_back(struct pass *s, int64_t i, double *dlogits)
+/* The logits' gradient of token i; dscale: of what multiplies the weights, NULL: nothing does. */
+static void logits_back(struct pass *s, int64_t i, double *dlogits, double *dscale)
 {
     const struct rt_router *r = &s->r;
     rt_elements(s->logits, i * r->E, r->E, s->one);
@@ -191,6 +236,11 @@ static void logits_back(struct pass *s, int64_t i, double *dlogits)
     }
     rt_router_cap(r, s->one, &s->t);
     rt_router_weigh(r, s->t.z, s->chosen, &s->t);
+    for (int64_t j = 0; dscale && j < r->k; j++) {
+        int64_t e = s->chosen[j];
+        dscale[r->scales == 1 ? 0 : e] += s->t.dq[j] * r->scale * s->t.q[j];
+        s->t.dq[j] *= s->scales[e];
+    }
     rt_router_weigh_back(r, s->t.z, s->chosen, &s->t, dlogits);
     rt_router_losses_back(r, s->T, s->t.z, s->count, &s->t, dlogits);
     rt_router_cap_back(r, &s->t, dlogits);
@@ -201,21 +251,29 @@ static moegen_rt_status backward(struct pass *s, const moegen_rt_problem *p, moe
 {
     const struct rt_router *r = &s->r;
     int64_t x[] = {s->T, r->H}, w[] = {r->H, r->E};
-    double *dx, *dw, *db = NULL;
+    double *dx, *dw, *db = NULL, *dnorm = NULL, *dscale = NULL;
     moegen_rt_status status = rt_output(out, "hidden_states_grad", 2, x, 0, &dx, err);
     if (status == MOEGEN_RT_OK)
         status = rt_gradient(p, out, "router_weight_grad", 2, w, &dw, err);
     if (status == MOEGEN_RT_OK && r->bias)
         status = rt_gradient(p, out, "router_bias_grad", 1, &r->E, &db, err);
+    if (status == MOEGEN_RT_OK && r->norm)
+        status = rt_gradient(p, out, "router_norm_weight_grad", 1, &r->H, &dnorm, err);
+    if (status == MOEGEN_RT_OK && r->scales)
+        status = rt_gradient(p, out, "router_scale_grad", 1, &r->scales, &dscale, err);
     for (int64_t first = 0; status == MOEGEN_RT_OK && first < s->T; first += ROWS) {
         int64_t rows = s->T - first < ROWS ? s->T - first : ROWS;
         for (int64_t i = 0; i < rows; i++)
-            logits_back(s, first + i, s->l + i * r->E);
-        rt_elements(s->x, first * r->H, rows * r->H, s->rows);
+            logits_back(s, first + i, s->l + i * r->E, dscale);
+        read_rows(s, first, rows);
         rt_product_t(s->l, rows, r->E, s->weight, 0, r->H, dx + first * r->H, s->work);
         rt_outer(s->rows, rows, r->H, NULL, s->l, r->E, NULL, dw, r->E);
         for (int64_t i = 0; db && i < rows * r->E; i++)
             db[i % r->E] += s->l[i];
+        for (int64_t i = 0; dnorm && i < rows; i++) {
+            rt_elements(s->x, (first + i) * r->H, r->H, s->rows);
+            norm_back(s, s->rows, s->size[i], dx + (first + i) * r->H, dnorm);
+        }
     }
     return status;
 }
@@ -303,7 +361,7 @@ static moegen_rt_status fill_backward(moegen_rt_problem *p, const struct rt_rout
         make_logits(&s, o.logits);
         moegen_rt_encode(logits->dtype, o.logits, (size_t)(s.T * r->E), logits->data);
         if (s.correction)
-            rt_elements(s.correction, 0, r->E, s.one);
+            rt_elements(s.correction, 0, r->E - r->always, s.one);
         for (int64_t i = 0; i < s.T; i++) {
             route(&s, &o, i);
             for (int64_t j = 0; j < r->k; j++)
@@ -338,14 +396,23 @@ moegen_rt_status rt_fill_router(moegen_rt_problem *p, const moegen_rt_fill *how,
         status = push(p, &r, how, err);
     if (status == MOEGEN_RT_OK && r.bias)
         status = rt_add_normal(p, "router_bias", bias, 1, &r.E, how->seed, 0.5, err);
+    int64_t corrected = r.E - r.always;
     if (status == MOEGEN_RT_OK && r.correction)
-        status = rt_add_normal(p, "correction_bias", bias, 1, &r.E, how->seed, 0.5, err);
+        status = rt_add_normal(p, "correction_bias", bias, 1, &corrected, how->seed, 0.5, err);
+    if (status == MOEGEN_RT_OK && r.norm)
+        status = rt_add_normal(p, "router_norm_weight", bias, 1, &r.H, how->seed, 1, err);
+    if (status == MOEGEN_RT_OK && r.scales)
+        status = rt_add_normal(p, "router_scale", bias, 1, &r.scales, how->seed, 1, err);
     if (status == MOEGEN_RT_OK && r.backward)
         status = fill_backward(p, &r, io, how->seed, err);
     if (status == MOEGEN_RT_OK && r.backward)
         status = rt_fill_gradient(p, "router_weight_grad", 2, w, how->seed, err);
     if (status == MOEGEN_RT_OK && r.backward && r.bias)
         status = rt_fill_gradient(p, "router_bias_grad", 1, &r.E, how->seed, err);
+    if (status == MOEGEN_RT_OK && r.backward && r.norm)
+        status = rt_fill_gradient(p, "router_norm_weight_grad", 1, &r.H, how->seed, err);
+    if (status == MOEGEN_RT_OK && r.backward && r.scales)
+        status = rt_fill_gradient(p, "router_scale_grad", 1, &r.scales, how->seed, err);
     return status;
 }
 

@@ -305,6 +305,7 @@ struct rt_router_method {
     enum rt_score score;
     bool after;  /* the function is applied to the chosen logits only */
     bool renorm; /* the chosen scores are divided by their sum */
+    bool mixer;  /* each has a softmax of its own, see rt_router_weigh */
 };
 struct rt_router {
     int64_t H, E, k;
@@ -312,6 +313,11 @@ struct rt_router {
     bool backward, bias, correction;
     double eps, least;    /* of the sum that the chosen are divided by: added, or no less */
     double cap, times;    /* of the logits: what they are capped at, 0: not; their factor */
+    double jitter;        /* of the mixer */
+    int64_t always;       /* of the E experts the last ones, which every token chooses */
+    int64_t scales;       /* numbers that multiply the weights as parameters: 0, 1 or E */
+    bool norm;            /* hidden states are divided by the root of their mean square */
+    double norm_eps;      /* which this is added to */
     int64_t groups, keep; /* groups of experts, and those that stay; 0: no groups */
     bool top2, fill_zero; /* their score is a sum of two; what others are filled with */
     double scale;         /* of the affinities */

@@ -8,9 +8,14 @@
 #include "reference.h"
 
 static const struct rt_router_method methods[] = {
-    {"softmax_topk", RT_SOFTMAX, false, false}, {"softmax_topk_renorm", RT_SOFTMAX, false, true},
-    {"topk_softmax", RT_SOFTMAX, true, false},  {"sigmoid_topk", RT_SIGMOID, false, false},
-    {"topk_sigmoid", RT_SIGMOID, true, false},  {"sigmoid_topk_renorm", RT_SIGMOID, false, true},
+    /* name, score, after, renorm, mixer */
+    {"softmax_topk", RT_SOFTMAX, false, false, false},
+    {"softmax_topk_renorm", RT_SOFTMAX, false, true, false},
+    {"topk_softmax", RT_SOFTMAX, true, false, false},
+    {"sigmoid_topk", RT_SIGMOID, false, false, false},
+    {"topk_sigmoid", RT_SIGMOID, true, false, false},
+    {"sigmoid_topk_renorm", RT_SIGMOID, false, true, false},
+    {"sparsemixer", RT_SOFTMAX, true, false, true},
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
@@ -42,6 +47,15 @@ static moegen_rt_status read_method(const moegen_rt_problem *p, struct rt_router
     r->least = moegen_rt_problem_number(p, "renorm.min", 0);
     r->cap = moegen_rt_problem_number(p, "softcap", 0);
     r->times = moegen_rt_problem_number(p, "logit_scale", 1);
+    r->always = moegen_rt_problem_int(p, "always", 0);
+    if (r->always < 0 || (r->always && r->always >= r->k))
+        return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "always: %lld is not below top_k",
+                       (long long)r->always);
+    const char *scale = moegen_rt_problem_text(p, "router_scale", "none");
+    r->scales = strcmp(scale, "each") == 0 ? r->E : strcmp(scale, "one") == 0;
+    r->norm = moegen_rt_problem_text(p, "router_norm.eps", NULL) != NULL;
+    r->norm_eps = moegen_rt_problem_number(p, "router_norm.eps", 0);
+    r->jitter = moegen_rt_problem_number(p, "jitter", 0.01);
     return MOEGEN_RT_OK;
 }
 
@@ -171,10 +185,54 @@ static void normalise_back(const struct rt_router *r, const double *p, const dou
         dp[i] = (dq[i] - mean) / by;
 }
 
+/* ---- sparsemixer: SparseMixer's inference, its steps one after the other ---- */
+
+/* The logit that limits which experts count beside the one chosen in place j, and how far expert e
+ * is on the right side of that limit (below 0: it does not count). */
+static double within(const struct rt_router *r, const double *z, int64_t best, int64_t e)
+{
+    return 2 * r->jitter * fmax(fabs(z[e]), z[best]) - (z[best] - z[e]);
+}
+
+/* share[E] of the experts in place j: a softmax over those that count and were not chosen before. */
+static void mixer_shares(const struct rt_router *r, const double *z, const int64_t *chosen,
+                         int64_t j, double *share)
+{
+    double sum = 0;
+    for (int64_t e = 0; e < r->E; e++) {
+        bool counts = e == chosen[j] || within(r, z, chosen[j], e) >= 0;
+        for (int64_t i = 0; i < j; i++)
+            counts &= e != chosen[i];
+        share[e] = counts ? exp(z[e] - z[chosen[j]]) : 0;
+        sum += share[e];
+    }
+    for (int64_t e = 0; e < r->E; e++)
+        share[e] /= sum;
+}
+
+/* Could rounding decide whether an expert counts? */
+static bool mixer_open(const struct rt_router *r, const double *z, const int64_t *chosen)
+{
+    double largest = 1;
+    for (int64_t e = 0; e < r->E; e++)
+        largest = isfinite(z[e]) ? fmax(largest, fabs(z[e])) : largest;
+    for (int64_t j = 0; j < r->k; j++)
+        for (int64_t e = 0; e < r->E; e++)
+            if (e != chosen[j] && fabs(within(r, z, chosen[j], e)) < CLOSE * largest)
+                return true;
+    return false;
+}
+
 /* Affinities of the chosen experts from the logits, before the scale. */
 void rt_router_weigh(const struct rt_router *r, const double *logits, const int64_t *chosen,
                      struct rt_router_token *t)
 {
+    for (int64_t j = 0; r->how.mixer && j < r->k; j++) {
+        mixer_shares(r, logits, chosen, j, t->p);
+        t->q[j] = t->p[chosen[j]];
+    }
+    if (r->how.mixer)
+        return;
     apply(r->how.score, logits, r->E, t->p);
     for (int64_t j = 0; j < r->k; j++)
         t->l[j] = r->how.after ? logits[chosen[j]] : t->p[chosen[j]];
@@ -194,6 +252,13 @@ void rt_router_weigh_back(const struct rt_router *r, const double *logits, const
 {
     for (int64_t j = 0; j < r->k; j++)
         t->dq[j] *= r->scale;
+    for (int64_t j = 0; r->how.mixer && j < r->k; j++) {
+        mixer_shares(r, logits, chosen, j, t->p);
+        for (int64_t e = 0; e < r->E; e++)
+            dlogits[e] += t->dq[j] * t->q[j] * ((e == chosen[j]) - t->p[e]);
+    }
+    if (r->how.mixer)
+        return;
     if (r->how.renorm)
         normalise_back(r, t->s, t->dq, r->k, t->dq);
     if (r->how.after) {
@@ -263,7 +328,8 @@ void rt_router_rank(const struct rt_router *r, const double *logits, const doubl
     bool scored = !r->how.after && (correction || r->groups);
     apply(r->how.score, logits, r->E, t->p);
     for (int64_t e = 0; e < r->E; e++)
-        t->rank[e] = (scored ? t->p[e] : logits[e]) + (correction ? correction[e] : 0);
+        t->rank[e] = (scored ? t->p[e] : logits[e]) +
+                     (correction && e < r->E - r->always ? correction[e] : 0);
     t->open = false;
     if (r->groups)
         fill_groups(r, t);
@@ -272,8 +338,8 @@ void rt_router_rank(const struct rt_router *r, const double *logits, const doubl
 /* The k best experts, best first, the lower index first among equals. Neighbours that are close,
  * but not all equal, may change places when rounded: they are unsure. True if that might exchange
  * one of the chosen for another. */
-bool rt_router_choose(const struct rt_router *r, const struct rt_router_token *t, int64_t *chosen,
-                      uint8_t *unsure)
+static bool choose(const struct rt_router *r, const struct rt_router_token *t, int64_t *chosen,
+                   uint8_t *unsure)
 {
     const double *rank = t->rank;
     double largest = 1;
@@ -282,22 +348,35 @@ bool rt_router_choose(const struct rt_router *r, const struct rt_router_token *t
     for (int64_t e = 0; e < r->E; e++)
         largest = isfinite(rank[e]) ? fmax(largest, fabs(rank[e])) : largest;
     memset(unsure, 0, (size_t)r->k);
+    int64_t n = r->E - r->always, k = r->k - r->always; /* that have to be chosen */
+    for (int64_t j = k; j < r->k; j++)
+        chosen[j] = r->E - r->k + j;
     for (int64_t j = 0;; j++) {
-        int64_t e = next_best(rank, r->E, last);
+        int64_t e = next_best(rank, n, last);
         double gap = j == 0 ? 0 : e < 0 ? INFINITY : rank_key(rank[last]) - rank_key(rank[e]);
         if (gap >= CLOSE * largest) {
-            for (int64_t i = first; i < j && i < r->k; i++)
+            for (int64_t i = first; i < j && i < k; i++)
                 unsure[i] = torn || t->open;
-            if (j >= r->k)
-                return t->open || (torn && first < r->k && j > r->k);
+            if (j >= k)
+                return t->open || (torn && first < k && j > k);
             first = j;
             torn = false;
         }
         torn |= gap > 0 && gap < CLOSE * largest;
-        if (j < r->k)
+        if (j < k)
             chosen[j] = e;
         last = e;
     }
+}
+
+/* Weights of the mixer depend on the places. */
+bool rt_router_choose(const struct rt_router *r, const struct rt_router_token *t, int64_t *chosen,
+                      uint8_t *unsure)
+{
+    bool open = choose(r, t, chosen, unsure);
+    for (int64_t j = 0; r->how.mixer && j < r->k; j++)
+        open |= unsure[j] != 0;
+    return open || (r->how.mixer && mixer_open(r, t->z, chosen));
 }
 
 /* ---- auxiliary losses ---- */

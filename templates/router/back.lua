@@ -91,6 +91,25 @@ function back.gradient(cfg, name, has)
     return p
 end
 
+-- The gradient of factor * W of lanes.near: out += by the rows X, g by m. d: of the weight.
+function back.near(cfg, near)
+    local p, a = lanes.tile(cfg, "near", "Gradient of weights among the rows that are near.",
+        {{"out", OUT}, {"g", OUT}, {"X", IN}, {"m", IN}, {"d", IN}, {"factor", IN}, {"n", COUNT}, {"back", COUNT}})
+    local again = p:count_from("again", a.n)
+    local most, sum = p:op("load", "most", p:at(a.m, 0)), lanes.total(p, "sum", cfg.many)
+    lanes.pass(p, a.n, {a.X}, function() sum.add(lanes.of_near(p, p:op("load", "x", p:at(a.X, 0)), most, near)) end, a.back)
+    local all = p:op("add", "all", sum.value, p:const("one_f", 1.0))
+    local d = p:op("mul", "dw", p:op("load", "d", p:at(a.d, 0)), p:op("bcast", "f", p:at(a.factor, 0)))
+    local by = p:op("div", "by", d, p:op("mul", "square", all, all))
+    p:op("store", p:at(a.g, 0), p:op("mul", "g", by, sum.value))
+    lanes.pass(p, again, {a.out, a.X}, function()
+        local g = p:op("load", "g_of_row", p:at(a.out, 0))
+        p:op("fnma", g, lanes.of_near(p, p:op("load", "x", p:at(a.X, 0)), most, near), by)
+        p:op("store", p:at(a.out, 0), g)
+    end)
+    return p
+end
+
 -- out *= W.
 function back.times(cfg)
     local p, a = lanes.tile(cfg, "times", "Products of rows.", {{"out", OUT}, {"W", IN}, {"n", COUNT}})

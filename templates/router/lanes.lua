@@ -133,7 +133,7 @@ end
 -- Q = factor * W, divided: factor * W / sum. floor: see methods.lua; of_all: W is rows of those that sum to stat[1], and sums to
 -- stat[2].
 function lanes.scale(cfg, factor, divided, floor, of_all)
-    local p, a = lanes.tile(cfg, "scale", "Weights of the chosen experts.", {{"Q", OUT}, {"W", IN}, {"n", COUNT},
+    local p, a = lanes.tile(cfg, "divide", "Weights of the chosen experts.", {{"Q", OUT}, {"W", IN}, {"n", COUNT},
         divided and {"stat", IN} or nil})
     local by = p:op("const", "factor", factor + 0.0)
     local sum = divided and p:op("load", "sum", p:at(a.stat, lanes.row(cfg, 1)))
@@ -147,6 +147,24 @@ function lanes.scale(cfg, factor, divided, floor, of_all)
     lanes.pass(p, a.n, {a.Q, a.W}, function()
         p:op("store", p:at(a.Q, 0), p:op("mul", "q", p:op("load", "w", p:at(a.W, 0)), by))
     end)
+    return p
+end
+
+-- exp(x - most) where most - x <= near * max(|x|, most), else 0.
+function lanes.of_near(p, x, most, near)
+    local e = math_lib.exp_or_zero(p, "e", p:op("sub", "below", x, most))
+    local size = p:op("bit_xor", "size", x, p:op("bit_and", "sign", x, p:const("sign_bit", 0x80000000)))
+    local reach = p:op("mul", "reach", p:op("max", "larger", size, most), p:const("near", near + 0.0))
+    return p:op("blend", "counts", p:op("is_less", "is_far", reach, p:op("sub", "gap", most, x)), e, p:op("zero", "nothing"))
+end
+
+-- W = exp(m) / (exp(m) + the sum of exp(X) of the rows near m).
+function lanes.near(cfg, near)
+    local p, a = lanes.tile(cfg, "near", "Weights among the rows that are near.", {{"W", OUT}, {"X", IN}, {"m", IN}, {"n", COUNT}})
+    local most, sum = p:op("load", "most", p:at(a.m, 0)), lanes.total(p, "sum", cfg.many)
+    lanes.pass(p, a.n, {a.X}, function() sum.add(lanes.of_near(p, p:op("load", "x", p:at(a.X, 0)), most, near)) end)
+    local one = p:const("one_f", 1.0)
+    p:op("store", p:at(a.W, 0), p:op("div", "w", one, p:op("add", "all", sum.value, one)))
     return p
 end
 

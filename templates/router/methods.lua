@@ -5,12 +5,13 @@ local types = require("schema").types
 local enum, int, map, num = types.enum, types.int, types.map, types.num
 
 local methods = {
-    order = {"softmax_topk", "softmax_topk_renorm", "topk_softmax", "sigmoid_topk", "sigmoid_topk_renorm", "topk_sigmoid"},
+    order = {"softmax_topk", "softmax_topk_renorm", "topk_softmax", "sigmoid_topk", "sigmoid_topk_renorm", "topk_sigmoid", "sparsemixer"},
 }
 
 -- score   what makes weights of logits, unless the key `score` says otherwise
 -- after   experts are chosen by their logits, and only theirs become weights
 -- renorm  the weights of the chosen are divided by their sum
+-- near    the weight of each is a softmax over the experts near it, see the key `jitter`
 local rows = {
     softmax_topk        = {score = "softmax"},
     softmax_topk_renorm = {score = "softmax", renorm = true},
@@ -18,6 +19,7 @@ local rows = {
     sigmoid_topk        = {score = "sigmoid"},
     sigmoid_topk_renorm = {score = "sigmoid", renorm = true},
     topk_sigmoid        = {score = "sigmoid", after = true},
+    sparsemixer         = {score = "softmax", after = true, near = true},
 }
 
 local most <const> = 1e30   -- of numbers that kernels hold in f32
@@ -42,13 +44,36 @@ methods.keys = {
         {"eps", num(0.0, most), optional = true, doc = "w / (sum + eps)"},
         {"min", num(0.0, most), optional = true, doc = "w / max(sum, min)"}},
         doc = "weights of the chosen are divided by their sum, whether method says so or not"},
+    {"jitter", num(0.0, 0.5), default = 0.01,
+        doc = "of sparsemixer, where a chosen expert's weight is its softmax over itself and those not chosen before it with max - z <= 2 jitter max(|z|, max), max: its logit"},
+    {"always", int(0, 65536), default = 0,
+        doc = "so many experts, the last ones, are chosen by every token: they count in top_k, come last in expert_index, and correction_bias has nothing for them"},
+    {"router_scale", enum{"none", "one", "each"}, default = "none",
+        doc = "a parameter that multiplies the weights: one number, or each expert its own"},
+    {"router_norm", map{{"eps", num(0.0, most), doc = "added to the mean of squares"}}, optional = true,
+        doc = "logits are of hidden_states / sqrt(mean of their squares + eps) times the parameter router_norm_weight"},
 }
 
 local function of_group(s)
     return s.E // s.groups.count
 end
 
+local function near(s)
+    return rows[s.method].near
+end
+
 methods.rules = {
+    {"always", function(s) return s.always == 0 or s.always < s.top_k end, "{always} leaves nothing of {top_k} to be chosen"},
+    {"always", function(s) return s.always == 0 or not (s.groups or s.aux_loss.load_balance) end,
+        "{always} is not supported yet beside {groups.count} or {aux_loss.load_balance}"},
+    {"always", function(s) return s.always == 0 or not near(s) end, "{always} is not supported yet with {method}"},
+    {"router_scale", function(s) return s.router_scale == "none" or not near(s) end, "{router_scale} is not supported yet with {method}"},
+    {"jitter", function(s) return near(s) or s.jitter == 0.01 end, "{jitter} is of method = sparsemixer, here {method}"},
+    {"score", function(s) return not (near(s) and s.score) end, "{score} is not of {method}: its weights are a softmax"},
+    {"groups", function(s) return not (near(s) and s.groups) end, "{groups.count}: {method} has no groups"},
+    {"renorm", function(s) return not (near(s) and (s.renorm.eps or s.renorm.min)) end,
+        "{renorm.eps} and {renorm.min} are not of {method}, whose weights are not divided by their sum"},
+    {"correction_bias", function(s) return not (near(s) and s.correction_bias) end, "{correction_bias}: {method} chooses by logits alone"},
     {"groups.count", function(s) return not s.groups or s.E % s.groups.count == 0 end,
         "{groups.count} does not cut {E} into groups of one size"},
     {"groups.keep", function(s) return not s.groups or s.groups.keep <= s.groups.count end,
@@ -66,6 +91,7 @@ methods.rules = {
 -- over    whose sum the weights are divided by: all, chosen, or nil: no sum
 -- floor   of that sum of the chosen: {eps = x} or {min = x}, of weights that sum to 1 over all if over is all
 -- factor  of the weights
+-- near    weights are softmaxes over what is near, in this measure
 function methods.of(s)
     local row, floor = rows[s.method], s.renorm
     local renorm, x = row.renorm or floor.eps or floor.min, floor.eps or floor.min or 0
@@ -74,6 +100,8 @@ function methods.of(s)
     if m.weigh ~= "softmax" then
         m.over = renorm and "chosen"
         m.floor = x >= least and floor or nil
+    elseif row.near then
+        m.near = 2 * s.jitter
     elseif row.after then   -- they sum to 1
         m.over = "chosen"
         m.factor = m.factor / (floor.eps and 1 + x or math.max(x, 1.0))

@@ -28,8 +28,10 @@ function router.args(s)
     local parameters = tensors.router(s, s.bias)
     local list = {{"hidden_states", s.dtype, "in", "T", s.H, says = "rows of tokens"}}
     if s.op == "backward" then
+        for _, row in ipairs(parameters) do
+            list[#list + 1] = tensors.read_again(s, row[1]) and row or nil
+        end
         return plans.append(list, {
-            parameters[1],
             {"logits", "f32", "in", "T", s.E, says = "of the forward pass"},
             {"expert_index", "i32", "in", "T", s.top_k, says = "of the forward pass"},
             {"expert_affinities_grad", s.affinity_dtype, "in", "T", s.E,
@@ -93,14 +95,15 @@ local function steps(spec, method)
         backward = back, bias = spec.bias, correction = spec.correction_bias and not back, groups = spec.groups ~= nil and not back,
         cap = spec.softcap ~= nil or spec.logit_scale ~= 1, z = aux.z ~= nil, balance = aux.load_balance ~= nil,
         alone = method.weigh ~= "softmax",        -- a score is of one logit
-        over_all = method.over == "all", over_chosen = method.over == "chosen", floor = method.floor ~= nil,
+        over_all = method.over == "all", over_chosen = method.over == "chosen", floor = method.floor ~= nil, near = method.near ~= nil,
+        always = spec.always > 0, scaled = spec.router_scale ~= "none", one_scale = spec.router_scale == "one", norm = spec.router_norm ~= nil,
         ranked_by_share = method.rank == "softmax", ranked_alone = method.rank ~= "softmax" and method.rank ~= "logits",
         accumulate = spec.accumulate_grads,
     }
     has.ranks = has.correction or has.groups and has.ranked_by_share
     has.share = has.balance and not has.alone     -- the balance loss is over softmax weights
     has.softmax = has.over_all or has.z or has.share or has.ranks and has.ranked_by_share
-    has.rows_of_experts = has.softmax or has.balance or has.cap   -- backward: logits of all experts are looked at
+    has.rows_of_experts = has.softmax or has.balance or has.cap or has.near   -- backward: logits of all experts are looked at
     has.divided = method.over ~= nil
     has.first = not has.balance and not has.z     -- what chosen experts get is the first to be put into dL
     return has
@@ -160,6 +163,10 @@ local function constants(spec, plan, has, s)
         end
     else
         add("PANELS", s.panels, "over E")
+        if has.always then
+            add("CHOICES", spec.E - spec.always, "experts that can be chosen or not")
+            add("PLACES", spec.top_k - spec.always, "of a token for them")
+        end
         if has.groups then
             add("GROUPS", spec.groups.count, "of experts")
             add("KEPT", spec.groups.keep, "of them, from which is chosen")
@@ -175,6 +182,16 @@ end
 local function number(x)
     local text = ("%.17g"):format(x)
     return text:find("[%.en]") and text or text .. ".0"
+end
+
+-- Sums of products of two rows that a norm takes, see row_norm.c.in.
+local function dots(spec, has)
+    local function row(tile, a, b)
+        return {tile = tile, a = a.c, b = b.c, widen_a = convert(a, "widen"), widen_b = convert(b, "widen"), of_a = a, of_b = b}
+    end
+    local io = dtype[spec.dtype]
+    return has.norm and plans.list(row("dot_x", io, io), has.backward and row("dot_logits", dtype.f32, dtype.f32),
+        has.backward and row("dot_weight", io, dtype.f32)) or {}
 end
 
 -- What multiplies, for `moegen explain`.
@@ -193,14 +210,15 @@ function router.names(spec, plan, job)
     local has = steps(spec, method)
     local s = shape(spec, plan, has)
     local io, grad, affinity = dtype[spec.dtype], dtype[spec.output_dtype], dtype[spec.affinity_dtype]
-    local dx = dtype[spec.hidden_grad_dtype]
+    local given_dx = dtype[spec.hidden_grad_dtype]
+    local dx = has.norm and dtype.f32 or given_dx   -- of a product's sums
     local cfg = {isa = plan.isa, prefix = job.name .. "_", vectors = plan.vectors, unroll = plan.unroll, kc = plan.kc,
         nc = plan.nc, many = spec.E > 64, method = method}
     local names = {
         products = products,
         spec = spec, plan = plan, isa = plan.isa, has = has, shape = s, p = cfg.prefix, number = number, method = method,
         whole_segments = false, expects = false, tiled = false, io = io.c, io_type = io,
-        grad = grad.c, grad_type = grad, dx = dx.c, dx_type = dx,
+        grad = grad.c, grad_type = grad, dx = dx.c, dx_type = dx, given_dx = given_dx.c, given_dx_type = given_dx, dots = dots(spec, has),
         affinity = affinity.c, bias_c = dtype[spec.bias_dtype].c,
         counted = spec.aux_loss.per == "tokens" and "T" or "(T * K)",   -- what shares of experts are of
         narrow_weights = affinity.narrow ~= nil,
@@ -209,10 +227,11 @@ function router.names(spec, plan, job)
         outer_rows = heights(spec.E, plan.tile_rows),
         widen_io = convert(io, "widen"), widen_bias = convert(dtype[spec.bias_dtype], "widen"),
         widen_affinity = convert(affinity, "widen"), widen_grad = convert(grad, "widen"), narrow_grad = convert(grad, "narrow"),
+        narrow_dx = convert(given_dx, "narrow"),
         constants = constants(spec, plan, has, s),
-        scalars = {{io, "widen"}, not has.backward and (has.bias or has.correction) and {dtype[spec.bias_dtype], "widen"},
+        scalars = {{io, "widen"}, (not has.backward and (has.bias or has.correction) or has.scaled or has.norm) and {dtype[spec.bias_dtype], "widen"},
             has.backward and {affinity, "widen"}, has.backward and has.accumulate and {grad, "widen"},
-            has.backward and {grad, "narrow"}},
+            has.backward and {grad, "narrow"}, has.backward and has.norm and {given_dx, "narrow"}},
     }
     -- The call that makes weights of n rows of logits, and their sum; true_size: of scores, see scores.lua.
     function names.summed(rows, n, true_size)

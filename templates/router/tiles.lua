@@ -32,13 +32,22 @@ local function of_scores(has, cfg)
         has.alone and has.balance and not same and scores.sum(cfg, score)
 end
 
+-- Of what a norm takes.
+local function of_norm(has, cfg, names)
+    local list = plans.list(has.norm and rows.move(cfg, "by", {scaled = true}))
+    for _, dot in ipairs(names.dots) do
+        list[#list + 1] = rows.dot(cfg, dot.tile, dot.of_a, dot.of_b)
+    end
+    return list
+end
+
 function tiles.forward(spec, has, cfg, s, names)
     local products = gemm.heights(product.add, with(cfg, {name = "product", a_row = s.x_pitch, a_k = 1, pitch = s.pitch,
         a_units = "X_PITCH", s_units = "PITCH LANES"}), names.tile_rows)
     local method, of = cfg.method, spec.groups
     local size = of and spec.E // of.count
     local softmax, sum, shares = of_scores(has, cfg)
-    return plans.append(products, plans.list(
+    return plans.append(products, of_norm(has, cfg, names), plans.list(
         product.pack(with(cfg, {name = "pack", dtype = names.io_type, nc = 1, panel = 0, ld = spec.E})),
         spec.H >= cfg.isa.lanes and product.gather(with(cfg, {name = "gather", dtype = names.io_type})),
         rows.move(cfg, "copy", {}),
@@ -50,6 +59,7 @@ function tiles.forward(spec, has, cfg, s, names)
         has.groups and groups.scores(cfg, of.score, size),
         has.groups and groups.fill(cfg, of.fill, size),
         lanes.choose(cfg),
+        has.near and lanes.near(cfg, method.near),
         sum, shares,
         has.over_all and has.floor and lanes.rest(cfg),
         lanes.scale(cfg, method.factor, has.divided, method.floor, has.over_all),
@@ -70,7 +80,7 @@ function tiles.backward(spec, has, cfg, s, names)
     local function pack(name, nc)
         return product.pack(with(cfg, {name = name, dtype = names.io_type, nc = nc, panel = panel, ld = spec.H}))
     end
-    return plans.append(gemm.heights(product.set, set, names.tile_rows), gemm.heights(product.add, outer, names.outer_rows), plans.list(
+    return plans.append(of_norm(has, cfg, names), gemm.heights(product.set, set, names.tile_rows), gemm.heights(product.add, outer, names.outer_rows), plans.list(
         pack("pack", 1),
         s.full >= cfg.nc and pack("pack_side_by_side", cfg.nc),
         rows.squares(cfg, "transpose_weights", {dtype = names.io_type, stride = spec.E, s_units = "E", pitch = s.width,
@@ -83,9 +93,14 @@ function tiles.backward(spec, has, cfg, s, names)
             along = wide * s.width, step = wide}),
         has.cap and scores.cap(cfg, spec.softcap, spec.logit_scale, true),
         softmax, sum, shares,
-        has.cap and back.times(cfg),
+        (has.cap or has.norm) and back.times(cfg),
+        has.norm and spec.H >= wide and rows.move(cfg, "add_scaled", {from = names.io_type, add = true, scaled = true}),
+        has.norm and spec.H >= wide and rows.move(cfg, "give", {to = names.given_dx_type}),
         has.over_all and lanes.rest(cfg),
-        has.divided and back.gradient(cfg, "gradient", {alone = alone, rest = has.over_all, floor = cfg.method.floor})
+        has.scaled and has.alone and not has.over_chosen and scores.all(cfg, cfg.method.weigh),
+        has.scaled and lanes.scale(cfg, cfg.method.factor, has.divided, cfg.method.floor, has.over_all),
+        has.near and back.near(cfg, cfg.method.near)
+            or has.divided and back.gradient(cfg, "gradient", {alone = alone, rest = has.over_all, floor = cfg.method.floor})
             or scores.gradient(cfg, "gradient", cfg.method.weigh),
         has.balance and back.gradient(cfg, "balance", {of_rows = true, alone = alone}),
         has.z and lanes.log_sum(cfg, true),

@@ -110,11 +110,14 @@ end
 function tensors.router(s, bias)
     return list(
         {"router_weight", s.dtype, "in", s.H, s.E, says = "logits are hidden_states times it"},
-        bias and {"router_bias", s.bias_dtype, "in", s.E, says = "added to the logits"})
+        bias and {"router_bias", s.bias_dtype, "in", s.E, says = "added to the logits"},
+        s.router_norm and {"router_norm_weight", s.bias_dtype, "in", s.H, says = "factor of hidden_states behind their norm"},
+        s.router_scale ~= "none" and {"router_scale", s.bias_dtype, "in", s.router_scale == "one" and 1 or s.E,
+            says = "factor of the weights"})
 end
 
 function tensors.correction(s)
-    return list(s.correction_bias and {"correction_bias", s.bias_dtype, "in", s.E, says = "added to the scores for choosing only"})
+    return list(s.correction_bias and {"correction_bias", s.bias_dtype, "in", s.E - s.always, says = "added to the scores for choosing only"})
 end
 
 function tensors.losses(s)

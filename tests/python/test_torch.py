@@ -138,6 +138,37 @@ def test_one_expert_twice():
     compare(p, LIMIT[torch.float32])
 
 
+class Names(torch.utils._python_dispatch.TorchDispatchMode):
+    """Of the operators that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, function, kinds, args=(), more=None):
+        self.seen.add(str(function))
+        return function(*args, **(more or {}))
+
+
+@pytest.mark.parametrize("T", [1, 30])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_operators_when_somebody_looks(T, recompute):
+    """Eager calls need no operators; a mode or a profiler sees them. The bits are the same."""
+    def step():
+        p = inputs(T, bias=True, dtype=torch.bfloat16)
+        y = moegen.torch.experts(**p, recompute=recompute)
+        y.sum().backward()
+        return [y.detach(), *[t.grad for t in p.values() if t.grad is not None]]
+    plain, name = step(), "experts" if recompute else "experts_saving"
+    with Names() as names:
+        seen = step()
+    assert {f"moegen.{name}.default", "moegen.experts_backward.default"} <= names.seen and len(plain) == len(seen) == 7
+    assert all(torch.equal(a, b) for a, b in zip(plain, seen))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        step()
+    assert {f"moegen::{name}", "moegen::experts_backward"} <= {e.name for e in profile.events()}
+
+
 def test_no_tokens():
     p = inputs(0, bias=True)
     y = moegen.torch.experts(**p)

@@ -18,6 +18,7 @@ from ._library import DataError
 from ._team import Direct
 
 BLOCKS = (16, 32, 64, 128)   # slots of a block: a padded one costs memory between the passes, not time
+TORCH = {name: dtype for dtype, name in DTYPES.items()}
 NO_GATE = '"gated": false'   # in options
 MANY = 1024   # plans, and cases, to remember
 WEIGHTS = ("gate_up_proj_weight", "down_proj_weight", "gate_and_up_proj_bias", "down_proj_bias", "gate_up_proj_scale", "down_proj_scale")
@@ -100,14 +101,16 @@ class Case:
         self._plan, self._T, self._block = plan, T, s.block
         blocks = int(_blocks(T, s))
         self.few = 2 * T * s.top_k < s.E   # most experts have no token
-        self._saved = (blocks, 1 if NO_GATE in s.options else 2, s.I, s.block), (blocks, s.block, s.H)
+        shapes = (blocks, 1 if NO_GATE in s.options else 2, s.I, s.block), (blocks, s.block, s.H)
+        self._saved = [torch.empty((), dtype=TORCH[s.dtype]).expand(shape) for shape in shapes]   # which have no memory
         self._sizes = {"T": T, "N": blocks}
         self._forward: dict[bool, tuple[Direct, tuple[int, ...]]] = {}
         self._backward: dict[tuple[bool, torch.dtype | None, bool], tuple[Direct, tuple[int, ...]]] = {}
 
-    def room(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def room(self) -> tuple[Tensor, Tensor]:
         """For SAVED."""
-        return _memory.empty(self._saved[0], dtype), _memory.empty(self._saved[1], dtype)
+        first, second = self._saved
+        return _memory.empty_like(first), _memory.empty_like(second)
 
     def forward(self, saves: bool) -> tuple[Direct, tuple[int, ...]]:
         """A kernel and the sizes that follow its tensors."""
@@ -195,15 +198,34 @@ def _in_place(x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters) -
     return ids.contiguous(), weights.contiguous(), x.contiguous(), [t if t is None else t.contiguous() for t in parameters]
 
 
-def _experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
-             down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, options: str) -> Tensor:
-    parameters = gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
-    case = case_of(x, ids, weights, parameters, options)
+Given = Sequence[Any]   # x, ids, weights and Parameters
+
+
+def forward(case: Case, given: Given, saves: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """y, and what backward needs."""
+    x, ids, weights, *parameters = given
     ids, weights, x, tensors = _in_place(x, ids, weights, parameters)
     y = torch.empty_like(x)
+    first, second = case.room() if saves else (None, None)
     if y.shape[0]:
-        _run(*case.forward(False), ids, weights, [x, *tensors, y, None, None])
-    return y
+        _run(*case.forward(saves), ids, weights, [x, *tensors, y, first, second])
+    return y, first, second
+
+
+def backward(case: Case, dy: Tensor, given: Given, trains: bool) -> list[Tensor]:
+    """Gradients of x and weights, and if the parameters have some those. given: followed by what forward left."""
+    x, ids, weights, *parameters, first, second = given
+    grads = []
+    if trains:   # gradients of experts without a token stay zero, or are written
+        make = _memory.zeros_like if case.few else _memory.empty_like
+        grads = [make(t) for t in parameters[:4] if t is not None]
+    return [*_differentiate(case, dy, x, ids, weights, parameters, (first, second), grads, case.few), *grads]
+
+
+def _experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
+             down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, options: str) -> Tensor:
+    given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
+    return forward(case_of(x, ids, weights, given[3:], options), given, False)[0]
 
 
 def _experts_fake(x: Tensor, *_: Any) -> Tensor:
@@ -213,12 +235,9 @@ def _experts_fake(x: Tensor, *_: Any) -> Tensor:
 def _experts_saving(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
                     down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
                     options: str) -> tuple[Tensor, Tensor, Tensor]:
-    parameters = gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
-    case = case_of(x, ids, weights, parameters, options)
-    ids, weights, x, tensors = _in_place(x, ids, weights, parameters)
-    y, (first, second) = torch.empty_like(x), case.room(x.dtype)
-    if y.shape[0]:
-        _run(*case.forward(True), ids, weights, [x, *tensors, y, first, second])
+    given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
+    y, first, second = forward(case_of(x, ids, weights, given[3:], options), given, True)
+    assert first is not None and second is not None
     return y, first, second
 
 

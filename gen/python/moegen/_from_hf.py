@@ -2,6 +2,7 @@
 """_from_hf.py - sparse blocks of Hugging Face's models as MoELayers: what their routers compute is told by evaluating them."""
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import Any, Iterator, TypeVar
 
@@ -17,6 +18,7 @@ TOKENS, CLOSE = 64, 1e-4
 EXPERTS = {"gate_up_proj_weight": "gate_up_proj", "down_proj_weight": "down_proj", "gate_and_up_proj_bias": "gate_up_proj_bias",
            "down_proj_bias": "down_proj_bias"}
 Layer = TypeVar("Layer", bound=torch.nn.Module)
+ALWAYS = "shared_experts"   # of a block whose router weighs them as it does those that it chooses
 CORRECTIONS = ("e_score_correction_bias", "expert_bias", "bias_correction")
 
 
@@ -35,6 +37,34 @@ def _correction_of(name: str, router: Any, block: Any) -> tuple[str, Tensor, boo
             if isinstance(getattr(owner, n, None), Tensor):
                 return prefix + n, getattr(owner, n), owner is block
     return None
+
+
+def _scale_of(name: str, router: Any) -> tuple[str, Tensor] | None:
+    """A parameter of the router that multiplies the weights."""
+    E = router.weight.shape[0]
+    found = (n for n, p in router.named_parameters(recurse=False) if "scale" in n and list(p.shape) in ([1], [E]))
+    return next(((f"{name}.{n}", getattr(router, n)) for n in found), None)
+
+
+def _always_of(block: Any, router: Any, experts: Any) -> int:
+    """How many experts every token has beside those that are chosen, with weights of the router's."""
+    count = router.weight.shape[0] - experts.down_proj.shape[0]
+    mine, H, I = getattr(block, ALWAYS, None), router.weight.shape[1], experts.down_proj.shape[2]   # noqa: E741
+    shapes = {"gate_proj": [count, I, H], "up_proj": [count, I, H], "down_proj": [count, H, I]}
+    fits = all(list(getattr(getattr(mine, n, None), "shape", [])) == shape for n, shape in shapes.items())
+    return count if count > 0 and fits and experts.has_gate and not experts.is_transposed and not experts.has_bias else 0
+
+
+@contextlib.contextmanager
+def _inferring(block: torch.nn.Module) -> Iterator[None]:
+    """In the mode of inference: routers may draw lots in training."""
+    modes = [(m, m.training) for m in block.modules()]
+    block.eval()
+    try:
+        yield
+    finally:
+        for m, training in modes:
+            m.training = training
 
 
 def _numbers(router: Any, words: str) -> list[int]:
@@ -58,17 +88,23 @@ def _methods(router: Any, E: int) -> Iterator[dict[str, Any]]:
     for of_score, of_groups, method, s in itertools.product(scores, reversed(groups), METHODS, scales):
         found: dict[str, Any] = {"method": method, "routing_scale": s}
         yield found | ({"score": of_score} if of_score else {}) | ({"groups": of_groups} if of_groups else {})
+    for jitter in (v for k, v in vars(router).items() if "jitter" in k and isinstance(v, float)):
+        yield {"method": "sparsemixer", "routing_scale": 1.0, "jitter": jitter}
 
 
-def _told(router: Any, weights: Tensor, bias: Tensor | None, correction: Tensor | None, is_told: bool, top_k: int) -> dict[str, Any]:
+def _told(router: Any, bias: Tensor | None, correction: Tensor | None, is_told: bool, scale: Tensor | None, top_k: int,
+          always: int) -> dict[str, Any]:
     """Keys of the router, told by what it answers for random tokens, as one that a spec describes answers it."""
+    weights = router.weight
     E, H = weights.shape
     x = torch.randn(TOKENS, H, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         given = [t for t in router(x.to(weights.dtype), *([correction] if is_told else [])) if isinstance(t, Tensor)]
         ids = next(t for t in given if not t.is_floating_point() and list(t.shape) == [TOKENS, top_k])
-        by = [t for t in given if t.is_floating_point() and list(t.shape) == [TOKENS, top_k]][-1]
+        *_, by = (t for t in (given[:-1] if always else given) if t.is_floating_point() and list(t.shape) == [TOKENS, top_k])
     want = torch.zeros(TOKENS, E).scatter_(1, ids.long(), by.float())
+    if always:
+        want[:, E - always:] = given[-1]
     # Close scores may be chosen otherwise in the rounding of a dtype: most tokens have to agree.
     close, share = (CLOSE, 1.0) if weights.dtype == torch.float32 else (2e-2, 0.9)
     tensors: dict[str, Any] = {"hidden_states": x.to(weights.dtype).float(), "router_weight": weights.detach().float().t().contiguous()}
@@ -76,10 +112,13 @@ def _told(router: Any, weights: Tensor, bias: Tensor | None, correction: Tensor 
         tensors["router_bias"] = bias.detach().float()
     if correction is not None:
         tensors["correction_bias"] = correction.detach().float()
+    more: dict[str, Any] = {"always": always, "bias": bias is not None, "correction_bias": correction is not None}
+    if scale is not None:
+        tensors["router_scale"], more["router_scale"] = scale.detach().float(), "one" if scale.numel() == 1 else "each"
     for keys in _methods(router, E):
         try:
-            made = kernel({"kernel": "router", "op": "forward", "dtype": "f32", "H": H, "E": E, "top_k": top_k, "bias": bias is not None,
-                           "correction_bias": correction is not None, "affinity_dtype": "f32", **keys})
+            made = kernel({"kernel": "router", "op": "forward", "dtype": "f32", "H": H, "E": E, "top_k": top_k + always,
+                           "affinity_dtype": "f32", **more, **keys})
         except SpecError:
             continue
         got = made(**tensors)["expert_affinities"]
@@ -114,6 +153,12 @@ def _answer(module: Any, x: Tensor) -> Tensor:
 
 def layer_of_block(cls: type[Layer], block: Any) -> Layer:
     """MoELayer.from_hf."""
+    with _inferring(block):
+        layer = _layer_of(cls, block)
+    return layer.train(block.training)
+
+
+def _layer_of(cls: type[Layer], block: Any) -> Layer:
     from .transformers import options_of
     experts = getattr(block, "experts", None)
     if experts is None or not hasattr(experts, "is_transposed"):
@@ -126,31 +171,35 @@ def layer_of_block(cls: type[Layer], block: Any) -> Layer:
     E, H = router.weight.shape
     bias = getattr(router, "bias", None)
     bias = bias if isinstance(bias, Tensor) and list(bias.shape) == [E] else None
-    correction, shared = _correction_of(name, router, block), _shared_of(block, H, experts.has_gate)
+    always, scale, correction = _always_of(block, router, experts), _scale_of(name, router), _correction_of(name, router, block)
+    shared = None if always else _shared_of(block, H, experts.has_gate)
     top_k = next(iter(_numbers(router, "top_k") + _numbers(router, "num_experts_per_tok")), None)
-    if first.dtype not in DTYPES or first.shape[0] != E or H != first.shape[1 if experts.is_transposed else 2] or top_k is None:
+    if first.dtype not in DTYPES or first.shape[0] + always != E or H != first.shape[1 if experts.is_transposed else 2] or top_k is None:
         raise UnsupportedError(f"{type(block).__name__} has a router and experts that do not belong together")
-    keys = _told(router, router.weight, bias, correction[1] if correction else None, correction is not None and correction[2], top_k)
+    keys = _told(router, bias, correction[1] if correction else None, correction is not None and correction[2],
+                 scale[1] if scale else None, top_k, always)
     weights = {"layout": "plain" if options["transposed"] else "transposed"}
     if options.get("interleaved"):
         weights["gate_up_order"] = "interleaved"
     keys |= {k: options[k] for k in ("activation", "gated", "clamp", "up_offset") if k in options}
-    keys |= {"H": H, "I_TP": experts.down_proj.shape[1 if experts.is_transposed else 2], "E": E, "top_k": top_k, "weights": weights,
+    keys |= {"H": H, "I_TP": experts.down_proj.shape[1 if experts.is_transposed else 2], "E": E, "top_k": top_k + always, "always": always, "weights": weights,
              "router_bias": bias is not None, "correction_bias": correction is not None, "bias": experts.has_bias}
+    keys |= {"router_scale": "one" if scale[1].numel() == 1 else "each"} if scale else {}
     keys |= {"bias_dtype": "f32"} if correction and not experts.has_bias else {}
     keys |= {"shared": shared[1]} if shared else {}
     x = torch.randn(1, TOKENS, H, generator=torch.Generator().manual_seed(2)).to(first.dtype)
     want, close = _answer(block, x), CLOSE if first.dtype == torch.float32 else 5e-2
-    for scale in _scales(block):   # that the block multiplies by, after the experts
-        layer = cls(DTYPES[first.dtype], **{**keys, "routing_scale": keys["routing_scale"] * scale})
-        _fill(layer, name, router, bias, correction, shared, experts)
+    for factor in _scales(block):   # that the block multiplies by, after the experts
+        layer = cls(DTYPES[first.dtype], **{**keys, "routing_scale": keys["routing_scale"] * factor})
+        _fill(layer, name, router, bias, correction, scale, shared, experts, getattr(block, ALWAYS) if always else None)
         if (_answer(layer, x) - want).norm() <= close * want.norm():
-            return layer.train(block.training)
+            return layer
     raise UnsupportedError(f"{type(block).__name__} does more than its router and its experts")
 
 
 def _fill(layer: Any, name: str, router: Any, bias: Tensor | None, correction: tuple[str, Tensor, bool] | None,
-          shared: tuple[str, dict[str, Any], dict[str, Tensor]] | None, experts: Any) -> None:
+          scale: tuple[str, Tensor] | None, shared: tuple[str, dict[str, Any], dict[str, Tensor]] | None, experts: Any,
+          always: Any) -> None:
     """Parameters of the block for the layer, and their names there."""
     layer.names = {"router_weight": f"{name}.weight"}
     given = {"router_weight": router.weight.t()}
@@ -158,6 +207,8 @@ def _fill(layer: Any, name: str, router: Any, bias: Tensor | None, correction: t
         layer.names["router_bias"], given["router_bias"] = f"{name}.bias", bias
     if correction:
         layer.names["correction_bias"], given["correction_bias"] = correction[:2]
+    if scale:
+        layer.names["router_scale"], given["router_scale"] = scale
     if shared:
         layer.names |= {n: f"{shared[0]}.{n}" for n in shared[2]}
         given |= shared[2]
@@ -167,7 +218,11 @@ def _fill(layer: Any, name: str, router: Any, bias: Tensor | None, correction: t
     for own, theirs in EXPERTS.items():
         if own in layer._parameters:
             theirs = theirs if experts.has_gate else theirs.replace("gate_up", "up")
-            setattr(layer, own, getattr(experts, theirs))   # the same memory: [E, H, 2I] is [E, H, 2, I]
+            matrix = getattr(experts, theirs)   # the same memory: [E, H, 2I] is [E, H, 2, I]
+            if always is not None:
+                more = torch.cat([always.gate_proj, always.up_proj], 1) if own == "gate_up_proj_weight" else always.down_proj
+                matrix = torch.nn.Parameter(torch.cat([matrix, more]).detach(), requires_grad=matrix.requires_grad)
+            setattr(layer, own, matrix)
             layer.names[own] = f"experts.{theirs}"
 
 
@@ -178,6 +233,11 @@ def state_of_layer(layer: Any) -> dict[str, Tensor]:
     own, state = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}, dict[str, Tensor]()
     for name, theirs in layer.names.items():
         tensor, block = own[name].detach(), theirs.partition(".")[0]
+        always = layer.spec.get("always", 0) if block == "experts" else 0
+        if always:
+            tensor, more = tensor[:-always], tensor[-always:]
+            parts = ("gate_proj", "up_proj") if name == "gate_up_proj_weight" else ("down_proj",)
+            state |= zip((f"{ALWAYS}.{n}" for n in parts), more.chunk(len(parts), 1))
         if name == "shared_gate_up_proj_weight":
             parts = ("gate_proj", "up_proj") if layer.spec["gated"] else ("up_proj",)
             state |= zip((f"{block}.{n}.weight" for n in parts), tensor.chunk(len(parts)))

@@ -242,6 +242,9 @@ class MoELayer(torch.nn.Module):
         for name, t in (*self.named_parameters(recurse=False), *self.named_buffers(recurse=False)):
             if t.is_floating_point() and t.element_size() > 1:
                 rows = self.spec["I_TP"] if name.startswith("down") else self.spec["H"]
+                if name in ("router_scale", "router_norm_weight"):
+                    torch.nn.init.ones_(t)
+                    continue
                 torch.nn.init.zeros_(t) if "bias" in name else torch.nn.init.normal_(t, std=rows ** -0.5)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -267,8 +270,9 @@ class MoELayer(torch.nn.Module):
     @classmethod
     def from_hf(cls, block: torch.nn.Module) -> MoELayer:
         """What a sparse block of a model of Hugging Face (OlmoeSparseMoeBlock, GptOssMLP, DeepseekV3MoE, ...) computes: its experts'
-        parameters are shared, those of the router and of a shared expert are copied. It is told by evaluating the block. Raises
-        UnsupportedError with the reason if it is something else."""
+        parameters are shared, those of the router and of a shared expert are copied (all are where the router weighs shared experts, as
+        Inkling's). It is told by evaluating the block as in inference: where a router draws lots in training (Phi-3.5-MoE), the layer
+        does not. Raises UnsupportedError with the reason if it is something else."""
         from ._from_hf import layer_of_block
         return layer_of_block(cls, block)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 LARGE = 4 << 20   # bytes of a tensor from which on it has pages of its own
 PAGE = 2 << 20   # of huge ones
 SLACK = 1.25   # pages may be so many times as large as what they are used for
+CONTIGUOUS = torch.contiguous_format
 KEEP = 30.0   # seconds; those that nobody has used for so long are given back at the next look
 
 
@@ -85,3 +86,13 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A tensor of zeros; a large one has pages that nobody has touched, which are zero for nothing."""
     size = math.prod(shape) * dtype.itemsize
     return torch.zeros(shape, dtype=dtype) if size < LARGE else _tensor(_new(size), shape, dtype)
+
+
+def empty_like(t: Tensor) -> Tensor:
+    """empty() as t is, and contiguous."""
+    return torch.empty_like(t, memory_format=CONTIGUOUS) if t.nbytes < LARGE else empty(t.shape, t.dtype)
+
+
+def zeros_like(t: Tensor) -> Tensor:
+    """zeros() as t is, and contiguous."""
+    return torch.zeros_like(t, memory_format=CONTIGUOUS) if t.nbytes < LARGE else zeros(t.shape, t.dtype)

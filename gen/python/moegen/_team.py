@@ -6,6 +6,7 @@ Libraries of a process that was forked are another matter: there PyTorch's threa
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import struct
 from ctypes import byref, c_char_p, c_int32, c_int64, c_void_p
@@ -66,10 +67,11 @@ class Direct:
         self.names = frozenset(a.name for a in kernel.args)
         self._order = tuple(names)
         where = {name: i for i, name in enumerate(names)}
-        self._places = [where.get(a.name, len(names)) for a in kernel.args]   # of the kernel's tensors in those of a call and None
+        places = [where.get(a.name, len(names)) for a in kernel.args]   # of the kernel's tensors in those of a call and None
+        self._pick = operator.itemgetter(*places)
         entry, workspace = c_void_p(), c_void_p()
         library.kernel_entry(kernel.handle, byref(entry), byref(workspace))
-        words = len(self._places) + len(kernel.facts.dims) + 2
+        words = len(places) + len(kernel.facts.dims) + 2
         self._pack = struct.Struct(f"{words}q").pack
         if team.run is not None:
             self._team = _CTeam(entry, workspace, team.loop, team.index, words)
@@ -87,7 +89,7 @@ class Direct:
             return
         addresses = [0 if t is None else t.data_ptr() for t in tensors]
         addresses.append(0)
-        answer = run(self._at, self._pack(*[addresses[i] for i in self._places], *tail), threads)
+        answer = run(self._at, self._pack(*self._pick(addresses), *tail), threads)
         if answer:
             self._refused(answer)
 

@@ -24,20 +24,33 @@ from ._main_grad import add, adds_in_place, mains_of, stand_in
 __all__ = ["MoELayer", "experts", "options"]
 
 OPS = torch.ops.moegen
+NONE = (None, None, None, None)
+PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _is_eager(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> bool:
+    """Is there nobody who wants to see the operators: no compiler, mode, profiler or tensors of their own kinds?"""
+    return (type(x) in PLAIN and type(gate_up) in PLAIN and type(down) in PLAIN and type(ids) is Tensor and type(weights) in PLAIN
+            and x.is_cpu and ids.is_cpu and weights.is_cpu and gate_up.is_cpu and down.is_cpu and not torch.compiler.is_compiling()
+            and not torch._C._len_torch_dispatch_stack() and not torch._C._len_torch_function_stack()
+            and not torch._C._autograd._profiler_enabled())
 
 
 class _Experts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
                 down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, options: str, recompute: bool,
-                mains: list[Tensor | None] | None) -> Tensor:
+                mains: list[Tensor | None] | None, case: _experts.Case | None) -> Tensor:
+        """case: of eager calls, which need no operators."""
         given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
         saved: tuple[Tensor | None, Tensor | None] = (None, None)
-        if recompute:
-            y: Tensor = OPS.experts.default(*given, options)
+        if case is not None:
+            y, *saved = _experts.forward(case, given, not recompute)   # type: ignore[assignment]
+        elif recompute:
+            y = OPS.experts.default(*given, options)
         else:
             y, *saved = OPS.experts_saving.default(*given, options)
-        ctx.options, ctx.mains = options, mains
+        ctx.options, ctx.mains, ctx.case = options, mains, case
         ctx.save_for_backward(*given, *saved)
         return y
 
@@ -58,7 +71,13 @@ class _Experts(torch.autograd.Function):
         parameters, needs, mains = given[3:7], ctx.needs_input_grad, ctx.mains
         trains = needs[3] or needs[4] or needs[5] or needs[6]
         grads: list[Tensor | None] = [None] * 4
-        if mains and adds_in_place([m for m, t in zip(mains, parameters) if t is not None], (torch.float32, dy.dtype)):
+        case = ctx.case if _is_eager(dy, *given[1:5]) else None
+        if mains is None and case is not None:
+            dx, dweights, *found = _experts.backward(case, dy, given, trains)
+            if trains:
+                each = iter(found)
+                grads = [next(each) if t is not None else None for t in parameters]
+        elif mains and adds_in_place([m for m, t in zip(mains, parameters) if t is not None], (torch.float32, dy.dtype)):
             dx, dweights = OPS.experts_backward_.default(dy, *given, ctx.options, [m for m in mains if m is not None])
         else:
             into = (torch.float32 if mains else given[0].dtype) if trains else None
@@ -70,7 +89,7 @@ class _Experts(torch.autograd.Function):
                 add(mains, parameters, grads)
         if mains:
             grads = [g if m is None else stand_in(p) for g, m, p in zip(grads, mains, parameters)]
-        return tuple([g if n else None for g, n in zip((dx, None, dweights, *grads, None, None, None, None, None), needs)])
+        return tuple([g if n else None for g, n in zip((dx, None, dweights, *grads, None, None, None, None, None, None), needs)])
 
 
 def _number(limit: float | None) -> str:
@@ -172,10 +191,16 @@ def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
     if ids.dim() == 2 and ids.shape == weights.shape and ids.shape[1] > gate_up.shape[0] > 0:
         ids, weights = _experts.first_of(ids, weights, gate_up.shape[0])
     parameters = gate_up, down, gate_up_bias, down_bias
+    case = None
+    others = gate_up_bias, down_bias, gate_up_scale, down_scale
+    if _is_eager(x, ids, weights, gate_up, down) and (others == NONE or all(t is None or type(t) in PLAIN and t.is_cpu for t in others)):
+        case = _experts.case_of(x, ids, weights, (*parameters, gate_up_scale, down_scale), told)
     if not torch.is_grad_enabled() or not (x.requires_grad or weights.requires_grad or gate_up.requires_grad or down.requires_grad
                                            or _has_gradient(gate_up_bias) or _has_gradient(down_bias)):
+        if case is not None:
+            return _experts.forward(case, (x, ids, weights, *parameters, gate_up_scale, down_scale), False)[0]
         y: Tensor = OPS.experts.default(x, ids, weights, *parameters, gate_up_scale, down_scale, told)
         return y
     if gate_up_scale is not None and any(_has_gradient(t) for t in parameters):
         raise ArgumentError("experts whose matrices are codes are frozen: set requires_grad of their biases to False")
-    return _Experts.apply(x, ids, weights, *parameters, gate_up_scale, down_scale, told, recompute, mains_of(parameters))
+    return _Experts.apply(x, ids, weights, *parameters, gate_up_scale, down_scale, told, recompute, mains_of(parameters), case)

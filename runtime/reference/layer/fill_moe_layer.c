@@ -172,6 +172,10 @@ static moegen_rt_status fill_backward(moegen_rt_problem *p, const struct rt_laye
         TRY(rt_fill_gradient(p, "router_weight_grad", 2, router, seed, err));
     if (!l->given && l->r.bias)
         TRY(rt_fill_gradient(p, "router_bias_grad", 1, &m->E, seed, err));
+    if (!l->given && l->r.norm)
+        TRY(rt_fill_gradient(p, "router_norm_weight_grad", 1, &m->H, seed, err));
+    if (!l->given && l->r.scales)
+        TRY(rt_fill_gradient(p, "router_scale_grad", 1, &l->r.scales, seed, err));
     TRY(rt_moe_fill_gradients(p, m, seed, err));
     return l->shared ? rt_shared_fill_backward(l, p, io, seed, err) : MOEGEN_RT_OK;
 }

@@ -64,7 +64,10 @@ moegen_rt_problem *rt_layer_router(const moegen_rt_problem *p, moegen_rt_error *
 {
     static const char *const names[] = {"hidden_states",      "router_weight",    "router_bias",
                                         "correction_bias",    "logits",           "expert_index",
-                                        "router_weight_grad", "router_bias_grad", NULL};
+                                        "router_weight_grad", "router_bias_grad",
+                                        "router_norm_weight", "router_norm_weight_grad",
+                                        "router_scale",       "router_scale_grad",
+                                        NULL};
     return part_of(p, names, set_router, err);
 }
 
@@ -122,8 +125,9 @@ moegen_rt_status rt_layer_choose(const struct rt_layer *l, const moegen_rt_probl
 {
     const struct rt_router *r = &l->r;
     const moegen_rt_tensor *correction = NULL;
+    int64_t corrected = r->E - r->always;
     if (r->correction)
-        TRY(rt_input(p, "correction_bias", true, 1, &r->E, &correction, err));
+        TRY(rt_input(p, "correction_bias", true, 1, &corrected, &correction, err));
     double *room = malloc((size_t)(5 * r->E) * sizeof *room);
     int64_t *best = malloc((size_t)r->k * sizeof *best);
     uint8_t *unsure = malloc((size_t)r->k);
@@ -138,7 +142,7 @@ moegen_rt_status rt_layer_choose(const struct rt_layer *l, const moegen_rt_probl
     }
     double *added = status == MOEGEN_RT_OK && correction ? room + 2 * r->E : NULL;
     if (added)
-        rt_elements(correction, 0, r->E, added);
+        rt_elements(correction, 0, corrected, added);
     for (int64_t i = 0; status == MOEGEN_RT_OK && i < T; i++) {
         rt_router_cap(r, logits + i * r->E, &t);
         rt_router_rank(r, t.z, added, &t);
@@ -279,7 +283,9 @@ static moegen_rt_status find_noise(moegen_rt_problem *q, const moegen_rt_tensor 
                                    moegen_rt_error *err)
 {
     static const char *const names[] = {"hidden_states_grad", "router_weight_grad",
-                                        "router_bias_grad"};
+                                        "router_bias_grad", "router_norm_weight_grad",
+                                        "router_scale_grad"};
+    enum { NAMES = sizeof names / sizeof *names };
     moegen_rt_tensor *noisy;
     int64_t shape[] = {moegen_rt_tensor_count(da), 1};
     shape[1] = moegen_rt_problem_int(q, "E", 1);
@@ -291,7 +297,7 @@ static moegen_rt_status find_noise(moegen_rt_problem *q, const moegen_rt_tensor 
             return rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
         move(da, way, noisy->data);
         moegen_rt_status status = rt_compute_router(q, NULL, moved, err);
-        for (int i = 0; status == MOEGEN_RT_OK && i < 3; i++) {
+        for (int i = 0; status == MOEGEN_RT_OK && i < NAMES; i++) {
             moegen_rt_tensor *t = moegen_rt_problem_tensor(out, names[i]);
             double size = t ? distance(t, NULL) : 0;
             if (size > 0)
@@ -338,6 +344,10 @@ static moegen_rt_status backward(const struct rt_layer *l, const moegen_rt_probl
     TRY(give(out, "router_weight_grad", 0, NULL, other, "router_weight_grad", err));
     if (l->r.bias)
         TRY(give(out, "router_bias_grad", 0, NULL, other, "router_bias_grad", err));
+    if (l->r.norm)
+        TRY(give(out, "router_norm_weight_grad", 0, NULL, other, "router_norm_weight_grad", err));
+    if (l->r.scales)
+        TRY(give(out, "router_scale_grad", 0, NULL, other, "router_scale_grad", err));
     if (is(q, "dtype", "f32", "f32")) /* the limits of others are far above it */
         TRY(find_noise(q, da, other, out, err));
     moegen_rt_problem_drop(out, "expert_affinities_masked_grad");
