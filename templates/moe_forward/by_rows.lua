@@ -109,6 +109,10 @@ local function tiles(spec, plan, names, cfg, of_weights)
     local row = names.along and names.phases.as_rows and whole and function(name, add)
         return epilogue.row(cfg, name, {bias = has.bias_down, bias_scaled = has.bias_scaled, scaled = has.affinity_in_finish, add = add})
     end
+    local function hidden(narrow)
+        return epilogue.hidden(wide, spec, {checkpoint = has.checkpoint_up, bias = has.bias_up, scaled = has.affinity_on_p,
+            step = has.step, narrow = narrow})
+    end
     local keeps = has.checkpoint_up and spec.block_size >= lanes
     local products = plans.append(panels.tiles(names, of_weights, plan), codes.tiles(names, cfg, spec), activations.tiles(names, cfg, spec),
         names.integers and integers.tiles(names, of_weights, spec) or {})
@@ -117,7 +121,7 @@ local function tiles(spec, plan, names, cfg, of_weights)
             s_units = "STAGE", pitch = apart, along = lanes, step = lanes * apart}),
         names.dots and not names.in_words and rows.words(cfg, io, "words"),
         has.affinity_on_x and rows.scale(cfg, "scale"),
-        epilogue.hidden(wide, spec, {checkpoint = has.checkpoint_up, bias = has.bias_up, scaled = has.affinity_on_p, step = has.step}),
+        hidden(false), names.narrow and hidden(true),
         has.bias_down and epilogue.biased(cfg, has.bias_scaled),
         keeps and rows.give_column(cfg, io, "give_column", names.save_step * width),
         has.checkpoint_down and whole and rows.transpose(cfg, io, "transpose_down", lanes, "LANES"),
@@ -161,6 +165,7 @@ function by_rows.names(names, spec, plan, job, common)
     phases_of(names, spec, has)
     codes.names(names, spec, plan, of_weights.product)
     along.names(names, cfg, plan, math.max(spec.H, spec.I_TP))
+    names.narrow = names.along and names.phases.as_rows and names.hidden == "P" or false   -- few tokens: no lanes but theirs
     space_of(names, has, common)
     names.tiles = function()
         return tiles(spec, plan, names, cfg, of_weights)

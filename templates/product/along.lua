@@ -28,10 +28,11 @@ function along.choose(plan, spec)
         limits.useful(128, "more tokens fill lanes"))
 end
 
--- Adds the names; deep: elements of the longest contraction of rows.
+-- Adds the names; deep: elements of the longest contraction of rows. narrow: does what follows products, of tokens that fit into a
+-- vector, look at no other one? A family may say so.
 function along.names(names, cfg, plan, deep)
     local coded = names.coded
-    names.along = false
+    names.along, names.narrow = false, false
     if not plan.along or plan.along == 0 or coded and (coded.along or coded.words or names.transposes
         or not formats.scale_rows[coded.scale]) then
         return

@@ -48,14 +48,18 @@ local function number_step(p, cfg, t, read)
     end
 end
 
--- Vectors of a unit of codes of a row: f(row, i, before) -> vector; before: of i - 1
+-- Vectors of a unit of codes of a row: f(row, i) -> vector, and what comes before that, a step that all rows are better taken through
+-- together: f(row, i), or nil
 local function of_codes(p, cfg, t, f, tables)
     local lanes = cfg.isa.lanes
     if t.unit.in_words then
-        local read, codes = along_units.words_of(p, p:at(tables, lanes)), {}
+        local down, look_up = along_units.words_of(p, p:at(tables, lanes))
+        local codes, words = {}, {}
         return function(r, i)
+            return look_up(("w_%d_%d"):format(r, i), words[r])
+        end, function(r, i)
             codes[r] = i == 0 and p:op("load_bits", "codes_" .. r, t.at(r, 0)) or codes[r]
-            return read(("w_%d_%d"):format(r, i), codes[r], i)
+            words[r] = down(("w_%d_%d"):format(r, i), codes[r], i)
         end
     elseif t.unit.looked_up then
         local read, x = formats.pairs_of(p, f, function(i) return p:at(tables, (i + 1) * lanes) end), {}
@@ -84,27 +88,38 @@ local function of_codes(p, cfg, t, f, tables)
     end
 end
 
--- The same of codes: sums of a unit are scaled, if scales are of runs. Of few tokens pairs of all rows are multiplied in turn, because each
--- sum waits for what was added to it before.
-local function code_step(p, cfg, t, read, scale)
+-- The same of codes: sums of a unit are scaled, if scales are of runs. Of few tokens all rows are multiplied in turn, because each sum
+-- waits for what was added to it before, and so that ops of a kind follow each other: CPUs deal these out to their ports more evenly.
+local function code_step(p, cfg, t, read, before, scale)
     local lanes, multiply = cfg.isa.lanes, t.unit.pairs and cfg.product.multiply or "fma"
-    local sum, x = {}, {}
+    local sum, x, w = {}, {}, {}
     local function token_at(r, token, i)
         if r == 0 or not t.in_turn then
             x[token] = p:op("load", ("x_%d_%d_%d"):format(r, token, i), p:at(t.X, token * t.line + i * lanes))
         end
         return x[token]
     end
-    local function part(r, i)
-        local w = read(r, i)
+    local function add(r, i)
         for token = 0, t.tokens - 1 do
             local first, name, y = scale and i == 0, ("sum_%d_%d"):format(r, token), token_at(r, token, i)
             if first and not t.unit.pairs then
-                sum[r][token] = p:op("mul", name, w, y)
+                sum[r][token] = p:op("mul", name, w[r], y)
             else
                 sum[r][token] = first and p:op("zero", name) or sum[r][token]
-                p:op(multiply, scale and sum[r][token] or t.acc[r][token], w, y)
+                p:op(multiply, scale and sum[r][token] or t.acc[r][token], w[r], y)
             end
+        end
+    end
+    -- Rows from .. to, vector i
+    local function part(from, to, i)
+        for r = from, before and to or from - 1 do
+            before(r, i)
+        end
+        for r = from, to do
+            w[r] = read(r, i)
+        end
+        for r = from, to do
+            add(r, i)
         end
     end
     local last = t.unit.vectors - 1
@@ -112,18 +127,19 @@ local function code_step(p, cfg, t, read, scale)
         p:op("prefetch_1", t.near(r))
         sum[r] = {}
         for i = 0, t.in_turn and -1 or last do
-            part(r, i)
+            part(r, r, i)
         end
     end
     for i = 0, t.in_turn and last or -1 do
-        for r = 0, t.rows - 1 do
-            part(r, i)
-        end
+        part(0, t.rows - 1, i)
+    end
+    local factors = {}
+    for r = 0, scale and t.rows - 1 or -1 do
+        factors[r] = scale(r)
     end
     for r = 0, scale and t.rows - 1 or -1 do
-        local factor = scale(r)
         for token = 0, t.tokens - 1 do
-            p:op("fma", t.acc[r][token], factor, sum[r][token])
+            p:op("fma", t.acc[r][token], factors[r], sum[r][token])
         end
     end
 end
@@ -170,9 +186,9 @@ function along.tile(cfg, tokens, has, tall)
     local scales, s_over = coded and p:pointer("scales", "const float"), coded and along_units.scales(cfg, coded) and p:integer("s_over")
     local tables = coded and along_units.tables(cfg, coded) and p:pointer("tables", "const float")
     local each, scale = along_units.scales(cfg, coded), nil
-    local read
+    local read, first
     if coded then
-        read = of_codes(p, cfg, t, coded.format, tables)
+        read, first = of_codes(p, cfg, t, coded.format, tables)
         local spread = each and each > 1 and p:op("load", "spread", p:at(tables, 0))
         scale = each and function(r)
             local at = p:at(scales, r * has.pitch)
@@ -185,7 +201,7 @@ function along.tile(cfg, tokens, has, tall)
     local function units()
         p:loop(p:count_from("left", n), function()
             if coded then
-                code_step(p, cfg, t, read, scale)
+                code_step(p, cfg, t, read, first, scale)
             else
                 number_step(p, cfg, t, read)
             end

@@ -21,16 +21,19 @@ function along_units.word_table(f)
     return words
 end
 
--- Decodes a vector of 8 codes of 4 bits a lane, one by one: (name, codes, i) -> pairs: i = 0: of the first code and that 4 after it, then
--- of the third, second and fourth one and those 4 after them. table: place of word_table
+-- Decodes a vector of 8 codes of 4 bits a lane, one by one, in two steps: (name, codes, i) -> words to be looked up, and
+-- (name, words) -> pairs: i = 0: of the first code and that 4 after it, then of the third, second and fourth one and those 4 after
+-- them. table: place of word_table
 function along_units.words_of(p, table)
     local t = p:op("load", "words", table)
-    local by = {}   -- shifts words down by 8, 4 and 12 bits: multipliers are less busy than what shifts
-    for i, up in ipairs{8, 12, 4} do
-        by[i] = p:op("const", "up_" .. up, 1 << up | 1 << 16 + up)
+    local multiplies, by = p.isa.down == "high_words", {}   -- down: what moves words down beside all the rest, see isa/amx.lua
+    for i, bits in ipairs{8, 4, 12} do
+        by[i] = multiplies and p:op("const", "up_" .. 16 - bits, 1 << 16 - bits | 1 << 32 - bits) or bits
     end
     return function(name, codes, i)
-        return p:op("lookup_words", name, i > 0 and p:op("high_words", name .. "_codes", codes, by[i]) or codes, t)
+        return i > 0 and p:op(multiplies and "high_words" or "shr", name .. "_codes", codes, by[i]) or codes
+    end, function(name, words)
+        return p:op("lookup_words", name, words, t)
     end
 end
 

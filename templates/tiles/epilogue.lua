@@ -97,8 +97,10 @@ end
 --     intermediates   so they do, A becomes what the activation gave, and of pairs P_0 is P in f32
 --     step            rows from a gate to the next one, and from an up (none: 1)
 --     stores          gate, up, what the activation gave and P are numbers of the dtype, as if each had been stored
+--     narrow          only of the last vector of a panel
 function epilogue.hidden(cfg, spec, has)
-    local p = ir.program(cfg.isa, cfg.prefix .. "hidden", {"What the second product sees, for rows of I."})
+    local tile = has.narrow and "hidden_last" or "hidden"
+    local p = ir.program(cfg.isa, cfg.prefix .. tile, {"What the second product sees, for rows of I."})
     local rows = "WIDTH LANES"
     local panel = panel_rows.column(cfg)
     local S, P, n = p:pointer("S", "float", rows), p:pointer("P", panel.dtype.c, rows), p:integer("n")
@@ -139,7 +141,7 @@ function epilogue.hidden(cfg, spec, has)
         end
         panel.put(p, P, v, value)
         keeps(P_0, value)
-    end, "rows of I")
+    end, "rows of I", has.narrow and cfg.vectors - 1)
     return p
 end
 

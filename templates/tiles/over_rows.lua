@@ -2,12 +2,12 @@
 -- over_rows.lua - loops of programs over rows of a panel's width, cfg.vectors vectors each.
 local over_rows = {}
 
--- body(tag, at, v) for each vector v of n rows: `_v` for names, and where in a row it is. The pointers (those in a table by an amount of
--- their own) follow the rows.
-function over_rows.each(p, cfg, n, pointers, body, title)
+-- body(tag, at, v) for each vector v of n rows, from number `first` (0) on: `_v` for names, and where in a row it is. The pointers (those
+-- in a table by an amount of their own) follow the rows.
+function over_rows.each(p, cfg, n, pointers, body, title, first)
     local lanes = cfg.isa.lanes
     p:loop(n, function()
-        for v = 0, cfg.vectors - 1 do
+        for v = first or 0, cfg.vectors - 1 do
             body("_" .. v, v * lanes, v)
         end
         for _, pointer in ipairs(pointers) do

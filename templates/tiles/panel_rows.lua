@@ -9,7 +9,7 @@ local quantise = require "tiles.quantise"
 local panel_rows = {}
 
 -- Rows of a panel whose columns are contracted (see matrix.lua), made vector by vector: the dtype of its elements, and how vector v
--- of the row at a pointer is stored; of pairs both vectors together, when the last one comes.
+-- of the row at a pointer is stored; of pairs both vectors together, when the last one comes, which is both if it is alone.
 function panel_rows.column(cfg)
     local lanes, first = cfg.isa.lanes, {}
     if cfg.product.group == 1 then
@@ -19,7 +19,7 @@ function panel_rows.column(cfg)
         if v == 0 then
             first[to] = x
         else
-            quantise.store_pair(p, cfg.dtype, p:at(to, 0), first[to], x, "store_bits")
+            quantise.store_pair(p, cfg.dtype, p:at(to, 0), first[to] or x, x, "store_bits")
         end
     end}
 end
