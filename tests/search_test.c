@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "tune/tune.h"
@@ -87,20 +89,28 @@ static int on_model_step(void *user, const moegen_tune_step *step)
     return 0;
 }
 
+static void open_search(struct search *s, moegen_engine *engine, const moegen_tune_options *o)
+{
+    moegen_error *err = NULL;
+    *s = (struct search){.engine = engine, .spec = spec_of(toy), .options = o, .threads = 1};
+    s->own = s->spec.override_count = 1;
+    s->set = calloc(MAX_KNOBS + 1, sizeof *s->set);
+    if (!s->set)
+        exit(1);
+    s->set[0] = (moegen_override){"plan.tuned", "false"};
+    s->spec.overrides = s->set;
+    s->until = s->confirm_until = tune_now() + 1000;
+    CHECK(!search_open(s, &err), "%s", moegen_error_text(err));
+}
+
 static void test_model(moegen_engine *engine)
 {
     static const int64_t tokens[] = {9};
     moegen_tune_options o = {.struct_size = sizeof o, .tokens = tokens, .token_count = 1};
-    moegen_override set[MAX_KNOBS + 1] = {{"plan.tuned", "false"}};
-    struct search s = {.engine = engine, .spec = spec_of(toy), .options = &o, .threads = 1};
     moegen_error *err = NULL;
     bool legal = false;
-    s.own = s.spec.override_count = 1;
-    s.set = malloc(sizeof set);
-    memcpy(s.set, set, sizeof set);
-    s.spec.overrides = s.set;
-    s.until = s.confirm_until = tune_now() + 1000;
-    CHECK(!search_open(&s, &err), "%s", moegen_error_text(err));
+    struct search s;
+    open_search(&s, engine, &o);
     CHECK(s.model.used, "the model of this machine says that the planner's own choice cannot be");
     CHECK(model_gain(&s, &s.base) > -0.05, "gain %g", model_gain(&s, &s.base));
     CHECK(!model_prunes(&s, &s.base), "the planner's own choice is pruned");
@@ -141,6 +151,58 @@ static void test_model(moegen_engine *engine)
     CHECK(!moegen_tune(engine, &spec, &o, &t, &err), "%s", moegen_error_text(err));
     CHECK(seen.stops == 0 && t->modelled, "the model of this machine is not used");
     moegen_tuning_release(t);
+}
+
+/* ---- kernels that are made ahead ---- */
+
+static void test_ahead(void)
+{
+    static const int64_t tokens[] = {9};
+    moegen_tune_options o = {.struct_size = sizeof o, .tokens = tokens, .token_count = 1};
+    char folder[64];
+    CHECK(ahead_open(folder), "no folder in /tmp");
+    moegen_engine_options eo = {.struct_size = sizeof eo, .cache_dir = folder};
+    moegen_engine *engine = NULL;
+    if (moegen_engine_create(&eo, &engine, NULL))
+        exit(1);
+    struct search s;
+    struct turn turn[MAX_KNOBS];
+    int count = 0, found = 0;
+    open_search(&s, engine, &o);
+    for (int k = 0; k < s.space.knobs; k++)
+        turn[count++] = (struct turn){.knob = k, .value = 0};
+    make_ahead(&s, turn, count);
+    CHECK(waitpid(-1, NULL, 0) < 0, "a helper is left");
+    for (int i = 0; i < count; i++) {
+        struct candidate c = {.choice = choice_with(&s.base.choice, turn[i].knob, turn[i].value)};
+        bool legal = false;
+        CHECK(!candidate_open(&s, &c, &legal, NULL), "plan %d", i);
+        moegen_kernel_facts facts = {.struct_size = sizeof facts};
+        if (legal)
+            moegen_kernel_info(c.kernel, &facts);
+        found += legal && strcmp(facts.origin, "disk") == 0;
+        candidate_close(&c);
+    }
+    CHECK(found > 0 || moegen_rt_cpu_count() < 2 || count < 8, "of %d plans none was made ahead",
+          count);
+    search_close(&s);
+    moegen_engine_release(engine);
+    ahead_close(folder);
+    CHECK(access(folder, F_OK) < 0, "%s is left", folder);
+
+    pid_t child = fork(); /* one that is killed */
+    if (child == 0) {
+        char own[64];
+        _exit(ahead_open(own) ? 0 : 1);
+    }
+    int status = 0;
+    char left[64], next[64];
+    snprintf(left, sizeof left, "ls -d /tmp/moegen-tune-%ld-* >/dev/null 2>&1", (long)child);
+    CHECK(waitpid(child, &status, 0) == child && !status, "no folder");
+    CHECK(system(left) == 0, "its folder is gone with it");
+    CHECK(ahead_open(next), "no folder");
+    CHECK(system(left) != 0, "its folder is left");
+    ahead_close(next);
 }
 
 static void refused(moegen_engine *engine, const char *text, const moegen_tune_options *o,
@@ -184,6 +246,7 @@ int main(void)
         return 1;
     test_search(engine);
     test_model(engine);
+    test_ahead();
     test_refused(engine);
     moegen_engine_release(engine);
     printf("%d complaints\n", failures);

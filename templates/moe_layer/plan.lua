@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - the tensors and parts of moe_layer, and what its template's holes refer to.
+local dot = require "product.dot"
 local dtype = require "dtype"
+local integers = require "codes.integers"
 local moe_backward = require "moe_backward.plan"
 local layer_names = require "moe_layer.names"
 local given = require "moe_layer.given"
@@ -117,7 +119,9 @@ function layer.args(s, _, parts)
 end
 
 function layer.params(s, _, parts)
-    return packed.params(s, experts_plan(parts), stored.matrices(s))
+    local plan = experts_plan(parts)
+    local op = plan and (plan.integers and integers.params(plan) or dot.params(s, plan)) or {}
+    return append(op, packed.params(s, plan, stored.matrices(s)))
 end
 
 -- Parts ------------------------------------------------------------------------------------------------------------

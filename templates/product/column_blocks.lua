@@ -65,8 +65,10 @@ end
 
 -- rows: that are packed at a time, of what
 function column_blocks.choose_fetch(plan, rows, of)
-    plan:choose("prefetch", plan.tiled and columns.fetch or 6, "rows of weights on their way from memory while one is packed",
-        limits.useful(rows, of:format(rows)))
+    local pairs = plan.group > 1 and not plan.tiled
+    plan:choose("prefetch", plan.tiled and columns.fetch or pairs and 12 or 6, pairs
+        and "pairs of rows of weights on their way from memory while one is packed: tiles of dot products are done sooner"
+        or "rows of weights on their way from memory while one is packed", limits.useful(rows, of:format(rows)))
 end
 
 -- cfg of the tiles.
