@@ -80,7 +80,8 @@ function tiles.backward(spec, has, cfg, s, names)
     local function pack(name, nc)
         return product.pack(with(cfg, {name = name, dtype = names.io_type, nc = nc, panel = panel, ld = spec.H}))
     end
-    return plans.append(of_norm(has, cfg, names), gemm.heights(product.set, set, names.tile_rows), gemm.heights(product.add, outer, names.outer_rows), plans.list(
+    return plans.append(of_norm(has, cfg, names), gemm.heights(product.set, set, names.tile_rows),
+        gemm.heights(product.add, outer, names.outer_rows), plans.list(
         pack("pack", 1),
         s.full >= cfg.nc and pack("pack_side_by_side", cfg.nc),
         rows.squares(cfg, "transpose_weights", {dtype = names.io_type, stride = spec.E, s_units = "E", pitch = s.width,
