@@ -94,7 +94,7 @@ function tiles.backward(spec, has, cfg, s, names)
             along = wide * s.width, step = wide}),
         has.cap and scores.cap(cfg, spec.softcap, spec.logit_scale, true),
         softmax, sum, shares,
-        (has.cap or has.norm) and back.times(cfg),
+        (has.cap or has.norm and spec.H >= wide) and back.times(cfg),
         has.norm and spec.H >= wide and rows.move(cfg, "add_scaled", {from = names.io_type, add = true, scaled = true}),
         has.norm and spec.H >= wide and rows.move(cfg, "give", {to = names.given_dx_type}),
         has.over_all and lanes.rest(cfg),
