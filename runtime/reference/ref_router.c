@@ -103,9 +103,9 @@ static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
 
 static void release(struct pass *s)
 {
-    double *owned[] = {s->t.z,  s->t.group, s->t.s,   s->t.p, s->t.rank, s->t.l, s->t.q,  s->t.dq,
-                       s->t.dl, s->t.dp,    s->count, s->one, s->work,   s->l,   s->rows, s->dx,
-                       s->scales, s->factor, s->size};
+    double *owned[] = {s->t.z,  s->t.group, s->t.s,    s->t.p,    s->t.rank, s->t.l,  s->t.q,
+                       s->t.dq, s->t.dl,    s->t.dp,   s->count,  s->one,    s->work, s->l,
+                       s->rows, s->dx,      s->scales, s->factor, s->size};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     free(s->chosen);
@@ -195,7 +195,8 @@ static void route(struct pass *s, struct outputs *o, int64_t i)
         s->count[e]++;
         bool unsure = s->unsure[j] && !s->own_choice;
         o->index[i * r->k + j] = unsure ? (double)NAN : (double)e;
-        o->weights[i * r->k + j] = open || unsure ? (double)NAN : r->scale * s->scales[e] * s->t.q[j];
+        o->weights[i * r->k + j] =
+            open || unsure ? (double)NAN : r->scale * s->scales[e] * s->t.q[j];
         if (!open)
             o->affinities[i * r->E + e] = r->scale * s->scales[e] * s->t.q[j];
     }

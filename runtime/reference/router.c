@@ -194,7 +194,8 @@ static double within(const struct rt_router *r, const double *z, int64_t best, i
     return 2 * r->jitter * fmax(fabs(z[e]), z[best]) - (z[best] - z[e]);
 }
 
-/* share[E] of the experts in place j: a softmax over those that count and were not chosen before. */
+/* share[E] of the experts in place j: a softmax over those that count and were not chosen before.
+ */
 static void mixer_shares(const struct rt_router *r, const double *z, const int64_t *chosen,
                          int64_t j, double *share)
 {

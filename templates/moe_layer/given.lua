@@ -18,8 +18,8 @@ end
 
 -- Keys of a router, with what they are if nobody gives them.
 local of_routers = {
-    {"method", "softmax_topk"}, {"score"}, {"softcap"}, {"logit_scale", 1.0}, {"groups.count"}, {"renorm.eps"}, {"renorm.min"}, {"jitter", 0.01},
-    {"always", 0}, {"router_scale", "none"}, {"router_norm.eps"},
+    {"method", "softmax_topk"}, {"score"}, {"softcap"}, {"logit_scale", 1.0}, {"groups.count"}, {"renorm.eps"}, {"renorm.min"},
+    {"jitter", 0.01}, {"always", 0}, {"router_scale", "none"}, {"router_norm.eps"},
     {"router_bias", false}, {"correction_bias", false}, {"routing_scale", 1.0}, {"aux_loss.load_balance"}, {"aux_loss.z"},
 }
 

@@ -158,7 +158,8 @@ end
 
 function layer.parts(s)
     local backward = s.op == "backward"
-    local scores = spec_of(s, {"dtype", "H", "E", "top_k", "T", "op", "method", "score", "softcap", "logit_scale", "groups", "renorm", "jitter", "always", "router_scale", "router_norm",
+    local scores = spec_of(s, {"dtype", "H", "E", "top_k", "T", "op", "method", "score", "softcap", "logit_scale", "groups", "renorm",
+        "jitter", "always", "router_scale", "router_norm",
         "correction_bias", "routing_scale", "aux_loss", "bias_dtype"}, {bias = s.router_bias, affinity_dtype = "f32"})
     if backward then
         scores.accumulate_grads, scores.output_dtype, scores.hidden_grad_dtype = s.accumulate_grads, s.output_dtype, "f32"

@@ -96,7 +96,8 @@ local function steps(spec, method)
         cap = spec.softcap ~= nil or spec.logit_scale ~= 1, z = aux.z ~= nil, balance = aux.load_balance ~= nil,
         alone = method.weigh ~= "softmax",        -- a score is of one logit
         over_all = method.over == "all", over_chosen = method.over == "chosen", floor = method.floor ~= nil, near = method.near ~= nil,
-        always = spec.always > 0, scaled = spec.router_scale ~= "none", one_scale = spec.router_scale == "one", norm = spec.router_norm ~= nil,
+        always = spec.always > 0, scaled = spec.router_scale ~= "none", one_scale = spec.router_scale == "one",
+        norm = spec.router_norm ~= nil,
         ranked_by_share = method.rank == "softmax", ranked_alone = method.rank ~= "softmax" and method.rank ~= "logits",
         accumulate = spec.accumulate_grads,
     }
@@ -229,7 +230,8 @@ function router.names(spec, plan, job)
         widen_affinity = convert(affinity, "widen"), widen_grad = convert(grad, "widen"), narrow_grad = convert(grad, "narrow"),
         narrow_dx = convert(given_dx, "narrow"),
         constants = constants(spec, plan, has, s),
-        scalars = {{io, "widen"}, (not has.backward and (has.bias or has.correction) or has.scaled or has.norm) and {dtype[spec.bias_dtype], "widen"},
+        scalars = {{io, "widen"},
+            (not has.backward and (has.bias or has.correction) or has.scaled or has.norm) and {dtype[spec.bias_dtype], "widen"},
             has.backward and {affinity, "widen"}, has.backward and has.accumulate and {grad, "widen"},
             has.backward and {grad, "narrow"}, has.backward and has.norm and {given_dx, "narrow"}},
     }

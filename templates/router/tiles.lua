@@ -80,7 +80,8 @@ function tiles.backward(spec, has, cfg, s, names)
     local function pack(name, nc)
         return product.pack(with(cfg, {name = name, dtype = names.io_type, nc = nc, panel = panel, ld = spec.H}))
     end
-    return plans.append(of_norm(has, cfg, names), gemm.heights(product.set, set, names.tile_rows), gemm.heights(product.add, outer, names.outer_rows), plans.list(
+    return plans.append(of_norm(has, cfg, names), gemm.heights(product.set, set, names.tile_rows),
+        gemm.heights(product.add, outer, names.outer_rows), plans.list(
         pack("pack", 1),
         s.full >= cfg.nc and pack("pack_side_by_side", cfg.nc),
         rows.squares(cfg, "transpose_weights", {dtype = names.io_type, stride = spec.E, s_units = "E", pitch = s.width,
@@ -93,7 +94,7 @@ function tiles.backward(spec, has, cfg, s, names)
             along = wide * s.width, step = wide}),
         has.cap and scores.cap(cfg, spec.softcap, spec.logit_scale, true),
         softmax, sum, shares,
-        (has.cap or has.norm) and back.times(cfg),
+        (has.cap or has.norm and spec.H >= wide) and back.times(cfg),
         has.norm and spec.H >= wide and rows.move(cfg, "add_scaled", {from = names.io_type, add = true, scaled = true}),
         has.norm and spec.H >= wide and rows.move(cfg, "give", {to = names.given_dx_type}),
         has.over_all and lanes.rest(cfg),

@@ -117,7 +117,8 @@ function tensors.router(s, bias)
 end
 
 function tensors.correction(s)
-    return list(s.correction_bias and {"correction_bias", s.bias_dtype, "in", s.E - s.always, says = "added to the scores for choosing only"})
+    return list(s.correction_bias and {"correction_bias", s.bias_dtype, "in", s.E - s.always,
+        says = "added to the scores for choosing only"})
 end
 
 function tensors.losses(s)

@@ -10,7 +10,7 @@ import models  # noqa: E402
 import moegen.transformers  # noqa: E402
 
 # What moegen cannot express, with words of the reason: transformers' own computes it.
-LEFT = {"muse_spark": "norm after each expert", "inkling2": "gate"}
+LEFT = {"inkling2": "gate"}
 LEFT_TO = dict.fromkeys(LEFT, "grouped_mm")
 IN_F32 = ("inkling2",)   # models that refuse float64
 ALL = models.classes()

@@ -166,6 +166,8 @@ def _layer_of(cls: type[Layer], block: Any) -> Layer:
     options = options_of(experts)
     if isinstance(options, str):
         raise UnsupportedError(f"{type(experts).__name__} has {options}")
+    if getattr(experts, "has_post_expert_norm", False):
+        raise UnsupportedError(f"{type(experts).__name__} has a norm after each expert")
     name, router = _router_of(block)
     first = experts.gate_up_proj if experts.has_gate else experts.up_proj
     E, H = router.weight.shape

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from functools import partial
 from typing import Any, Callable
 
 import torch
@@ -84,8 +85,6 @@ def _gate_of(module: Any) -> dict[str, Any] | None:
 
 def options_of(module: Any) -> dict[str, Any] | str:
     """Options of moegen.torch.experts for a module with transformers' experts, or the reason why there are none."""
-    if getattr(module, "has_post_expert_norm", False):
-        return "a norm after each expert"
     options: dict[str, Any] = {"transposed": module.is_transposed, "gated": module.has_gate}
     if not module.has_gate:
         options["activation"] = _activation_of(module.act_fn)
@@ -147,6 +146,14 @@ def _fall_back(module: Any, reason: str, *args: torch.Tensor) -> torch.Tensor:
     return grouped_mm_experts_forward(module, *args)
 
 
+def _normed(module: Any, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, *matrices: torch.Tensor, **more: Any) -> torch.Tensor:
+    """Where a norm stands between each expert's answer and its weight (Muse Spark): the experts see a row for each pair, the norm and
+    the weighted sum are torch's."""
+    rows = x[:, None].expand(*ids.shape, x.shape[1]).reshape(-1, x.shape[1])
+    answers = experts(rows, ids.reshape(-1, 1), weights.new_ones(ids.numel(), 1), *matrices, **more)
+    return (module.post_expert_norm(answers).view(*ids.shape, -1) * weights[:, :, None]).sum(1)
+
+
 def experts_forward(module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor,
                     top_k_weights: torch.Tensor) -> torch.Tensor:
     """transformers' interface: hidden_states [T, H], top_k_index and top_k_weights [T, k] to [T, H] in the dtype of hidden_states."""
@@ -166,7 +173,8 @@ def experts_forward(module: Any, hidden_states: torch.Tensor, top_k_index: torch
         more["gate_up_scale"], more["down_scale"] = scales
     dtype = hidden_states.dtype
     x = hidden_states if scales or first.dtype == dtype else hidden_states.to(first.dtype)
-    y = experts(x, top_k_index, top_k_weights, first, down, **more)
+    compute = partial(_normed, module) if getattr(module, "has_post_expert_norm", False) else experts
+    y = compute(x, top_k_index, top_k_weights, first, down, **more)
     return y if y.dtype == dtype else y.to(dtype)
 
 

@@ -62,11 +62,18 @@ static moegen_rt_problem *part_of(const moegen_rt_problem *p, const char *const 
 
 moegen_rt_problem *rt_layer_router(const moegen_rt_problem *p, moegen_rt_error *err)
 {
-    static const char *const names[] = {"hidden_states",      "router_weight",    "router_bias",
-                                        "correction_bias",    "logits",           "expert_index",
-                                        "router_weight_grad", "router_bias_grad",
-                                        "router_norm_weight", "router_norm_weight_grad",
-                                        "router_scale",       "router_scale_grad",
+    static const char *const names[] = {"hidden_states",
+                                        "router_weight",
+                                        "router_bias",
+                                        "correction_bias",
+                                        "logits",
+                                        "expert_index",
+                                        "router_weight_grad",
+                                        "router_bias_grad",
+                                        "router_norm_weight",
+                                        "router_norm_weight_grad",
+                                        "router_scale",
+                                        "router_scale_grad",
                                         NULL};
     return part_of(p, names, set_router, err);
 }
