@@ -46,6 +46,7 @@ function along.names(names, cfg, plan, deep)
     names.along = {unit = unit, rows = height, tokens = tokens, tall = coded and math.min(tall, plan.along) or 0,
         line = plans.odd_lines(words), coded = coded,
         run = names.packed and names.packed.run,
+        streams = not (coded or names.packed) and cfg.product.group > 1 and height == 4,
         pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
         c = coded and "uint8_t" or names.io, scales = units.scales(cfg, coded),
         tables = coded and units.tables(cfg, coded)}
@@ -96,6 +97,7 @@ function along.tiles(names, cfg)
     for tokens = 1, has.tokens do
         list[tokens] = tiles.tile(cfg, tokens, has)
     end
+    list[#list + 1] = has.streams and tiles.streams(cfg) or nil
     for tokens = 1, has.tall do
         list[#list + 1] = tiles.tile(cfg, tokens, has, true)
     end
