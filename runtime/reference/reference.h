@@ -327,6 +327,11 @@ struct rt_router {
 };
 moegen_rt_status rt_router_read(const moegen_rt_problem *p, struct rt_router *r,
                                 moegen_rt_error *err);
+/* Moves the hidden states of each token towards the weights of the experts that the routing asks
+ * for, so that the router chooses them (as far as H leaves room for E directions). An affinity is
+ * as far off as the last bits of a logit: logits stay of order 1. */
+moegen_rt_status rt_router_push(moegen_rt_problem *p, const struct rt_router *r,
+                                const moegen_rt_fill *how, moegen_rt_error *err);
 struct rt_router_token {
     double *p;       /* [E] scores of all experts */
     double *rank;    /* [E] what is ranked */
