@@ -170,12 +170,14 @@ static void one_case(moegen_engine *engine, const struct how *w, int way, const 
                     .gated = w->gated,
                     .interleaved = w->interleaved,
                     .separate = w->separate};
-    char more[200], here[256];
+    char more[200], here[256], as_codes[300];
     snprintf(more, sizeof more, "dtype f32 weight_grads none checkpoint %s %s",
              way & 1 ? "recompute" : "saved", affinities[way / 2 % 4]);
     snprintf(here, sizeof here, "%s target %s spelling %s", more, target,
              strcmp(target, "auto") ? "scalar" : "auto");
-    moegen_kernel *coded = kernel_of(engine, w, here), *plain = kernel_of(engine, &x, here);
+    /* codes are turned for any number of tokens; if numbers are, too, sums have the same order */
+    snprintf(as_codes, sizeof as_codes, "%s plan.across 0", here);
+    moegen_kernel *coded = kernel_of(engine, w, here), *plain = kernel_of(engine, &x, as_codes);
     if (coded && plain) {
         moegen_rt_problem *p = stored_problem(w, "moe_backward", more);
         round_seconds(p);
