@@ -53,6 +53,19 @@ char *tuned_path(void);
 int tuned_add(struct tuned *t, const char *path);
 void tuned_close(struct tuned *t);
 
+/* ---- property.c: kernels of family `probe`, which tell what this CPU can do ---- */
+
+/* What one is made for; NULL: the default. */
+struct probe_kind {
+    const char *target, *op, *spelling, *state;
+};
+moegen_status probe_kernel(moegen_engine *e, const struct probe_kind *kind, moegen_kernel **kernel,
+                           moegen_error **err);
+/* A call that has not run; release it in any case. buffer: what is read; result: 16 numbers, both
+ * borrowed. */
+moegen_status probe_call(moegen_kernel *kernel, const void *buffer, size_t bytes, float *result,
+                         int64_t iterations, int threads, moegen_call **call);
+
 /* ---- engine.c ---- */
 
 /* An engine like this one, with a disk cache of its own ("": none), without tuned plans, and mute:

@@ -90,9 +90,47 @@ void property_save(struct cache *cache, const char *name, long value)
     text_free(&meta);
 }
 
+/* ---- probes ---- */
+
+moegen_status probe_kernel(moegen_engine *e, const struct probe_kind *kind, moegen_kernel **kernel,
+                           moegen_error **err)
+{
+    static const char text[] = "kernel: probe\n";
+    const moegen_override all[] = {{"target", kind->target},
+                                   {"op", kind->op},
+                                   {"spelling", kind->spelling},
+                                   {"state", kind->state}};
+    moegen_override set[4];
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].value)
+            set[n++] = all[i];
+    moegen_spec spec = {.struct_size = sizeof spec,
+                        .text = text,
+                        .len = sizeof text - 1,
+                        .label = "probe",
+                        .overrides = set,
+                        .override_count = n};
+    return moegen_kernel_get(e, &spec, kernel, err);
+}
+
+moegen_status probe_call(moegen_kernel *kernel, const void *buffer, size_t bytes, float *result,
+                         int64_t iterations, int threads, moegen_call **call)
+{
+    const int64_t size = (int64_t)bytes, sixteen = 16;
+    moegen_status status;
+    *call = NULL;
+    if ((status = moegen_call_create(kernel, call, NULL)) ||
+        (status = moegen_call_bind_const(*call, "buffer", buffer, MOEGEN_U8, 1, &size, NULL)) ||
+        (status = moegen_call_bind(*call, "result", result, MOEGEN_F32, 1, &sixteen, NULL)) ||
+        (status = moegen_call_set_size(*call, "ITERATIONS", iterations, NULL)))
+        return status;
+    return moegen_call_set_threads(*call, threads, NULL);
+}
+
 /* ---- measuring ---- */
 
-/* A kernel of family `probe` for one op, ready to run. */
+/* A probe of one op, ready to run. */
 struct loop {
     moegen_kernel *kernel;
     moegen_call *call;
@@ -104,24 +142,12 @@ struct loop {
 /* It measures nothing (products 0) where this CPU cannot run it; MOEGEN_NO_MEMORY otherwise. */
 static moegen_status open_loop(struct loop *l, moegen_engine *e, const char *target, const char *op)
 {
-    static const char text[] = "kernel: probe\n";
-    const int64_t bytes = sizeof l->buffer, sixteen = 16;
-    const moegen_override set[] = {{"target", target}, {"op", op}};
-    moegen_spec spec = {.struct_size = sizeof spec,
-                        .text = text,
-                        .len = sizeof text - 1,
-                        .label = "probe",
-                        .overrides = set,
-                        .override_count = 2};
+    const struct probe_kind kind = {.target = target, .op = op};
     moegen_status status;
     *l = (struct loop){.seconds = 1e9};
-    if ((status = kernel_get(e, &spec, NULL, &l->kernel, NULL)) ||
-        (status = moegen_call_create(l->kernel, &l->call, NULL)) ||
-        (status =
-             moegen_call_bind_const(l->call, "buffer", l->buffer, MOEGEN_U8, 1, &bytes, NULL)) ||
-        (status = moegen_call_bind(l->call, "result", l->result, MOEGEN_F32, 1, &sixteen, NULL)) ||
-        (status = moegen_call_set_size(l->call, "ITERATIONS", ITERATIONS, NULL)) ||
-        (status = moegen_call_set_threads(l->call, 1, NULL)) ||
+    if ((status = probe_kernel(e, &kind, &l->kernel, NULL)) ||
+        (status = probe_call(l->kernel, l->buffer, sizeof l->buffer, l->result, ITERATIONS, 1,
+                             &l->call)) ||
         (status = moegen_call_run(l->call, NULL)))
         return status == MOEGEN_NO_MEMORY ? status : MOEGEN_OK;
     const char *flops = moegen_kernel_param(l->kernel, "probe.flops_per_iteration");

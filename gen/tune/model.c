@@ -20,28 +20,11 @@ static const double slack = 0.05; /* log: a bound must be so far beyond the best
 
 /* ---- rates ---- */
 
-static moegen_call *make_call(moegen_kernel *k, const void *buffer, int64_t bytes, float *result,
-                              int64_t iterations, int threads)
-{
-    static const int64_t sixteen = 16;
-    moegen_call *call = NULL;
-    if (moegen_call_create(k, &call, NULL))
-        return NULL;
-    if (moegen_call_bind_const(call, "buffer", buffer, MOEGEN_U8, 1, &bytes, NULL) ||
-        moegen_call_bind(call, "result", result, MOEGEN_F32, 1, &sixteen, NULL) ||
-        moegen_call_set_size(call, "ITERATIONS", iterations, NULL) ||
-        moegen_call_set_threads(call, threads, NULL)) {
-        moegen_call_release(call);
-        return NULL;
-    }
-    return call;
-}
-
 /* The least seconds of some runs; NAN: it cannot run. */
 static double least_seconds(moegen_call *call, int rounds)
 {
     double least = NAN;
-    for (int i = 0; call && i < rounds; i++) {
+    for (int i = 0; i < rounds; i++) {
         double start = tune_now();
         if (moegen_call_run(call, NULL))
             return NAN;
@@ -50,33 +33,21 @@ static double least_seconds(moegen_call *call, int rounds)
     return least;
 }
 
-static moegen_status probe(moegen_engine *e, const char *target, const char *op,
-                           moegen_kernel **kernel)
-{
-    static const char text[] = "kernel: probe\n";
-    const moegen_override set[] = {{"target", target}, {"op", op}};
-    moegen_spec spec = {.struct_size = sizeof spec,
-                        .text = text,
-                        .len = sizeof text - 1,
-                        .label = "probe",
-                        .overrides = set,
-                        .override_count = op ? 2 : 1};
-    return moegen_kernel_get(e, &spec, kernel, NULL);
-}
-
 /* Operations per second of one thread; NAN: not known. */
 static double measure_op(moegen_engine *e, const char *target, const char *op)
 {
+    const struct probe_kind kind = {.target = target, .op = op};
     moegen_kernel *k = NULL;
     unsigned char buffer[4096] = {0};
     float result[16];
     double rate = NAN;
-    if (probe(e, target, op, &k))
+    if (probe_kernel(e, &kind, &k, NULL))
         return NAN;
     const char *flops = moegen_kernel_param(k, "probe.flops_per_iteration");
     for (int64_t n = 1000; flops && n < (int64_t)1 << 40; n *= 4) {
-        moegen_call *call = make_call(k, buffer, sizeof buffer, result, n, 1);
-        double took = least_seconds(call, 2);
+        moegen_call *call;
+        moegen_status status = probe_call(k, buffer, sizeof buffer, result, n, 1, &call);
+        double took = status ? NAN : least_seconds(call, 2);
         if (took > loop_seconds)
             rate = strtod(flops, NULL) * (double)n / fmin(took, least_seconds(call, ROUNDS));
         moegen_call_release(call);
@@ -95,11 +66,13 @@ static double measure_reads(moegen_engine *e, int threads)
     size_t bytes = 4 * moegen_rt_cpu_cache(3), least = (size_t)64 << 20, most = (size_t)512 << 20;
     bytes = bytes < least ? least : bytes > most ? most : bytes;
     double took = NAN;
-    unsigned char *buffer = probe(e, "auto", "fma", &k) ? NULL : moegen_rt_alloc(bytes);
+    const struct probe_kind kind = {.target = "auto", .op = "fma"};
+    unsigned char *buffer = probe_kernel(e, &kind, &k, NULL) ? NULL : moegen_rt_alloc(bytes);
     if (buffer) {
+        moegen_call *call;
         memset(buffer, 1, bytes);
-        moegen_call *call = make_call(k, buffer, (int64_t)bytes, result, 0, threads);
-        took = least_seconds(call, ROUNDS);
+        if (!probe_call(k, buffer, bytes, result, 0, threads, &call))
+            took = least_seconds(call, ROUNDS);
         moegen_call_release(call);
     }
     moegen_rt_free(buffer);

@@ -63,7 +63,7 @@ static moegen_status look(struct search *s, struct turn *turn, int count, moegen
             c[n].choice = choice_with(&s->best.choice, turn[i + n].knob, turn[i + n].value);
             status = candidate_open(s, &c[n], &legal[n], err);
         }
-        bool pruned[GROUP] = {false};
+        bool pruned[GROUP] = {false}, any = false;
         for (int n = 0; n < some && !status; n++)
             if (legal[n] && !turn[i + n].looks) {
                 s->looked_at++;
@@ -71,7 +71,9 @@ static moegen_status look(struct search *s, struct turn *turn, int count, moegen
                 s->pruned += pruned[n];
                 legal[n] = !pruned[n];
             }
-        if (!status && (legal[0] || legal[1] || legal[2]))
+        for (int n = 0; n < some; n++)
+            any |= legal[n];
+        if (!status && any)
             time_group(s, c, legal, some);
         for (int n = 0; n < some; n++) {
             struct turn *t = &turn[i + n];

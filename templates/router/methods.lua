@@ -25,9 +25,10 @@ local rows = {
 local most <const> = 1e30   -- of numbers that kernels hold in f32
 local least <const> = 2.0 ^ -126
 
--- Keys of the families that have a router.
+methods.key = {"method", enum(methods.order), doc = "how logits become weights, and which are chosen: of equals the lower index"}
+
+-- Further keys of the families that have a router.
 methods.keys = {
-    {"method", enum(methods.order), doc = "how logits become weights, and which are chosen: of equals the lower index"},
     {"score", enum{"softmax", "sigmoid", "sqrt_softplus"}, optional = true,
         doc = "what makes weights of logits, in the place of the one that method names; sqrt_softplus: sqrt(log(1 + exp(z)))"},
     {"softcap", num(1 / most, most), optional = true,

@@ -101,23 +101,24 @@ rule.norm = {
         "{norm} is over all columns: {shard.on} would share them out"},
 }
 
--- The rows with these names; a table is a row of its own.
-function keys.rows(list)
+-- What these names stand for in `of`; a table is one of its own, or a list of them.
+local function gather(list, of)
     local out = {}
-    for i, name in ipairs(list) do
-        out[i] = type(name) == "table" and name or assert(row[name], name)
+    for _, name in ipairs(list) do
+        local one = type(name) == "table" and name or assert(of[name], name)
+        plans.append(out, type(one[1]) == "table" and one or {one})
     end
     return out
 end
 
+-- The rows with these names; a table is a row of its own, or a list of rows.
+function keys.rows(list)
+    return gather(list, row)
+end
+
 -- The rules of these names; a table is a rule of its own, or a list of rules.
 function keys.rules(list)
-    local out = {}
-    for _, name in ipairs(list) do
-        local own = type(name) == "table" and (type(name[1]) == "table" and name or {name})
-        plans.append(out, own or assert(rule[name], name))
-    end
-    return out
+    return gather(list, rule)
 end
 
 -- Keys of several planners: a number may be what any of them takes.

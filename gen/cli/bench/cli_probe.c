@@ -37,42 +37,15 @@ static void touch(void *ctx, const moegen_worker *worker)
     memset(p->lane[worker->rank].buffer, 1, p->lane_bytes);
 }
 
-/* What a probe kernel is made for. */
-struct made_for {
-    const char *target, *op, *spelling, *state;
-};
-
-static moegen_status make_kernel(moegen_engine *engine, struct made_for f, moegen_kernel **kernel,
-                                 moegen_error **err)
-{
-    static const char text[] = "kernel: probe\n";
-    moegen_override set[] = {
-        {"target", f.target}, {"op", f.op}, {"spelling", f.spelling}, {"state", f.state}};
-    moegen_spec spec = {.struct_size = sizeof spec,
-                        .text = text,
-                        .len = sizeof text - 1,
-                        .label = "probe",
-                        .overrides = set,
-                        .override_count = sizeof set / sizeof *set};
-    return moegen_kernel_get(engine, &spec, kernel, err);
-}
-
-/* A call that has not run. */
+/* A call that has not run, or NULL. */
 static moegen_call *make_call(moegen_kernel *kernel, struct lane *l, size_t bytes,
                               int64_t iterations, int threads)
 {
-    moegen_call *call = NULL;
-    int64_t sixteen = 16, size = (int64_t)bytes;
-    if (moegen_call_create(kernel, &call, NULL))
-        return NULL;
-    if (moegen_call_bind_const(call, "buffer", l->buffer, MOEGEN_U8, 1, &size, NULL) ||
-        moegen_call_bind(call, "result", l->result, MOEGEN_F32, 1, &sixteen, NULL) ||
-        moegen_call_set_size(call, "ITERATIONS", iterations, NULL) ||
-        moegen_call_set_threads(call, threads, NULL)) {
-        moegen_call_release(call);
-        return NULL;
-    }
-    return call;
+    moegen_call *call;
+    if (!probe_call(kernel, l->buffer, bytes, l->result, iterations, threads, &call))
+        return call;
+    moegen_call_release(call);
+    return NULL;
 }
 
 /* A team, a buffer for each of its ranks, and the reading of it: by the best target that this CPU
@@ -82,8 +55,8 @@ static moegen_status make_readers(struct probe *p, moegen_engine *engine, moegen
     p->lane_bytes = lane_bytes(p->threads);
     const size_t bytes = p->lane_bytes * (size_t)p->threads;
     p->bytes = (double)bytes;
-    struct made_for reads = {"auto", "fma", "auto", "false"};
-    moegen_status status = make_kernel(engine, reads, &p->reader, err);
+    const struct probe_kind reads = {"auto", "fma", "auto", "false"};
+    moegen_status status = probe_kernel(engine, &reads, &p->reader, err);
     if (status)
         return status;
     p->memory = moegen_rt_alloc(bytes);
@@ -122,15 +95,15 @@ static int64_t calibrate(struct probe *p)
 
 static moegen_status make_loops(struct probe *p, moegen_engine *engine, moegen_error **err)
 {
-    struct made_for f = {p->target, p->op, "auto", "false"};
-    moegen_status status = make_kernel(engine, f, &p->kernel, err);
+    struct probe_kind kind = {p->target, p->op, "auto", "false"};
+    moegen_status status = probe_kernel(engine, &kind, &p->kernel, err);
     if (status)
         return status;
     const char *spelling = kernel_facts(p->kernel)->spelling;
     p->emulated = strcmp(spelling, "scalar") == 0 && strcmp(p->target, spelling) != 0;
     if (moegen_kernel_param(p->kernel, "probe.has_states")) {
-        f.state = "true";
-        if ((status = make_kernel(engine, f, &p->sensor, err)))
+        kind.state = "true";
+        if ((status = probe_kernel(engine, &kind, &p->sensor, err)))
             return status;
         if (!(p->sense = make_call(p->sensor, &p->lane[0], 4096, STATE_PASSES, p->threads)))
             return MOEGEN_NO_MEMORY;

@@ -4,6 +4,8 @@
 #ifndef MOEGEN_COMPARE_H
 #define MOEGEN_COMPARE_H
 
+#include <sys/types.h>
+
 #include "cli/bench/bench.h"
 #include "tune/paired.h"
 
@@ -131,6 +133,13 @@ void side_free(struct side *s);
  * complaints go to stderr; an exit code, its own where it fails. of_roof: as of results_read. Free
  * the results in any case. */
 int fresh_bench(const struct side *s, bool without_notes, bool of_roof, struct results *out);
+
+/* The parts of that. Starts one with these words more ("": none) and ends of pipes or sockets,
+ * closed on exec, as stdin (-1: this one's) and stdout; an errno. */
+int bench_start(const struct side *s, const char *more, bool without_notes, int in, int out,
+                pid_t *child);
+/* Reads what it still says after `json` from `from`, closes that and waits for it; an exit code. */
+int bench_finish(pid_t child, int from, struct text *json, bool of_roof, struct results *out);
 
 /* ---- turns.c: two benches that take turns ---- */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fresh.c - benches of this program in processes of their own, in turns. */
 #include <errno.h>
+#include <fcntl.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,91 +43,86 @@ void side_free(struct side *s)
 
 /* ---- one process ---- */
 
-/* Starts it with a pipe from its stdout; an errno. */
-static int start(const struct side *s, bool without_notes, pid_t *child, int *from)
+int bench_start(const struct side *s, const char *more, bool without_notes, int in, int out,
+                pid_t *child)
 {
-    static char program[] = "/proc/self/exe", name[] = "moegen", command[] = "bench",
-                json[] = "--json=-", silent[] = "--quiet";
-    char **argv = calloc((size_t)s->words + 5, sizeof *argv);
+    static char program[] = "/proc/self/exe",
+                word[][10] = {"moegen", "bench", "--json=-", "--quiet"};
+    char **argv = calloc((size_t)s->words + 6, sizeof *argv), *own = strdup(more);
     posix_spawn_file_actions_t files;
-    int ends[2], n = 0, failed;
-    if (!argv)
-        return ENOMEM;
-    argv[n++] = name;
-    argv[n++] = command;
-    argv[n++] = json;
-    if (without_notes)
-        argv[n++] = silent;
-    for (int i = 0; i < s->words; i++)
-        argv[n++] = s->word[i];
-    if (pipe(ends)) {
-        free(argv);
-        return errno;
-    }
-    if (!(failed = posix_spawn_file_actions_init(&files))) {
-        failed = posix_spawn_file_actions_adddup2(&files, ends[1], STDOUT_FILENO);
-        for (int i = 0; i < 2 && !failed; i++)
-            if (ends[i] != STDOUT_FILENO)
-                failed = posix_spawn_file_actions_addclose(&files, ends[i]);
+    int n = 0, failed = argv && own ? posix_spawn_file_actions_init(&files) : ENOMEM;
+    if (!failed) {
+        while (n < (without_notes ? 4 : 3)) {
+            argv[n] = word[n];
+            n++;
+        }
+        if (*own)
+            argv[n++] = own;
+        memcpy(argv + n, s->word, (size_t)s->words * sizeof *argv);
+        if (in >= 0)
+            failed = posix_spawn_file_actions_adddup2(&files, in, STDIN_FILENO);
+        if (!failed)
+            failed = posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
         if (!failed)
             failed = posix_spawn(child, program, &files, NULL, argv, environ);
         posix_spawn_file_actions_destroy(&files);
     }
+    free(own);
     free(argv);
-    close(ends[1]);
-    if (failed)
-        close(ends[0]);
-    else
-        *from = ends[0];
     return failed;
 }
 
 static void read_all(int from, struct text *out)
 {
     char part[4096];
-    for (;;) {
-        ssize_t n = read(from, part, sizeof part);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            break;
-        if (out->len < MOST_OUTPUT)
+    for (ssize_t n; (n = read(from, part, sizeof part)) > 0 || (n < 0 && errno == EINTR);)
+        if (n > 0 && out->len < MOST_OUTPUT)
             text_add(out, part, (size_t)n);
-    }
     close(from);
+}
+
+int bench_finish(pid_t child, int from, struct text *json, bool of_roof, struct results *out)
+{
+    int status = 0;
+    moegen_error *err = NULL;
+    read_all(from, json);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (WIFSIGNALED(status)) {
+        bad("`moegen bench` in a process of its own: %s", strsignal(WTERMSIG(status)));
+        return EXIT_FAILED;
+    }
+    if (WEXITSTATUS(status))
+        return WEXITSTATUS(status); /* it has said why */
+    moegen_status why = json->lost
+                            ? MOEGEN_NO_MEMORY
+                            : results_read(out, "output of `moegen bench`",
+                                           json->at ? json->at : "", json->len, of_roof, &err);
+    return why ? fail(why, err) : EXIT_OK;
 }
 
 int fresh_bench(const struct side *s, bool without_notes, bool of_roof, struct results *out)
 {
     struct text json = {0};
     pid_t child;
-    int from = -1, status = 0;
+    int ends[2];
     *out = (struct results){0};
     if (s->lost)
         return fail(MOEGEN_NO_MEMORY, NULL);
-    int failed = start(s, without_notes, &child, &from);
+    int failed = pipe2(ends, O_CLOEXEC) ? errno : 0;
+    if (!failed) {
+        failed = bench_start(s, "", without_notes, -1, ends[1], &child);
+        close(ends[1]);
+        if (failed)
+            close(ends[0]);
+    }
     if (failed) {
         bad("cannot start a process: %s", strerror(failed));
         return EXIT_NOT_HERE;
     }
-    read_all(from, &json);
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
-        ;
-    if (WIFSIGNALED(status)) {
-        bad("`moegen bench` in a process of its own: %s", strsignal(WTERMSIG(status)));
-        failed = EXIT_FAILED;
-    } else if (WEXITSTATUS(status)) {
-        failed = WEXITSTATUS(status); /* it has said why */
-    } else {
-        moegen_error *err = NULL;
-        moegen_status why = json.lost
-                                ? MOEGEN_NO_MEMORY
-                                : results_read(out, "output of `moegen bench`",
-                                               json.at ? json.at : "", json.len, of_roof, &err);
-        failed = why ? fail(why, err) : EXIT_OK;
-    }
+    int result = bench_finish(child, ends[0], &json, of_roof, out);
     text_free(&json);
-    return failed;
+    return result;
 }
 
 /* ---- many ---- */

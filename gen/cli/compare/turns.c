@@ -9,18 +9,13 @@
  * and another byte for the next kernel. JSON does not mind.
  */
 #include <errno.h>
-#include <spawn.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "compare.h"
 
-extern char **environ;
-
-enum { MOST_OUTPUT = 1 << 26, LEAST_ROUNDS = 2, MOST_ROUNDS = 4096 };
+enum { LEAST_ROUNDS = 2, MOST_ROUNDS = 4096 };
 
 /* One of the two; to and from are -1 when closed. */
 struct player {
@@ -32,51 +27,21 @@ struct player {
 
 /* ---- processes ---- */
 
-/* An errno. */
-static int spawn(struct player *p, char **argv, int in, int out)
-{
-    static char program[] = "/proc/self/exe";
-    posix_spawn_file_actions_t files;
-    int failed = posix_spawn_file_actions_init(&files);
-    if (failed)
-        return failed;
-    failed = posix_spawn_file_actions_adddup2(&files, in, STDIN_FILENO);
-    if (!failed)
-        failed = posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
-    if (!failed)
-        failed = posix_spawn(&p->child, program, &files, NULL, argv, environ);
-    posix_spawn_file_actions_destroy(&files);
-    return failed;
-}
-
 /* Starts it; an errno. All ends are closed in others. */
 static int start(struct player *p, const struct side *s, bool without_notes)
 {
-    static char words[][12] = {"moegen", "bench", "--json=-", "--turns", "--quiet"};
-    int in[2], out[2], n = 0, failed;
-    char **argv = calloc((size_t)s->words + 6, sizeof *argv);
-    if (!argv)
-        return ENOMEM;
-    while (n < (without_notes ? 5 : 4)) {
-        argv[n] = words[n];
-        n++;
-    }
-    memcpy(argv + n, s->word, (size_t)s->words * sizeof *argv);
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in)) {
-        failed = errno;
-        free(argv);
-        return failed;
-    }
+    int in[2], out[2], failed;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in))
+        return errno;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, out)) {
         failed = errno;
     } else {
-        failed = spawn(p, argv, in[1], out[1]);
+        failed = bench_start(s, "--turns", without_notes, in[1], out[1], &p->child);
         close(out[1]);
         p->from = failed ? (close(out[0]), -1) : out[0];
     }
     close(in[1]);
     p->to = failed ? (close(in[0]), -1) : in[0];
-    free(argv);
     return failed;
 }
 
@@ -111,40 +76,14 @@ static void wait_kernel(struct player *p)
         text_add(&p->json, (char[]){(char)c}, 1);
 }
 
-static void read_rest(struct player *p)
-{
-    char part[4096];
-    for (ssize_t n; (n = read(p->from, part, sizeof part)) > 0 || (n < 0 && errno == EINTR);)
-        if (n > 0 && p->json.len < MOST_OUTPUT)
-            text_add(&p->json, part, (size_t)n);
-}
-
 /* Its results; an exit code. */
 static int finish(struct player *p, struct results *out)
 {
-    int status = 0, result = EXIT_OK;
-    moegen_error *err = NULL;
     if (p->to >= 0)
         close(p->to);
     if (p->from < 0)
         return EXIT_NOT_HERE; /* it never was */
-    read_rest(p);
-    close(p->from);
-    while (waitpid(p->child, &status, 0) < 0 && errno == EINTR)
-        ;
-    if (WIFSIGNALED(status)) {
-        bad("`moegen bench` in a process of its own: %s", strsignal(WTERMSIG(status)));
-        result = EXIT_FAILED;
-    } else if (WEXITSTATUS(status)) {
-        result = WEXITSTATUS(status); /* it has said why */
-    } else {
-        moegen_status why =
-            p->json.lost ? MOEGEN_NO_MEMORY
-                         : results_read(out, "output of `moegen bench`",
-                                        p->json.at ? p->json.at : "", p->json.len, false, &err);
-        result = why ? fail(why, err) : EXIT_OK;
-    }
-    return result;
+    return bench_finish(p->child, p->from, &p->json, false, out);
 }
 
 /* ---- turns ---- */
