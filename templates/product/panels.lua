@@ -112,15 +112,15 @@ local function across(names, cfg, plan)
     local width, group = plan.vectors * cfg.isa.lanes, cfg.product.group
     local pairs_lie = group == 1 or group == 2 and cfg.isa.rows.unpack_low_words ~= nil
     names.transpose_sums, names.unpaired = "transpose_sums", false
-    names.across = (plan.across or 0) > 0 and not plan.tiled and pairs_lie and plan.mc >= width
+    names.across = (plan.across or 0) > 0 and pairs_lie and plan.mc >= width
     if not names.across then
         return
     end
     for _, deep in ipairs{names.spec.H, names.spec.I_TP} do
         names.unpaired = names.unpaired or deep % group > 0
     end
-    names.line = {tile = "across", heights = heights.steps(plan.tile_rows, math.min(plan.tile_rows, 2)), word = "WIDTH",
-        group = group}
+    local most = plan.tiled and cfg.isa.tile.rows or plan.tile_rows
+    names.line = {tile = "across", heights = heights.steps(most, math.min(most, 2)), word = "WIDTH", group = group}
     plans.append(names.constants, {
         {"ACROSS", plan.across, "tokens for which columns of weights lie in lanes,"},
         {"ACROSS_K", 64, "of so many rows at a time,"},
