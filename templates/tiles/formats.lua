@@ -267,10 +267,16 @@ for name, f in pairs(rows) do
     end or nil
 end
 
+-- Are the weights of a spec codes? Those that have the name of the tokens' dtype, which a format may have too, only with scales.
+function formats.coded(spec)
+    local w = spec.weights or {}
+    return rows[w.dtype] ~= nil and (w.dtype ~= spec.dtype or w.scale ~= nil)
+end
+
 -- The row of a spec's weights: one of these, or of dtype.lua.
 function formats.of(spec)
     local name = spec.weights and spec.weights.dtype or spec.dtype
-    return rows[name] or dtype[name]
+    return formats.coded(spec) and rows[name] or dtype[name]
 end
 
 -- Is each number of type `of` one of type `to`?
