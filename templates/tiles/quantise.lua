@@ -107,6 +107,11 @@ function quantise.registers(dt)
     return dt.registers or registers[dt.widen] or 1
 end
 
+-- For programs whose sums fill the registers: a widening that takes more than one loads its constants where they are used.
+function quantise.crowded(p, dt)
+    p.hoists = quantise.registers(dt) > 1 and 0 or p.hoists
+end
+
 -- For programs that leave registers for it: constants of a decoder are loaded once.
 function quantise.hoist(p, dt)
     p.hoists = math.max(p.hoists, dt.registers or 0)
