@@ -41,7 +41,8 @@ static uint16_t f32_to_bf16(float x)
 ]]}},
 
     f16 = {name = "f16", also = {"float16", "fp16", "half"},
-        size = 2, digits = 11, least = -14, c = "uint16_t", widen = "f16_to_f32", narrow = "f32_to_f16", load = "load_f16", store = "store_f16", scalar = {
+        size = 2, digits = 11, least = -14, c = "uint16_t", widen = "f16_to_f32", narrow = "f32_to_f16",
+        load = "load_f16", store = "store_f16", scalar = {
         f16_to_f32 = [[
 static float f16_to_f32(uint16_t x)
 {

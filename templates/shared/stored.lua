@@ -19,7 +19,7 @@ local enum, bool = types.enum, types.bool
 -- dtype of these; powers: they are powers of two; groups: elements along the contraction that share one, the first if the spec does not
 -- say; blocked: their codes are an extent of their own; second: one more scale, f32, a matrix; integers: codes are integers, whose
 -- products may be summed as such
-local rows = {
+local all = {
     {"fp8_e4m3",   bits = 8, codes = "fp8_e4m3", scales = "f32",      scale = "row", other = {static = true, block = true}},
     {"fp8_e5m2",   bits = 8, codes = "fp8_e5m2", scales = "f32",      scale = "row", other = {static = true, block = true}},
     {"mxfp8_e4m3", bits = 8, codes = "u8",       scales = "u8",       scale = "group", groups = {32}, powers = true, blocked = true},
@@ -32,7 +32,7 @@ local rows = {
 
 -- What weights may be: numbers, as tokens are, or codes. Where the spec may say which groups: "int4 has 32 or 128".
 local by_name, names, choices = {}, {table.unpack(keys.dtypes)}, {}
-for _, row in ipairs(rows) do
+for _, row in ipairs(all) do
     by_name[row[1]], names[#names + 1] = row, row[1]
     if row.groups and #row.groups > 1 then
         choices[#choices + 1] = ("%s has %s"):format(row[1], table.concat(row.groups, " or "))
@@ -122,8 +122,8 @@ function stored.rules(takes)
         "{weights.layout} is of codes that share scales along the contraction, which {weights.dtype} has not")
     for _, one in ipairs{{"contiguous", true}, {"transposed or plain", false}} do
         layout(function(w, format) return w.layout == "packed" and format and (format.scale == "group") == one[2] end,
-            "{weights.layout} is of numbers (" .. table.concat(keys.dtypes, ", ") .. "), not of {weights.dtype}: products decode its codes where they lie, "
-                .. "in layout " .. one[1])
+            ("{weights.layout} is of numbers (%s), not of {weights.dtype}: products decode its codes where they lie, in layout %s"):format(
+                table.concat(keys.dtypes, ", "), one[1]))
     end
     list[#list + 1] = {"weights.experts", function(s) return not packed.are(s) or s.weights.experts == "joined" end,
         "{weights.experts} is not for weights.layout = packed, which is one tensor"}
