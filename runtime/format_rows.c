@@ -230,7 +230,8 @@ void rt_rows_open(struct rt_rows *r, const struct rt_format *f)
 {
     const struct rt_coding *c = f->element;
     const int top = ilogb(c->largest);
-    *r = (struct rt_rows){.format = f, .exact = rt_format_has_rule(f)};
+    /* of elements below 2, scales of rule `wide` may leave f32's range: one by one */
+    *r = (struct rt_rows){.format = f, .exact = rt_format_has_rule(f) && top > 0};
     r->shift[RT_OCP] = top;
     r->shift[RT_WIDE] = top - 1;
     for (size_t i = 0; i < sizeof fast / sizeof *fast; i++)

@@ -2,6 +2,7 @@
 /* packed.c - weights into the order in which products of rows read them. */
 #include <string.h>
 
+#include "moegen_runtime.h"
 #include "packed.h"
 
 /* A run of the default plans is at most a line, and divides it: then sizes do not depend on the
@@ -17,15 +18,18 @@ void rt_packed_lay(struct rt_packed *p, const char *dtype, int64_t K, int64_t C,
                    int64_t parts, int64_t order)
 {
     *p = (struct rt_packed){.run = run > 0 ? run : 0};
-    int64_t bytes = strcmp(dtype, "f32") == 0 ? 4 : 2, line = LINE / bytes;
-    int64_t rows = round_up(C, UNIT) + UNIT + (C >= MANY ? APART : 0);
-    if (run < 1)
+    moegen_rt_dtype of;
+    if (run < 1 || !moegen_rt_dtype_find(dtype, &of))
         return;
+    int64_t bytes = (int64_t)moegen_rt_dtype_of(of)->bytes, line = LINE / bytes;
+    int64_t rows = round_up(C, UNIT) + UNIT + (C >= MANY ? APART : 0);
+    size_t letters = strlen(dtype), kept = sizeof p->is.dtype;
     p->is = (struct rt_packed_header){.version = 1, .K = K, .C = C, .rows = rows, .run = run};
     p->is.parts = parts;
     p->is.order = order;
     memcpy(p->is.magic, "moegenPK", sizeof p->is.magic);
-    memcpy(p->is.dtype, dtype, strnlen(dtype, sizeof p->is.dtype));
+    memcpy(p->is.dtype, dtype + (letters > kept ? letters - kept : 0),
+           letters < kept ? letters : kept);
     p->header = (int64_t)sizeof p->is / bytes;
     p->pitch = rows * run;
     p->each = p->header + rows * round_up(K, run > line ? run : line);
@@ -77,6 +81,7 @@ static void pack_rows(const struct rt_packed *p, const char *from, int64_t colum
                     to[c * p->run + i] = i < have ? from[(k + i) * row + c] : 0;                   \
         }                                                                                          \
     }
+PACK_COLUMNS(uint8_t)
 PACK_COLUMNS(uint16_t)
 PACK_COLUMNS(uint32_t)
 
@@ -108,6 +113,8 @@ void rt_pack(const struct rt_packed *p, const struct rt_unpacked *from, int byte
         }
         if (from->row == 1)
             pack_rows(p, matrix, from->column, k, (size_t)bytes, panel);
+        else if (bytes == 1)
+            pack_columns_uint8_t(p, (const uint8_t *)matrix, from->row, k, (uint8_t *)panel);
         else if (bytes == 2)
             pack_columns_uint16_t(p, (const uint16_t *)(const void *)matrix, from->row, k,
                                   (uint16_t *)(void *)panel);

@@ -9,7 +9,7 @@
  * reads the tensor. Numbers are little-endian. */
 struct rt_packed_header {
     char magic[8];        /* "moegenPK" */
-    char dtype[4];        /* "f32", "bf16" or "f16", zeros behind it */
+    char dtype[4];        /* the last letters of its name, zeros behind them */
     uint32_t version;     /* 1 */
     int64_t K, C;         /* of the matrix: contraction and rows of the products that read it */
     int64_t rows;         /* of a panel: C, and some of zeros */
@@ -26,7 +26,8 @@ struct rt_packed {
     int64_t header;           /* elements before the panels */
     int64_t run, pitch, each; /* of a row of a panel; of a panel; of an expert's slice */
 };
-/* dtype: its name; order: of flags; run < 1: it is not packed, and run of *p becomes 0. */
+/* dtype: its name as specs have it; order: of flags; run < 1: it is not packed, and run of *p
+ * becomes 0. */
 void rt_packed_lay(struct rt_packed *p, const char *dtype, int64_t K, int64_t C, int64_t run,
                    int64_t parts, int64_t order);
 /* Where element k of a row is in a slice. */
@@ -43,8 +44,8 @@ struct rt_unpacked {
  * elements before panel i: the header of a slice goes with its first panel. */
 int64_t rt_packed_panels(const struct rt_packed *p);
 int64_t rt_packed_start(const struct rt_packed *p, int64_t i);
-/* Writes panels first .. end - 1, and headers, to memory for these alone. bytes: of an element, 2
- * or 4. Different panels may be written at the same time. */
+/* Writes panels first .. end - 1, and headers, to memory for these alone. bytes: of an element, 1,
+ * 2 or 4. Different panels may be written at the same time. */
 void rt_pack(const struct rt_packed *p, const struct rt_unpacked *from, int bytes, void *to,
              int64_t first, int64_t end);
 

@@ -10,6 +10,7 @@
 -- also     what others call it: for hints
 -- widen    name of the widening in quantise.lua, narrow likewise; both also name the C functions of `scalar`
 -- dot      op that adds the products of pairs of this type to f32 lanes, on targets that have it; tiles: to matrix tiles
+-- load     op that widens elements in memory, on all targets; store likewise
 -- round    op that rounds f32 lanes to this type, on targets that have it; pair: op that does so with two vectors
 -- scalar   C functions float <widen>(c) and c <narrow>(float) for single elements; round to nearest even, NaN stays NaN
 return {
@@ -40,7 +41,8 @@ static uint16_t f32_to_bf16(float x)
 ]]}},
 
     f16 = {name = "f16", also = {"float16", "fp16", "half"},
-        size = 2, digits = 11, least = -14, c = "uint16_t", widen = "f16_to_f32", narrow = "f32_to_f16", scalar = {
+        size = 2, digits = 11, least = -14, c = "uint16_t", widen = "f16_to_f32", narrow = "f32_to_f16",
+        load = "load_f16", store = "store_f16", scalar = {
         f16_to_f32 = [[
 static float f16_to_f32(uint16_t x)
 {

@@ -58,12 +58,14 @@ local function missing(isa, features)
     return list
 end
 
--- Does a kernel give numbers that a target, unlike the one that it extends, rounds by an instruction?
-local function rounds(isa, family, spec)
+-- Does a kernel give numbers that a target rounds by an instruction, or take or give some that it converts by one, which the target that it
+-- extends has not, or has another for?
+local function converts(isa, family, spec)
     local below = target.load(isa.extends)
+    local function adds(op) return op and isa.rows[op] ~= below.rows[op] end
     for _, arg in ipairs(family.args(spec)) do
-        local op = arg[3]:find("out") and dtype[arg[2]] and dtype[arg[2]].round
-        if op and isa.rows[op] and not below.rows[op] then
+        local dt, gives = dtype[arg[2]] or {}, arg[3]:find("out")
+        if gives and (adds(dt.round) or adds(dt.store)) or not gives and adds(dt.load) then
             return true
         end
     end
@@ -72,12 +74,12 @@ end
 
 -- Has the family a use for what a target adds to the one that it extends? family.uses(isa, spec, props) says so, and why; or
 -- that it wants a property of the CPU measured first, which goes to plan.measure. Without props: if it can be used at all.
--- The answer stays in plan.pays. Every family has a use for what rounds its outputs.
+-- The answer stays in plan.pays. Every family has a use for what converts its numbers.
 local function useful(plan, isa, family, spec, req, props)
     if not isa.extends then
         return true
     elseif not family.uses then
-        return rounds(isa, family, spec)
+        return converts(isa, family, spec)
     end
     local use, why, property = family.uses(isa, spec, props)
     if property then
@@ -85,7 +87,7 @@ local function useful(plan, isa, family, spec, req, props)
         why = property .. " of this CPU is not known"
     end
     plan.pays, plan.used = use or false, why
-    return use or rounds(isa, family, spec) or false, why
+    return use or converts(isa, family, spec) or false, why
 end
 
 -- Target and spelling. Rejected candidates are kept with the reason in plan.rejected.

@@ -16,12 +16,12 @@ moegen_rt_status rt_moe_backward_read(const moegen_rt_problem *p, struct rt_moe 
     *recompute = strcmp(moegen_rt_problem_text(p, "checkpoint", "saved"), "recompute") == 0;
     if (status != MOEGEN_RT_OK)
         return status;
-    const char *weights = moegen_rt_problem_text(p, "weights.dtype", "");
-    if (rt_format_find(weights) && !m->frozen)
+    const struct rt_format *codes = rt_weights_format(p);
+    if (codes && !m->frozen)
         return rt_fail(err, MOEGEN_RT_UNSUPPORTED,
-                       "weights in %s have no gradients: weight_grads must be none", weights);
+                       "weights in %s have no gradients: weight_grads must be none", codes->name);
     bool quantised = strcmp(moegen_rt_problem_text(p, "quantize", "none"), "none") != 0;
-    if (quantised && (rt_format_find(weights) || m->norm))
+    if (quantised && (codes || m->norm))
         return rt_fail(err, MOEGEN_RT_UNSUPPORTED,
                        "moe_backward has no float64 reference with quantised operands beside %s",
                        m->norm ? "a normalisation" : "codes of weights");

@@ -66,6 +66,13 @@ moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moege
     return MOEGEN_RT_OK;
 }
 
+const struct rt_format *rt_weights_format(const moegen_rt_problem *p)
+{
+    const char *name = moegen_rt_problem_text(p, "weights.dtype", "");
+    bool scales = moegen_rt_problem_text(p, "weights.scale", NULL);
+    return is(p, "dtype", name, "") && !scales ? NULL : rt_format_find(name);
+}
+
 /* ---- filling ---- */
 
 /* One kind of matrices, of order `size`. */
@@ -85,8 +92,7 @@ static moegen_rt_status fill_weights(moegen_rt_problem *p, const struct rt_moe *
                                      moegen_rt_dtype io, uint64_t seed, moegen_rt_error *err)
 {
     moegen_rt_dtype weights = io, bias;
-    const char *dtype = moegen_rt_problem_text(p, "weights.dtype", NULL);
-    if (dtype && !rt_format_find(dtype))
+    if (!rt_weights_format(p))
         TRY(rt_dtype(p, "weights.dtype", io, &weights, err));
     TRY(rt_dtype(p, "bias_dtype", io, &bias, err));
     TRY(fill_kind(p, m, RT_GATE_UP, weights, seed, 1 / sqrt((double)m->H), err));

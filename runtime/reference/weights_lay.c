@@ -305,22 +305,21 @@ static moegen_rt_status find_layout(const moegen_rt_problem *p, const struct rt_
 static moegen_rt_status find_format(const moegen_rt_problem *p, struct rt_weights *w,
                                     struct matrix *x, moegen_rt_error *err)
 {
-    const char *name = moegen_rt_problem_text(p, "weights.dtype", "");
     const char *scale = moegen_rt_problem_text(p, "weights.scale", NULL);
-    w->format = x->format = rt_format_find(name);
+    w->format = x->format = rt_weights_format(p);
     if (!w->format)
         return MOEGEN_RT_OK;
     w->share = x->share = rt_format_share(w->format, scale);
     if (w->share == RT_SHARES)
-        return rt_fail(err, MOEGEN_RT_UNSUPPORTED, "weights.scale: %s has no scale '%s'", name,
-                       scale);
+        return rt_fail(err, MOEGEN_RT_UNSUPPORTED, "weights.scale: %s has no scale '%s'",
+                       w->format->name, scale);
     x->group = moegen_rt_problem_int(p, "weights.group", w->format->groups[0]);
     bool known = w->share != RT_GROUP;
     for (int i = 0; i < 3 && w->format->groups[i] && !known; i++)
         known = x->group == w->format->groups[i];
     return known ? MOEGEN_RT_OK
                  : rt_fail(err, MOEGEN_RT_UNSUPPORTED, "weights.group: %s has no groups of %lld",
-                           name, (long long)x->group);
+                           w->format->name, (long long)x->group);
 }
 
 /* ---- the tensors of a kind ---- */

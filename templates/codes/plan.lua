@@ -45,14 +45,14 @@ end
 -- Why products of a spec's weights, as they are and as they are turned, may not be of pairs, or nil.
 function codes.no_pairs(spec)
     local format = stored.format(spec)
-    return format and format.scales ~= "u8" and ("scales of %s make numbers that 16 bits do not hold"):format(spec.weights.dtype) or nil
+    return format and not format.powers and ("scales of %s make numbers that 16 bits do not hold"):format(spec.weights.dtype) or nil
 end
 
 -- Which sums scales multiply, if they do: "rows" or "runs". Codes times the scales of nvfp4's groups are exact in pairs: its second
 -- scale is what multiplies sums.
 local function sums_of(spec, plan)
     local format, share = stored.format(spec), stored.scale(spec)
-    if not format or integers.are(spec) or plan.group ~= 2 or format.scales == "u8" then
+    if not format or integers.are(spec) or plan.group ~= 2 or format.powers then
         return false
     end
     return (share == "group" or share == "block") and not format.second and "runs" or "rows"
@@ -136,7 +136,7 @@ function codes.names(names, spec, plan, how)
         blocked = format.blocked, zero = f.zero or 0, interleaved = stored.of(spec).interleaved, along = scaled,
         shared_columns = scaled and share == "static", words = false, integers = names.integers or false, sums = sums,
         unscaled = sums and not format.second and coded.unscaled_by(plan.isa, f),
-        scaled = plan.group == 2 and not integers.are(spec) and format.scales == "u8" and coded.scaled_by(plan.isa, f, run)}
+        scaled = plan.group == 2 and not integers.are(spec) and format.powers and coded.scaled_by(plan.isa, f, run)}
     names.coded.tables = tables_of(names, f, plan.isa)
     names.coded.unit = (names.runs or names.coded.unscaled) and coded.unit(run, depth)
     choose_tiles(names, depth)

@@ -10,6 +10,7 @@
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local ir = require "ir"
+local keys = require "shared.keys"
 local plans = require "shared.plans"
 local quantise = require "tiles.quantise"
 local schema = require "schema"
@@ -131,7 +132,7 @@ function prequantised.names(names, cfg, spec, tokens, weights)
         add(tensor, image, false)
         names.weights_given = names.weights_given .. (names.given[tensor] and ", " .. tensor:upper() or "")
     end
-    for _, name in ipairs{"f32", "bf16", "f16"} do
+    for _, name in ipairs(keys.dtypes) do
         names.decoders[#names.decoders + 1] = needs[name]
     end
     names.widens = names.gathers[#names.gathers] == ""

@@ -8,6 +8,7 @@ local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
 local formats = require "tiles.formats"
 local integers = require "codes.integers"
+local keys = require "shared.keys"
 local micro = require "tiles.micro"
 local packed = require "packed.plan"
 local panel_plan = require "product.panel_plan"
@@ -29,7 +30,7 @@ function by_rows.takes(spec)
 end
 
 -- What moe_forward takes of the key `weights`, see stored.lua.
-by_rows.weights = {dtype = {"f32", "bf16", "f16", table.unpack(formats.names)},
+by_rows.weights = {dtype = plans.append({}, keys.dtypes, formats.names),
     scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous", "nki"},
     gate_up_order = {"interleaved"}, gate_up = {"separate"}, experts = {"separate"}}
 

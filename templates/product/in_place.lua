@@ -168,9 +168,7 @@ end
 
 function in_place.tiles(names, cfg)
     if names.line_rows then
-        local how = {name = "lines", weights = cfg.weights, row = cfg.stride, word = 1, units = {"DIRECT_SUMS WIDTH LANES", "STRIDE"}}
-        return plans.append(gemm.heights(function(_, rows) return lines.tile(cfg, rows, how) end, cfg, names.line_rows),
-            {lines.streams(cfg), lines.quarters(cfg), lines.in_order(cfg)})
+        return lines.tiles(cfg, names.line_rows)
     end
     return plans.append(gemm.heights(gemm.direct, cfg, names.direct.rows), gemm.heights(gemm.direct_pairs, cfg, names.direct.pairs),
         gemm.heights(sweep, cfg, names.sweep_rows or {}))

@@ -37,7 +37,7 @@ function packed.form(s, plan, m)
     local deep = (K + unit - 1) // unit * unit
     local rows = (C + UNIT - 1) // UNIT * UNIT + UNIT + (C >= MANY and APART or 0)
     return {header = HEADER // size, run = run, rows = rows, pitch = rows * run, each = HEADER // size + rows * deep,
-        text = ("<c8 c4 I4 i8 i8 i8 i8 i8 i8"):pack("moegenPK", s.dtype, 1, K, C, rows, run, m.parts, order)}
+        text = ("<c8 c4 I4 i8 i8 i8 i8 i8 i8"):pack("moegenPK", s.dtype:sub(-4), 1, K, C, rows, run, m.parts, order)}
 end
 
 -- What the float64 reference has to know of the plan, and moegen_pack of each tensor. m.rows: it has one layout, of rows that forward

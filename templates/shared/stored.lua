@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- stored.lua - how the experts' matrices are stored: the key `weights`, what of it a family takes, and the tensors' shapes.
 local dtype = require "dtype"
+local formats = require "tiles.formats"
+local keys = require "shared.keys"
 local packed = require "shared.packed"
 local schema = require "schema"
 local types = schema.types
@@ -11,28 +13,38 @@ local TILE <const>, LANES <const>, DEEP <const>, RUN <const> = 512, 4, 128, 8   
 
 local enum, bool = types.enum, types.bool
 
--- Element types of weights beside those of tokens: 8 and 4 bits, with scales.
-local names = {"f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4", "int8", "int4"}
-
+-- Tensors of the formats of tiles/formats.lua.
+--
 -- bits of a code; codes: dtype of tensors of them; scale: what shares one, if the spec does not say, or other: what else may; scales:
--- dtype of these; group: elements along the contraction that share one; blocked: their codes are an extent of their own;
--- second: one more scale, f32, a matrix; integers: codes are integers, whose products may be summed as such
-stored.formats = {
-    fp8_e4m3   = {bits = 8, codes = "fp8_e4m3", scales = "f32",      scale = "row", other = {static = true, block = true}},
-    fp8_e5m2   = {bits = 8, codes = "fp8_e5m2", scales = "f32",      scale = "row", other = {static = true, block = true}},
-    int8       = {bits = 8, codes = "u8",       scales = "f32",      scale = "row", integers = true},
-    mxfp8_e4m3 = {bits = 8, codes = "u8",       scales = "u8",       scale = "group", group = 32, blocked = true},
-    mxfp8_e5m2 = {bits = 8, codes = "u8",       scales = "u8",       scale = "group", group = 32, blocked = true},
-    mxfp4      = {bits = 4, codes = "u8",       scales = "u8",       scale = "group", group = 32, blocked = true},
-    nvfp4      = {bits = 4, codes = "u8",       scales = "fp8_e4m3", scale = "group", group = 16, second = true},
-    int4       = {bits = 4, codes = "u8",       scales = "bf16",     scale = "group", group = 32, integers = true},
+-- dtype of these; powers: they are powers of two; groups: elements along the contraction that share one, the first if the spec does not
+-- say; blocked: their codes are an extent of their own; second: one more scale, f32, a matrix; integers: codes are integers, whose
+-- products may be summed as such
+local all = {
+    {"fp8_e4m3",   bits = 8, codes = "fp8_e4m3", scales = "f32",      scale = "row", other = {static = true, block = true}},
+    {"fp8_e5m2",   bits = 8, codes = "fp8_e5m2", scales = "f32",      scale = "row", other = {static = true, block = true}},
+    {"mxfp8_e4m3", bits = 8, codes = "u8",       scales = "u8",       scale = "group", groups = {32}, powers = true, blocked = true},
+    {"mxfp8_e5m2", bits = 8, codes = "u8",       scales = "u8",       scale = "group", groups = {32}, powers = true, blocked = true},
+    {"mxfp4",      bits = 4, codes = "u8",       scales = "u8",       scale = "group", groups = {32}, powers = true, blocked = true},
+    {"nvfp4",      bits = 4, codes = "u8",       scales = "fp8_e4m3", scale = "group", groups = {16}, second = true},
+    {"int8",       bits = 8, codes = "u8",       scales = "f32",      scale = "row", integers = true},
+    {"int4",       bits = 4, codes = "u8",       scales = "bf16",     scale = "group", groups = {32, 128}, integers = true},
 }
+
+-- What weights may be: numbers, as tokens are, or codes. Where the spec may say which groups: "int4 has 32 or 128".
+local by_name, names, choices = {}, {table.unpack(keys.dtypes)}, {}
+for _, row in ipairs(all) do
+    by_name[row[1]], names[#names + 1] = row, row[1]
+    if row.groups and #row.groups > 1 then
+        choices[#choices + 1] = ("%s has %s"):format(row[1], table.concat(row.groups, " or "))
+    end
+end
+choices = table.concat(choices, ", ")
 
 stored.key = {"weights", types.map{
     {"dtype", enum(names), default_of = "dtype", doc = "of the matrices"},
     {"scale", enum{"row", "static", "block", "group"}, optional = true,
         doc = "what shares a scale: an output channel, a matrix, 128 x 128 elements, a run along the contraction"},
-    {"group", types.int(1, 65536), optional = true, doc = "elements along the contraction that share a scale: int4 has 32 or 128"},
+    {"group", types.int(1, 65536), optional = true, doc = "elements along the contraction that share a scale: " .. choices},
     {"shared", bool(), default = false, doc = "one set of scales for all experts"},
     {"layout", enum{"plain", "transposed", "contiguous", "nki", "packed"}, default = "plain",
         doc = "plain: [in][out]; transposed: [out][in]; contiguous: blocks along in; nki: words of 4 codes, in tiles of 512; " ..
@@ -110,8 +122,8 @@ function stored.rules(takes)
         "{weights.layout} is of codes that share scales along the contraction, which {weights.dtype} has not")
     for _, one in ipairs{{"contiguous", true}, {"transposed or plain", false}} do
         layout(function(w, format) return w.layout == "packed" and format and (format.scale == "group") == one[2] end,
-            "{weights.layout} is of numbers (f32, bf16, f16), not of {weights.dtype}: products decode its codes where they lie, "
-                .. "in layout " .. one[1])
+            ("{weights.layout} is of numbers (%s), not of {weights.dtype}: products decode its codes where they lie, in layout %s"):format(
+                table.concat(keys.dtypes, ", "), one[1]))
     end
     list[#list + 1] = {"weights.experts", function(s) return not packed.are(s) or s.weights.experts == "joined" end,
         "{weights.experts} is not for weights.layout = packed, which is one tensor"}
@@ -130,8 +142,14 @@ function stored.rules(takes)
     of_nki("H", TILE)
     of_nki("I_TP", LANES)
     list[#list + 1] = {"weights.group", function(s)
-        return not s.weights.group or s.weights.dtype == "int4" and (s.weights.group == 32 or s.weights.group == 128)
-    end, "{weights.group} is no group of {weights.dtype}: int4 has 32 or 128"}
+        local format, given = stored.format(s) or {}, s.weights.group
+        for _, group in ipairs(format.groups and #format.groups > 1 and format.groups or {}) do
+            if group == given then
+                return true
+            end
+        end
+        return not given
+    end, "{weights.group} is no group of {weights.dtype}: " .. choices}
     return list
 end
 
@@ -147,9 +165,9 @@ local function ceil_div(n, by)
     return (n + by - 1) // by
 end
 
--- What is stored instead of numbers of tokens' dtype, or nil.
+-- What is stored instead of numbers, or nil.
 function stored.format(s)
-    return stored.formats[s.weights.dtype]
+    return formats.coded(s) and by_name[s.weights.dtype] or nil
 end
 
 -- Bytes of an element, its share of a scale among them.
@@ -166,7 +184,7 @@ function stored.scale(s)
 end
 
 function stored.group(s)
-    return s.weights.group or stored.format(s).group
+    return s.weights.group or stored.format(s).groups[1]
 end
 
 -- The matrices [K][parts * width]. tensor: names without suffix. axis: the parts are an extent of a tensor's shape.
@@ -222,7 +240,7 @@ local scales = {
 
 local function codes_dtype(s)
     local f = stored.format(s)
-    return not f and s.weights.dtype or s.weights.layout == "nki" and (f.bits == 8 and "u32" or "u16") or f.codes
+    return not f and s.weights.dtype or s.weights.layout == "nki" and ("u%d"):format(LANES * f.bits) or f.codes
 end
 
 local function says_codes(s, m)

@@ -196,6 +196,7 @@ function along.tile(cfg, tokens, has, tall)
                 or p:op("bcast", "scale_" .. r, at)
         end
     else
+        quantise.crowded(p, cfg.dtype)
         read = of_numbers(p, cfg)
     end
     local function units()

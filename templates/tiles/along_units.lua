@@ -111,7 +111,7 @@ function along_units.shape(cfg, coded)
         return 2, registers // 8 * 3 // 2 - 1, tall
     end
     local height = registers // 8
-    return height, (registers - height * along_units.unit(cfg).vectors - 2) // height
+    return height, (registers - height * along_units.unit(cfg).vectors - 1 - quantise.registers(cfg.dtype)) // height
 end
 
 -- Scales of a unit, if a run of a row shares one: tiles have one for each at least.

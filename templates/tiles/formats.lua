@@ -12,7 +12,8 @@
 -- decode      (program, name, memory) -> f32 vector: every code's value / unit, exact, infinities and NaNs too
 -- number      of codes of 4 bits: (program, name, integer lanes whose low bits are a code, tables) -> f32 vector likewise
 -- offset      of integers: codes are 2^offset too large
--- values      from so many lanes on it reads tables.values, of `numbers` (nil: E2M1, and with a sign); zero: a byte of codes of zero
+-- numbers     the value of each code, of those of 4 bits; zero: a byte of codes of zero
+-- values      from so many lanes on `number` reads tables.values, of the first ones
 local dtype = require "dtype"
 
 local formats = {}
@@ -22,8 +23,15 @@ local function halves(p, name, mem, shift)
     return p:op("shl_words", name .. "_half", p:op("load_i8_half", name .. "_code", mem), shift)
 end
 
--- Values of e2m1 without a sign.
-local E2M1 <const> = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0}
+-- Of codes of 4 bits that are sign and number: looked up with the sign, or without, if a vector has no room for all of them.
+local function signed(p, name, x, tables)
+    local value = p:op("lookup", name .. "_value", x, tables.values)
+    if p.isa.lanes >= 16 then
+        return value
+    end
+    local sign = p:op("shl", name .. "_sign", p:op("shr", name .. "_minus", x, 3), 31)
+    return p:op("bit_or", name .. "_signed", value, sign)
+end
 
 local rows = {
     -- OCP e4m3fn: no infinities; codes of all ones are NaN
@@ -54,14 +62,8 @@ local rows = {
     },
     mxfp4 = {
         bits = 4, c = "uint8_t", digits = 2, least = 0, zero = 0x00, values = 8,
-        number = function(p, name, x, tables)
-            local value = p:op("lookup", name .. "_value", x, tables.values)
-            if p.isa.lanes >= 16 then   -- with those that have a sign
-                return value
-            end
-            local sign = p:op("shl", name .. "_sign", p:op("shr", name .. "_minus", x, 3), 31)
-            return p:op("bit_or", name .. "_signed", value, sign)
-        end,
+        numbers = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0},
+        number = signed,
     },
     int4 = {
         bits = 4, c = "uint8_t", digits = 4, least = 0, zero = 0x88, values = 16, offset = 3,
@@ -100,8 +102,7 @@ function formats.tables(lanes, f)
         list[#list + 1] = i % 2 * 4
     end
     for i = 0, lanes - 1 do
-        local bits = string.unpack("<I4", string.pack("<f", f.numbers and f.numbers[i + 1] or E2M1[i % 8 + 1]))
-        list[#list + 1] = bits | (i >= 8 and not f.numbers and 1 << 31 or 0)
+        list[#list + 1] = (string.unpack("<I4", string.pack("<f", f.numbers[i + 1])))
     end
     return list
 end
@@ -157,7 +158,7 @@ end
 -- The number of a code of the row f, without its sign if they have 8 bits.
 local function number_of(f, code)
     if f.bits == 4 then
-        return f.numbers and f.numbers[code + 1] or E2M1[code % 8 + 1] * (code < 8 and 1 or -1)
+        return f.numbers[code + 1]
     end
     local fraction = f.digits - 1
     local low, exponent = code & (1 << fraction) - 1, code >> fraction
@@ -267,10 +268,16 @@ for name, f in pairs(rows) do
     end or nil
 end
 
+-- Are the weights of a spec codes? Those that have the name of the tokens' dtype, which a format may have too, only with scales.
+function formats.coded(spec)
+    local w = spec.weights or {}
+    return rows[w.dtype] ~= nil and (w.dtype ~= spec.dtype or w.scale ~= nil)
+end
+
 -- The row of a spec's weights: one of these, or of dtype.lua.
 function formats.of(spec)
     local name = spec.weights and spec.weights.dtype or spec.dtype
-    return rows[name] or dtype[name]
+    return formats.coded(spec) and rows[name] or dtype[name]
 end
 
 -- Is each number of type `of` one of type `to`?

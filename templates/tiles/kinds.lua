@@ -2,6 +2,7 @@
 -- kinds.lua - which tiles multiply in a family's products, and for how many tokens of an expert, for `moegen explain`. What decides when a
 -- kernel runs: multiply (matrix.c.in), multiply_columns (columns.c.in).
 local dtype = require "dtype"
+local lines = require "tiles.lines"
 local micro = require "tiles.micro"
 local plans = require "shared.plans"
 
@@ -20,14 +21,16 @@ local function to(n) return ("to %d"):format(n) end
 
 local function columns(names, plan)
     local vectors, tiles = ops(plan)
-    local swept = names.sweep_rows and names.sweep_rows[#names.sweep_rows] or 0
-    return plans.list(
+    local swept, list = names.sweep_rows and names.sweep_rows[#names.sweep_rows] or 0, {}
+    for _, row in ipairs(names.line_rows and lines.kinds(plan) or {}) do
+        list[#list + 1] = {to(row[1]), row[2], vectors, row[3]}
+    end
+    return plans.append(list, plans.list(
         swept > 0 and {to(swept), "sweep", "fma", "weights are read once where they lie, at memory's speed"},
-        names.line_rows and {to(1), "streams", vectors, "weights are read once where they lie, in four streams, at memory's speed"},
-        plan.direct_rows > swept and {to(plan.direct_rows), names.line_rows and "lines" or "direct", vectors,
+        not names.line_rows and plan.direct_rows > swept and {to(plan.direct_rows), "direct", vectors,
             "weights are read where they lie: packing them would cost more"},
         {"more", "packed", tiles or vectors, tiles and "matrix tiles by columns: panels of weights are tiles as they are packed"
-            or "weights are packed into panels, tokens broadcast"})
+            or "weights are packed into panels, tokens broadcast"}))
 end
 
 local function rows(names, plan, phase)

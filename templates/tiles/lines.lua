@@ -7,8 +7,13 @@
 --
 -- A single row of tokens waits for memory alone, which is fastest in a few long streams: `streams` reads a row of each quarter of K at a
 -- time, and pairs are of rows a quarter of K apart.
+--
+-- A NEW KIND OF TILE for few tokens takes 2 files: here, its builder, in `tiles`, and when it multiplies and why, in `kinds`; its call, in
+-- product/in_lines.c.in.
+local gemm = require "tiles.gemm"
 local ir = require "ir"
 local micro = require "tiles.micro"
+local plans = require "shared.plans"
 
 local lines = {}
 
@@ -127,6 +132,19 @@ function lines.streams(cfg)
         end
     end, "rows")
     return p
+end
+
+-- The kinds that multiply few tokens, for kinds.lua: rows {tokens at most, kind, why}.
+function lines.kinds(plan)
+    return {{1, "streams", "weights are read once where they lie, in four streams, at memory's speed"},
+        {plan.direct_rows, "lines", "weights are read where they lie: packing them would cost more"}}
+end
+
+-- The tiles of in_lines.c.in: those that multiply so many rows, and what a single row is multiplied by.
+function lines.tiles(cfg, heights)
+    local how = {name = "lines", weights = cfg.weights, row = cfg.stride, word = 1, units = {"DIRECT_SUMS WIDTH LANES", "STRIDE"}}
+    return plans.append(gemm.heights(function(_, rows) return lines.tile(cfg, rows, how) end, cfg, heights),
+        {lines.streams(cfg), lines.quarters(cfg), lines.in_order(cfg)})
 end
 
 -- n vectors of words of a row of A, from elements that are `quarter` apart.

@@ -139,6 +139,7 @@ function matrix.product(cfg, rows, vectors)
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
         {("S[%d rows] += A * B, groups times; fetches lines at `near`, copies `count` rows of the next weights after each panel."):format(
             rows)})
+    p.hoists = 0   -- as in gradient
     local t = {rows = rows, vectors = vectors, unroll = cfg.unroll}
     local S = p:pointer("S", "float", "WIDTH LANES")
     t.A, t.B = p:pointer("A", "const float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")

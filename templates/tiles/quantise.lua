@@ -3,13 +3,10 @@
 -- formats.lua too.
 local quantise = {}
 
--- Widenings: (program, name, memory) -> f32 vector.
+-- Widenings of dtypes without an op that loads them: (program, name, memory) -> f32 vector.
 local widen = {
     bf16_to_f32 = function(p, name, mem)
         return p:op("shl", name, p:op("load_u16", name .. "_bits", mem), 16)
-    end,
-    f16_to_f32 = function(p, name, mem)
-        return p:op("load_f16", name, mem)
     end,
 }
 
@@ -51,13 +48,10 @@ local function store_u16(p, mem, x)
     p:op("store_half", mem, p:op("swap_middle", x.name .. "_low", packed))
 end
 
--- Narrowings: (program, memory, f32 vector).
+-- Narrowings of those without an op that stores them: (program, memory, f32 vector).
 local narrow = {
     f32_to_bf16 = function(p, mem, x)
         store_u16(p, mem, bits.f32_to_bf16(p, x))
-    end,
-    f32_to_f16 = function(p, mem, x)
-        p:op("store_f16", mem, x)
     end,
 }
 
@@ -66,7 +60,6 @@ local exact = {
     f32_to_bf16 = function(p, mem, x)
         store_u16(p, mem, p:op("shr", x.name .. "_bits", x, 16))
     end,
-    f32_to_f16 = narrow.f32_to_f16,
 }
 
 -- f32 vectors rounded to numbers of a dtype: (program, vector) -> vector.
@@ -96,8 +89,8 @@ local round = {
 function quantise.load(p, dt, name, mem)
     if dt.decode then
         return dt.decode(p, name, mem)
-    elseif not dt.widen then
-        return p:op("load", name, mem)
+    elseif dt.load or not dt.widen then
+        return p:op(dt.load or "load", name, mem)
     end
     return widen[dt.widen](p, name, mem)
 end
@@ -105,6 +98,11 @@ end
 -- Vector registers that loading a vector of dtype dt takes, the result among them.
 function quantise.registers(dt)
     return dt.registers or registers[dt.widen] or 1
+end
+
+-- For programs whose sums fill the registers: a widening that takes more than one loads its constants where they are used.
+function quantise.crowded(p, dt)
+    p.hoists = quantise.registers(dt) > 1 and 0 or p.hoists
 end
 
 -- For programs that leave registers for it: constants of a decoder are loaded once.
@@ -136,8 +134,8 @@ function quantise.column_type(cfg)
 end
 
 function quantise.store(p, dt, mem, x)
-    if not dt.narrow then
-        return p:op("store", mem, x)
+    if dt.store or not dt.narrow then
+        return p:op(dt.store or "store", mem, x)
     elseif dt.round and p:has(dt.round) then
         return p:op("store_half", mem, p:op(dt.round, x.name .. "_rounded", x))
     end
@@ -145,8 +143,8 @@ function quantise.store(p, dt, mem, x)
 end
 
 function quantise.store_exact(p, dt, mem, x)
-    if not dt.narrow then
-        return p:op("store", mem, x)
+    if dt.store or not dt.narrow then
+        return p:op(dt.store or "store", mem, x)
     end
     exact[dt.narrow](p, mem, x)
 end

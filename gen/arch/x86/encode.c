@@ -36,6 +36,7 @@ static const struct {
     {"66", offsetof(struct form, prefix), 1},  {"F3", offsetof(struct form, prefix), 2},
     {"F2", offsetof(struct form, prefix), 3},  {"0F", offsetof(struct form, map), 1},
     {"0F38", offsetof(struct form, map), 2},   {"0F3A", offsetof(struct form, map), 3},
+    {"MAP5", offsetof(struct form, map), 5},   {"MAP6", offsetof(struct form, map), 6},
     {"W0", offsetof(struct form, w), 0},       {"W1", offsetof(struct form, w), 1},
     {"WIG", offsetof(struct form, w), 0},      {"b", offsetof(struct form, broadcast), 1},
 };
