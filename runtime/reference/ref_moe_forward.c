@@ -141,7 +141,8 @@ static void save_checkpoints(struct pass *s, int64_t b, const int64_t *slots, in
     }
 }
 
-/* Between steps 8 and 9: what an expert gave becomes z / sqrt(mean(z * z) + eps), z = weight * d. */
+/* Between steps 8 and 9: what an expert gave becomes z / sqrt(mean(z * z) + eps), z = weight * d.
+ */
 static void normalise_behind(struct pass *s, int64_t rows)
 {
     int64_t H = s->m.H;

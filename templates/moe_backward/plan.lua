@@ -216,7 +216,8 @@ function backward.names(spec, plan, job)
         -- gate and up as rows of a panel: that of up of column i, and its gate
         up_of = function(i) return has.interleaved and ("2 * (%s) + 1"):format(i) or "UP + " .. i end,
         gate_of = function(up) return up .. (has.interleaved and " - WIDTH" or " - UP * WIDTH") end,
-        eps = plans.number(has.post_norm and spec.post_norm.eps or spec.norm_eps), scattered = {scaled = has.pre, adds = "!apart(w)", step = has.in_words and "WORD"},
+        eps = plans.number(has.post_norm and spec.post_norm.eps or spec.norm_eps),
+        scattered = {scaled = has.pre, adds = "!apart(w)", step = has.in_words and "WORD"},
         affinity_of = function(row)
             return convert(affinity, "widen")((slots and "w->args->slot_affinities[w->slot[%s]]"
                 or "w->args->expert_affinities_masked[w->id[%s] * (int64_t)E + w->expert]"):format(row))
