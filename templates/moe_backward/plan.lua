@@ -197,6 +197,15 @@ local function tiles(spec, plan, names, cfg)
         dx.narrow and whole and rows.move(cfg, "narrow_dx", {to = dx})))
 end
 
+-- Behind the experts' norm, panels of output gradients hold what post_norm.c.in makes of these.
+local function gather_turned(names, has)
+    names.turns = has.post_norm
+    if has.post_norm then
+        names.given.turned = {K = "H", decode = "turn", row = "routed_row", to = {c = names.panel_c}}
+        names.gathers = has.in_words and not has.words_gathered and {"turned"} or {"", "turned"}
+    end
+end
+
 function backward.names(spec, plan, job)
     local isa, io, out, dx = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype], dtype[spec.hidden_grad_dtype]
     local has = steps(spec)
@@ -227,7 +236,6 @@ function backward.names(spec, plan, job)
         bound = clamp.bound, number = plans.number,
         bounds = {spec.clamp and spec.clamp.gate or {}, spec.clamp and spec.clamp.up or {}},
         constants = constants(spec, plan),
-        turns = has.post_norm,
         scalars = {{io, "widen"}, {dx, "narrow"}, {affinity, "widen"}, {affinity, "narrow"},
             (has.bias_up_value or has.bias_down_value or has.norm or has.post_norm) and {bias, "widen"} or false,
             (has.norm or has.post_norm) and has.gradients and {out, "narrow"} or false,
@@ -236,10 +244,7 @@ function backward.names(spec, plan, job)
     }
     panels.products(names, cfg, plan, totals)
     names.gathered = has.in_words and "(WORD * LANES)" or names.dots and "DEPTH" or "LANES"
-    if has.post_norm then
-        names.given.turned = {K = "H", decode = "turn", row = "routed_row", to = {c = names.panel_c}}
-        names.gathers = has.in_words and not has.words_gathered and {"turned"} or {"", "turned"}
-    end
+    gather_turned(names, has)
     names.gathers_words, names.transpose_words = has.words_gathered, "transpose_words"
     names.load_step = has.in_words and words.WORD or has.interleaved and 2 or 1
     if has.gradients then
