@@ -48,6 +48,8 @@ local wrong = {
     {more, 3, "static void fire(void)", top .. ":4: error: says 'aim' comes later, but templates/fam.c.in neither includes nor defines it"},
     {fam, 7, '$(include "tip")', fam .. ":7: error: no fragment 'tip'"},
     {middle, 3, '$(include "top")', middle .. ":3: error: includes itself"},
+    {fam, 1, "return {}", fam .. ":1: error: a line above `@ ----` that does not start with @"},
+    {top, 3, "     needs = {},", top .. ":3: error: a line above `@ ----` that does not start with @"},
     {fam, 8, "", more .. ":1: error: no family includes it"},
 }
 

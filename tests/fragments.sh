@@ -34,4 +34,10 @@ cp "$tmp/templates/shared/team.c.in" "$tmp/templates/product/team.c.in"
 built "templates/moe_forward.c.in:$line: error: fragment 'team' is in more than one room: product, shared"
 rm "$tmp/templates/product/team.c.in" "$tmp/templates/shared/team.c.in"
 built "templates/moe_forward.c.in:$line: error: no fragment 'team' in the rooms moe_forward, product, packed, codes, math, shared"
+cp "$2/templates/shared/team.c.in" "$tmp/templates/shared/"
+sed '3s/^@//' "$2/templates/router.c.in" >"$tmp/templates/router.c.in"
+built "templates/router.c.in:3: error: a line above \`@ ----\` that does not start with @"
+# Without a build, too.
+MOEGEN_TEMPLATE_DIR=$tmp MOEGEN_CACHE_DIR=$tmp/cache "$1" list keys >"$tmp/out" 2>&1 && { echo "no error"; failed=1; }
+grep -q "templates/router.c.in:3: a line above" "$tmp/out" || { cat "$tmp/out"; failed=1; }
 exit $failed

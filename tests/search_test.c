@@ -159,8 +159,9 @@ static void test_ahead(void)
 {
     static const int64_t tokens[] = {9};
     moegen_tune_options o = {.struct_size = sizeof o, .tokens = tokens, .token_count = 1};
-    char folder[64];
-    CHECK(ahead_open(folder), "no folder in /tmp");
+    char root[] = "/tmp/moegen-search-XXXXXX", folder[AHEAD_FOLDER];
+    CHECK(mkdtemp(root) && !setenv("TMPDIR", root, 1), "no folder in /tmp");
+    CHECK(ahead_open(folder) && strncmp(folder, root, strlen(root)) == 0, "no folder in %s", root);
     moegen_engine_options eo = {.struct_size = sizeof eo, .cache_dir = folder};
     moegen_engine *engine = NULL;
     if (moegen_engine_create(&eo, &engine, NULL))
@@ -192,17 +193,18 @@ static void test_ahead(void)
 
     pid_t child = fork(); /* one that is killed */
     if (child == 0) {
-        char own[64];
+        char own[AHEAD_FOLDER];
         _exit(ahead_open(own) ? 0 : 1);
     }
     int status = 0;
-    char left[64], next[64];
-    snprintf(left, sizeof left, "ls -d /tmp/moegen-tune-%ld-* >/dev/null 2>&1", (long)child);
+    char left[128], next[AHEAD_FOLDER];
+    snprintf(left, sizeof left, "ls -d %s/moegen-tune-%ld-* >/dev/null 2>&1", root, (long)child);
     CHECK(waitpid(child, &status, 0) == child && !status, "no folder");
     CHECK(system(left) == 0, "its folder is gone with it");
     CHECK(ahead_open(next), "no folder");
     CHECK(system(left) != 0, "its folder is left");
     ahead_close(next);
+    CHECK(!rmdir(root) && !unsetenv("TMPDIR"), "%s is not empty", root);
 }
 
 static void refused(moegen_engine *engine, const char *text, const moegen_tune_options *o,

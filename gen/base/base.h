@@ -78,6 +78,8 @@ int file_read(const char *path, size_t most, struct text *out);
 /* Through a temporary file beside it: the file is the old one or all of the new one. What writers
  * of it that were killed left there goes. An errno. */
 int file_write(const char *path, const char *bytes, size_t len);
+/* Where temporary folders are made: $TMPDIR, if it is absolute and at most 400 bytes, or /tmp. */
+const char *file_temporary(void);
 
 /* ---- sized.c ---- */
 

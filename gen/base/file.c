@@ -102,3 +102,9 @@ int file_write(const char *path, const char *bytes, size_t len)
     text_free(&temporary);
     return written ? 0 : why;
 }
+
+const char *file_temporary(void)
+{
+    const char *root = getenv("TMPDIR");
+    return root && root[0] == '/' && strlen(root) <= 400 ? root : "/tmp";
+}

@@ -51,9 +51,7 @@ static void place_leave(struct place *p)
 
 static moegen_status place_enter(struct place *p, const char *text, moegen_error **err)
 {
-    const char *root = getenv("TMPDIR");
-    if (!root || root[0] != '/' || strlen(root) > 400)
-        root = "/tmp";
+    const char *root = file_temporary();
     snprintf(p->dir, sizeof p->dir, "%s/moegen-XXXXXX", root);
     if (!mkdtemp(p->dir)) {
         p->dir[0] = '\0';

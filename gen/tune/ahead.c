@@ -60,7 +60,7 @@ void make_ahead(struct search *s, const struct turn *turn, int count)
 
 /* ---- the folder of a search's disk cache: its name says whose it is ---- */
 
-static const char place[] = "/tmp", stem[] = "moegen-tune-";
+static const char stem[] = "moegen-tune-";
 
 static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *ftw)
 {
@@ -80,9 +80,10 @@ void ahead_close(const char *folder)
  * it, in another container, finds less made ahead. */
 static void sweep(void)
 {
+    const char *place = file_temporary();
     DIR *all = opendir(place);
     for (struct dirent *x; all && (x = readdir(all));) {
-        char path[64];
+        char path[AHEAD_FOLDER];
         long pid = strncmp(x->d_name, stem, sizeof stem - 1) == 0
                        ? strtol(x->d_name + sizeof stem - 1, NULL, 10)
                        : 0;
@@ -94,10 +95,10 @@ static void sweep(void)
         closedir(all);
 }
 
-bool ahead_open(char folder[64])
+bool ahead_open(char folder[AHEAD_FOLDER])
 {
     sweep();
-    snprintf(folder, 64, "%s/%s%ld-XXXXXX", place, stem, (long)getpid());
+    snprintf(folder, AHEAD_FOLDER, "%s/%s%ld-XXXXXX", file_temporary(), stem, (long)getpid());
     if (mkdtemp(folder))
         return true;
     *folder = '\0';

@@ -86,7 +86,7 @@ moegen_status tune(moegen_engine *engine, const moegen_spec *spec,
     moegen_tuning *t = calloc(1, sizeof *t);
     if (!t)
         return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
-    char folder[64];
+    char folder[AHEAD_FOLDER];
     ahead_open(folder);
     if ((status = engine_scratch(engine, folder, &scratch, err)) ||
         (status = search(scratch, &own, &o, lenient, t, err)))

@@ -161,7 +161,8 @@ moegen_status screen(struct search *s, struct turn *turn, int *count, moegen_err
 void make_ahead(struct search *s, const struct turn *turn, int count);
 /* A new folder for a search's disk cache; those of searches that were killed are removed. False:
  * there is none, and folder "". */
-bool ahead_open(char folder[64]);
+enum { AHEAD_FOLDER = 512 };
+bool ahead_open(char folder[AHEAD_FOLDER]);
 void ahead_close(const char *folder); /* removes it */
 
 /* ---- file.c ---- */

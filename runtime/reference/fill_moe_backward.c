@@ -20,6 +20,9 @@ moegen_rt_status rt_moe_backward_read(const moegen_rt_problem *p, struct rt_moe 
     if (codes && !m->frozen)
         return rt_fail(err, MOEGEN_RT_UNSUPPORTED,
                        "weights in %s have no gradients: weight_grads must be none", codes->name);
+    if (m->post_norm && *recompute)
+        return rt_fail(err, MOEGEN_RT_UNSUPPORTED,
+                       "moe_backward has no float64 reference that recomputes in front of a norm");
     bool quantised = strcmp(moegen_rt_problem_text(p, "quantize", "none"), "none") != 0;
     if (quantised && (codes || m->norm))
         return rt_fail(err, MOEGEN_RT_UNSUPPORTED,
@@ -150,6 +153,8 @@ moegen_rt_status rt_moe_fill_gradients(moegen_rt_problem *p, const struct rt_moe
         status = rt_fill_gradient(p, "norm_weight_grad", 2, norm, seed, err);
     if (status == MOEGEN_RT_OK && m->norm)
         status = rt_fill_gradient(p, "norm_bias_grad", 2, norm, seed, err);
+    if (status == MOEGEN_RT_OK && m->post_norm)
+        status = rt_fill_gradient(p, "post_norm_weight_grad", 1, &m->H, seed, err);
     return status;
 }
 

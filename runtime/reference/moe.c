@@ -58,6 +58,8 @@ moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moege
     m->most = moegen_rt_problem_number(p, "clamp.activated", INFINITY);
     m->norm = is(p, "norm", "layer", "none");
     m->norm_eps = moegen_rt_problem_number(p, "norm_eps", 1e-5);
+    m->post_norm = moegen_rt_problem_text(p, "post_norm.eps", NULL) != NULL;
+    m->post_norm_eps = moegen_rt_problem_number(p, "post_norm.eps", 0);
     m->static_blocks = moegen_rt_problem_int(p, "loop.static_blocks", 0);
     const char *act = moegen_rt_problem_text(p, "activation", "silu");
     m->act = moegen_rt_activation_find(act);
@@ -106,6 +108,8 @@ static moegen_rt_status fill_weights(moegen_rt_problem *p, const struct rt_moe *
         TRY(rt_add_normal(p, "norm_weight", bias, 2, norm_shape, seed, 1, err));
         TRY(rt_add_normal(p, "norm_bias", bias, 2, norm_shape, seed, 0.5, err));
     }
+    if (m->post_norm)
+        TRY(rt_add_normal(p, "post_norm_weight", bias, 1, &m->H, seed, 1, err));
     return MOEGEN_RT_OK;
 }
 
@@ -257,6 +261,8 @@ static moegen_rt_status find_weights(const moegen_rt_problem *p, const struct rt
         TRY(rt_input(p, "norm_weight", true, 2, norm, &in->norm_weight, err));
         TRY(rt_input(p, "norm_bias", true, 2, norm, &in->norm_bias, err));
     }
+    if (m->post_norm)
+        TRY(rt_input(p, "post_norm_weight", true, 1, &m->H, &in->post_norm_weight, err));
     return MOEGEN_RT_OK;
 }
 

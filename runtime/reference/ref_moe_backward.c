@@ -155,6 +155,8 @@ static moegen_rt_status make_weight_gradients(struct rt_backward *s, const moege
         status = rt_gradient(p, out, "norm_weight_grad", 2, norm, &s->dnorm, err);
     if (status == MOEGEN_RT_OK && m->norm)
         status = rt_gradient(p, out, "norm_bias_grad", 2, norm, &s->dnorm_b, err);
+    if (status == MOEGEN_RT_OK && m->post_norm)
+        status = rt_gradient(p, out, "post_norm_weight_grad", 1, &m->H, &s->dpost_norm, err);
     if (status != MOEGEN_RT_OK)
         return status;
     rt_blank_rest(&s->part, s->dgate_up, m->E * m->H * m->parts, 1);
@@ -211,7 +213,8 @@ static moegen_rt_status allocate(struct rt_backward *s, moegen_rt_error *err)
         {&s->wide, rows * m->H}, {&s->gu, rows * columns}, {&s->dgu, rows * columns},
         {&s->p, rows * m->I},    {&s->dp, rows * m->I},    {&s->work, 4 * wide},
         {&s->norm, 2 * m->I},    {&s->hat, rows * m->I},   {&s->dn, rows * m->I},
-        {&s->left, quantised},   {&s->right, quantised},
+        {&s->left, quantised},   {&s->right, quantised},   {&s->post_norm, m->H},
+        {&s->along, rows},
     };
     bool ok = true;
     for (size_t i = 0; i < sizeof need / sizeof *need; i++)
@@ -268,6 +271,8 @@ static moegen_rt_status compute(const moegen_rt_problem *p, const moegen_rt_want
                        s.norm,
                        s.hat,
                        s.dn,
+                       s.post_norm,
+                       s.along,
                        s.left,
                        s.right,
                        s.gate_up.part.data,

@@ -33,6 +33,7 @@ struct rt_backward {
     double *dgate_up_b;      /* [E, parts, I], or NULL */
     double *ddown_b;         /* [E, H], or NULL */
     double *dnorm, *dnorm_b; /* [E, I], or NULL */
+    double *dpost_norm;      /* [H], or NULL */
     /* one sweep over the blocks */
     uint8_t *wanted;                      /* by token; NULL: all */
     struct rt_part part;                  /* of I, for the weight gradients */
@@ -57,6 +58,8 @@ struct rt_backward {
     double *norm;         /* [2, I] weight and bias of the normalisation */
     double *hat;          /* [rows, I] normalised, without these; */
     double *dn;           /* [rows, I] gradients of what comes of them */
+    double *post_norm;    /* [H] weight of the norm behind the experts */
+    double *along;        /* products of its rows with their gradients */
     double *work;         /* for the products, and one row */
 };
 

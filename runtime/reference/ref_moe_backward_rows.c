@@ -19,6 +19,32 @@ static void load_rows(struct rt_backward *s, int64_t e, const int64_t *slots, co
     }
 }
 
+/* Back through the norm behind the experts: rows of y become gradients of what these gave, without
+ * the affinities, as the rest of the way back reads them. */
+static void through_post_norm(struct rt_backward *s, const int64_t *slots, int64_t rows)
+{
+    int64_t H = s->m.H;
+    double *d = s->work, *weight = s->post_norm;
+    rt_elements(s->in.post_norm_weight, 0, H, weight);
+    for (int64_t r = 0; r < rows; r++) {
+        double *y = s->y + r * H, square = 0, along = 0;
+        rt_elements(s->down_saved, slots[r] * H, H, d);
+        for (int64_t h = 0; h < H; h++) {
+            square += weight[h] * d[h] * weight[h] * d[h] / (double)H;
+            along += y[h] * weight[h] * d[h];
+        }
+        double size = sqrt(square + s->m.post_norm_eps);
+        s->along[r] = along / size;
+        for (int64_t h = 0; h < H; h++) {
+            double normed = weight[h] * d[h] / size;
+            double dz = (y[h] - normed * s->along[r] / (double)H) / size;
+            if (s->weights_too && s->dpost_norm)
+                s->dpost_norm[h] += s->a[r] * dz * d[h];
+            y[h] = dz * weight[h];
+        }
+    }
+}
+
 /* Rows [rows, n] as they enter a product along n; computed: they are no inputs. */
 static const double *along(const struct rt_backward *s, const double *x, int64_t rows, int64_t n,
                            bool computed)
@@ -142,6 +168,8 @@ static double from_output(struct rt_backward *s, int64_t e, int64_t slot, int64_
 {
     int64_t H = s->m.H;
     const double *y = s->y + r * H;
+    if (s->m.post_norm)
+        return s->along[r];
     if (s->m.post_hidden && !s->recompute) {
         rt_elements(s->down_saved, slot * H, H, s->work);
         return rt_dot(y, s->work, H);
@@ -212,6 +240,8 @@ void rt_backward_rows(struct rt_backward *s, int64_t e, const int64_t *slots, co
                       int64_t rows)
 {
     load_rows(s, e, slots, tokens, rows);
+    if (s->m.post_norm)
+        through_post_norm(s, slots, rows);
     if (s->recompute)
         gate_up_again(s, e, rows);
     else

@@ -141,6 +141,23 @@ static void save_checkpoints(struct pass *s, int64_t b, const int64_t *slots, in
     }
 }
 
+/* Between steps 8 and 9: what an expert gave becomes z / sqrt(mean(z * z) + eps), z = weight * d.
+ */
+static void normalise_behind(struct pass *s, int64_t rows)
+{
+    int64_t H = s->m.H;
+    rt_elements(s->in.post_norm_weight, 0, H, s->bias);
+    for (int64_t r = 0; r < rows; r++) {
+        double *z = s->d + r * H, square = 0;
+        for (int64_t h = 0; h < H; h++) {
+            z[h] *= s->bias[h];
+            square += z[h] * z[h] / (double)H;
+        }
+        for (int64_t h = 0; h < H; h++)
+            z[h] /= sqrt(square + s->m.post_norm_eps);
+    }
+}
+
 /* Steps 9 and 10. */
 static void add_output(struct pass *s, const int64_t *tokens, int64_t rows)
 {
@@ -169,6 +186,8 @@ static moegen_rt_status block(struct pass *s, int64_t b, moegen_rt_error *err)
         first_product(s, e, tokens, rows);
         second_product(s, e, rows);
         save_checkpoints(s, b, s->slots + first, rows);
+        if (s->m.post_norm)
+            normalise_behind(s, rows);
         add_output(s, tokens, rows);
     }
     return MOEGEN_RT_OK;

@@ -157,6 +157,8 @@ struct rt_moe {
     double most; /* of what the activation gives */
     bool norm;   /* layer normalisation before the activation; then not gated */
     double norm_eps;
+    bool post_norm; /* what an expert gave, times a weight, is divided by its size */
+    double post_norm_eps;
     int64_t static_blocks; /* run whatever `conditions` says */
     const moegen_rt_activation *act;
 };
@@ -169,7 +171,7 @@ moegen_rt_status rt_moe_fill(moegen_rt_problem *p, const moegen_rt_fill *how, mo
 struct rt_moe_inputs {
     const moegen_rt_tensor *hidden, *ids, *experts, *conditions;
     const moegen_rt_tensor *affinity; /* element rt_moe_affinity(..) is that of a slot */
-    const moegen_rt_tensor *down_bias, *norm_weight, *norm_bias;
+    const moegen_rt_tensor *down_bias, *norm_weight, *norm_bias, *post_norm_weight;
     struct rt_weights gate_up, down, gate_up_bias;
     int64_t T, N;
     int64_t run; /* blocks that run: the first ones */

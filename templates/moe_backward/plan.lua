@@ -16,6 +16,7 @@ local packed_plan = require "packed.plan"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
 local plans = require "shared.plans"
+local post_norm = require "math.post_norm"
 local quantised = require "codes.quantised"
 local rows = require "tiles.rows"
 local stored = require "shared.stored"
@@ -65,6 +66,7 @@ backward.quantised_rules = {
     beside("weights.gate_up_order", function(s) return not stored.of(s).interleaved end,
         "{weights.gate_up_order} is not supported yet beside {quantize}: gate and up have blocks of their own"),
     beside("clamp.activated", function(s) return not s.clamp.activated end, "{clamp.activated} is not supported yet beside {quantize}"),
+    beside("post_norm.eps", function(s) return not s.post_norm end, "{post_norm.eps} is not supported yet beside {quantize}"),
     beside("norm", function(s) return s.norm == "none" end, "{norm} is not supported yet beside {quantize}"),
 }
 
@@ -103,7 +105,7 @@ local function steps(spec)
     return {
         again = again, post = post, pre = scale == "pre", saved_down = saved_down,
         affinity_sums = post and not saved_down,
-        norm = spec.norm == "layer",
+        norm = spec.norm == "layer", post_norm = spec.post_norm ~= nil,
         gradients = grads, bias_up = grads and spec.bias.gate_up, bias_down = grads and spec.bias.down,
         bias_up_value = spec.bias.gate_up and again, bias_down_value = spec.bias.down and post and not saved_down,
         add = spec.accumulate_grads,
@@ -185,11 +187,23 @@ local function tiles(spec, plan, names, cfg)
         has.norm and norm.column_squares(cfg, "norm_squares"),
         has.norm and norm.hat(cfg, "norm_hat"),
         has.norm and norm.back(cfg, "norm_back"),
+        has.post_norm and whole and post_norm.squares(cfg, io, bias),
+        has.post_norm and whole and post_norm.back(cfg, names.dots and io or f32, io, bias),
+        has.post_norm and has.gradients and whole and post_norm.weight(cfg, io, bias),
         has.pre and back.column_sums(cfg, "column_sums"),
         has.pre and rows.scale(cfg, "scale"),
         (has.affinity_sums or has.pre or has.norm or whole) and rows.move(cfg, "add", {add = true}),
-        (has.saved_down or has.bias_down_value) and whole and rows.dot(cfg, "dot", io, has.saved_down and io or bias),
+        (has.saved_down and not has.post_norm or has.bias_down_value) and whole and rows.dot(cfg, "dot", io, has.saved_down and io or bias),
         dx.narrow and whole and rows.move(cfg, "narrow_dx", {to = dx})))
+end
+
+-- Behind the experts' norm, panels of output gradients hold what post_norm.c.in makes of these.
+local function gather_turned(names, has)
+    names.turns = has.post_norm
+    if has.post_norm then
+        names.given.turned = {K = "H", decode = "turn", row = "routed_row", to = {c = names.panel_c}}
+        names.gathers = has.in_words and not has.words_gathered and {"turned"} or {"", "turned"}
+    end
 end
 
 function backward.names(spec, plan, job)
@@ -211,23 +225,26 @@ function backward.names(spec, plan, job)
         -- gate and up as rows of a panel: that of up of column i, and its gate
         up_of = function(i) return has.interleaved and ("2 * (%s) + 1"):format(i) or "UP + " .. i end,
         gate_of = function(up) return up .. (has.interleaved and " - WIDTH" or " - UP * WIDTH") end,
-        eps = plans.number(spec.norm_eps), scattered = {scaled = has.pre, adds = "!apart(w)", step = has.in_words and "WORD"},
+        eps = plans.number(has.post_norm and spec.post_norm.eps or spec.norm_eps),
+        scattered = {scaled = has.pre, adds = "!apart(w)", step = has.in_words and "WORD"},
         affinity_of = function(row)
             return convert(affinity, "widen")((slots and "w->args->slot_affinities[w->slot[%s]]"
                 or "w->args->expert_affinities_masked[w->id[%s] * (int64_t)E + w->expert]"):format(row))
         end,
-        widen_bias = convert(bias, "widen"), widen_affinity = convert(affinity, "widen"),
+        widen_bias = convert(bias, "widen"), widen_affinity = convert(affinity, "widen"), narrow_io = convert(io, "narrow"),
         narrow_affinity = convert(affinity, "narrow"),
         bound = clamp.bound, number = plans.number,
         bounds = {spec.clamp and spec.clamp.gate or {}, spec.clamp and spec.clamp.up or {}},
         constants = constants(spec, plan),
         scalars = {{io, "widen"}, {dx, "narrow"}, {affinity, "widen"}, {affinity, "narrow"},
-            (has.bias_up_value or has.bias_down_value or has.norm) and {bias, "widen"} or false,
-            has.norm and has.gradients and {out, "narrow"} or false, has.norm and has.add and {out, "widen"} or false,
-            plan.group > 1 and (has.bias_up or has.bias_down) and {io, "narrow"} or false},
+            (has.bias_up_value or has.bias_down_value or has.norm or has.post_norm) and {bias, "widen"} or false,
+            (has.norm or has.post_norm) and has.gradients and {out, "narrow"} or false,
+            (has.norm or has.post_norm) and has.add and {out, "widen"} or false,
+            plan.group > 1 and (has.post_norm or has.bias_up or has.bias_down) and {io, "narrow"} or false},
     }
     panels.products(names, cfg, plan, totals)
     names.gathered = has.in_words and "(WORD * LANES)" or names.dots and "DEPTH" or "LANES"
+    gather_turned(names, has)
     names.gathers_words, names.transpose_words = has.words_gathered, "transpose_words"
     names.load_step = has.in_words and words.WORD or has.interleaved and 2 or 1
     if has.gradients then

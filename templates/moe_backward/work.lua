@@ -32,6 +32,8 @@ function work.space(names, has)
             shape = "[columns][H]"},
         has.gradients and {"held", "float", {names.phases.held}, "gradients of an expert's weights, over its parts",
             when = "rows > PASS_ROWS", shape = ""},
+        has.post_norm and {"stat", "float", {"rows", 4}, "of a row's norm: f, f * f * da / H, a, da"},
+        has.post_norm and has.gradients and {"weight_sums", "float", {2, "H"}, "gradients of the norm's weight", own = true},
         names.narrow_dx and {"sum", "float", {"tokens(w->args->T)", "H"}, "gradients of hidden states"},
         {"at", "int64_t", {"columns"}, "row of a column, or -1", own = true},
         {"out", "float *", {"columns"}, "where the gradient of its hidden state is summed", own = true},

@@ -15,6 +15,7 @@ local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
 local phases = require "product.phases"
 local plans = require "shared.plans"
+local post_norm = require "math.post_norm"
 local rows = require "tiles.rows"
 local space = require "product.space"
 local stored = require "shared.stored"
@@ -83,6 +84,7 @@ local function phases_of(names, spec, has)
         names.integers and {"ENCODE_HIDDEN", parts = "w->panels * VECTORS", run = "encode_hidden"},
         {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = p, run = "output_rows",
             as_rows = not has.checkpoint_down and not names.integers or nil},
+        has.post_norm and {"POST_NORM", parts = "w->rows", run = "weigh_part"},
     })
 end
 
@@ -129,7 +131,8 @@ local function tiles(spec, plan, names, cfg, of_weights)
         whole and rows.scatter(cfg, "scatter", {scaled = has.affinity_in_finish}),
         whole and has.add and rows.scatter(cfg, "scatter_add", {scaled = has.affinity_in_finish, add = true}),
         row and row("give_row", false), row and has.add and row("add_row", true),
-        whole and has.add and rows.move(cfg, "combine", {add = true}),
+        whole and has.post_norm and post_norm.weigh(cfg, dtype[spec.bias_dtype]),
+        whole and (has.add or has.post_norm) and rows.move(cfg, "combine", {scaled = has.affinity_in_combine, add = spec.accumulate}),
         whole and out.narrow and rows.move(cfg, "narrow_output", {to = out})))
 end
 

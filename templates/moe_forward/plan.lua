@@ -16,6 +16,7 @@ local limits = require "shared.limits"
 local norm = require "math.norm"
 local packed = require "shared.packed"
 local panel_plan = require "product.panel_plan"
+local post_norm = require "math.post_norm"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
@@ -122,14 +123,15 @@ end
 local function steps(spec, shard)
     local scale, on = spec.affinity.scale, spec.affinity.on
     local on_p = on == "intermediate" and scale ~= "none"
+    local behind = spec.post_norm ~= nil   -- of whole rows, which are kept apart until all of them are there
+    local whole = shard ~= "intermediate" and not behind
     return {
-        norm = spec.norm == "layer", scale = stored.scale(spec) or false,
+        norm = spec.norm == "layer", post_norm = behind, scale = stored.scale(spec) or false,
         bias_up = spec.bias.gate_up, bias_down = spec.bias.down,
         affinity_on_x = scale == "pre" and not on_p, affinity_on_p = on_p, affinity_on_y = scale == "post" and not on_p,
         bias_scaled = on_p and spec.bias.down,
-        affinity_in_finish = scale == "post" and not on_p and shard ~= "intermediate",
-        affinity_in_combine = scale == "post" and not on_p and shard == "intermediate",
-        add = spec.accumulate and shard ~= "intermediate",
+        affinity_in_finish = scale == "post" and not on_p and whole, affinity_in_combine = scale == "post" and not on_p and not whole,
+        add = spec.accumulate and whole,
         checkpoint_up = spec.checkpoint == "save", checkpoint_down = spec.checkpoint == "save" and on == "hidden",
     }
 end
@@ -179,7 +181,8 @@ local function tiles(spec, names, cfg)
         spec.H >= lanes and out.narrow and rows.move(cfg, "narrow_output", {to = out}),
         has.checkpoint_down and names.down_vectors and not names.by_part and rows.move(cfg, "narrow_io", {to = io}),
         (names.compensated or names.by_part and spec.H >= lanes) and rows.move(cfg, "add", {add = true}),
-        (has.add or names.by_part) and spec.H >= lanes
+        has.post_norm and spec.H >= lanes and post_norm.weigh(cfg, dtype[spec.bias_dtype]),
+        (has.add or names.by_part or has.post_norm) and spec.H >= lanes
             and rows.move(cfg, "combine", {scaled = has.affinity_in_combine, add = spec.accumulate}),
         names.saves_squares and rows.transpose(cfg, io, "transpose", spec.block_size, "B"),
         rows.zero(cfg, "zero")))
@@ -232,19 +235,19 @@ function forward.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, has = has, p = job.name .. "_",
         io = io.c, bias_c = dtype[spec.bias_dtype].c,
         narrow_output = out.narrow ~= nil,
-        eps = plans.number(spec.norm_eps),
+        eps = plans.number(has.post_norm and spec.post_norm.eps or spec.norm_eps),
         listed = stored.of(spec).listed, clears = true, parts_add = false, routed_rows = "w->args->N * B",
         groups = {most = "w->args->N", count = "w->groups", expert = "w->group_expert[e]"},
         by_block = false, by_part = plan.shard == "intermediate",
         widen_io = convert(io, "widen"), narrow_io = convert(io, "narrow"),
         widen_bias = convert(dtype[spec.bias_dtype], "widen"), widen_affinity = convert(dtype[spec.affinity_dtype], "widen"),
-        sums = {apart = has.add or plan.shard == "intermediate", otherwise = true, first = "from",
-            when = plan.shard == "intermediate" and "1" or not has.add and "0" or nil, row = "H",
+        sums = {apart = has.add or has.affinity_in_combine or plan.shard == "intermediate", otherwise = true, first = "from",
+            when = (has.post_norm or plan.shard == "intermediate") and "1" or not has.add and "0" or nil, row = "H",
             is_long = spec.H >= isa.lanes, rounded = out.narrow and {output = "output", c = out.c, tile = "narrow_output",
                 narrow = convert(out, "narrow"), rows = "tokens(w->args->T)"}},
         constants = constants(spec, plan),
         scalars = {{dtype[spec.dtype], "widen"}, {dtype[spec.affinity_dtype], "widen"},
-            (has.bias_up or has.bias_down or has.norm) and {dtype[spec.bias_dtype], "widen"} or false,
+            (has.bias_up or has.bias_down or has.norm or has.post_norm) and {dtype[spec.bias_dtype], "widen"} or false,
             has.checkpoint_up and {io, "narrow"} or false, {out, "narrow"}},
     }
     if by_rows.takes(spec) then

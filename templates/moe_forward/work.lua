@@ -45,6 +45,7 @@ function work.phases(names, spec, has)
         has.norm and {"NORM", chunks = "1", run = "normalise"},
         {"DOWN", columns = "H", k = "I", weights = "down_proj_weight", ld = "H", wide = "WIDTH", second = "LANES",
             in_parts = names.by_part and {"UP_PANELS", "UP_COLUMNS"} or nil, by = "w->P", run = "finish_down"},
+        has.post_norm and {"POST_NORM", parts = "w->rows", run = "weigh_part"},
     })
 end
 

@@ -137,7 +137,7 @@ end
 -- Keys of moe_forward and moe_backward, of the experts that a token has and of the one that is shared.
 local function experts_spec(s)
     local spec = spec_of(s, {"dtype", "H", "I_TP", "E", "block_size", "T", "activation", "gated", "affinity", "bias", "clamp",
-        "up_offset", "norm", "norm_eps", "weights", "bias_dtype", "output_dtype", "shard"},
+        "up_offset", "norm", "norm_eps", "post_norm", "weights", "bias_dtype", "output_dtype", "shard"},
         {top_k = s.dispatch == "dense" and s.E or s.top_k, skip_token = true, affinities = given.is(s) and "slots" or "dense",
             affinity_dtype = given.is(s) and s.affinity_dtype or "f32"})
     if s.op == "forward" then

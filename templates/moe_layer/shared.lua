@@ -75,7 +75,7 @@ end
 function shared.part(s, spec)
     spec.E, spec.top_k, spec.I_TP, spec.affinities, spec.affinity_dtype = 1, 1, s.shared.I, "dense", "f32"
     spec.affinity, spec.bias = {scale = shared.gated(s) and "post" or "none", on = "intermediate"}, {gate_up = false, down = false}
-    spec.weights = {}
+    spec.weights, spec.post_norm = {}, nil
     for key, value in pairs(s.weights) do
         spec.weights[key] = value
     end

@@ -39,7 +39,7 @@ local phases = {}
 local usual = {
     groups = {most = "E", count = "E", expert = "e"}, parts_add = true, enters = false,
     coded = false, whole_segments = false, clears = false, sums = false, staged = false, listed = false,
-    quantised = false, integers = false, runs = false, block_rows = 1, along = false, given_weights = false, tiled = false,
+    turns = false, quantised = false, integers = false, runs = false, block_rows = 1, along = false, given_weights = false, tiled = false,
     tile_sums = "w->A", padded = false, packed = false,
 }
 

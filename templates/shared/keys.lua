@@ -57,6 +57,8 @@ local row = {
     norm = {"norm", enum{"none", "layer"}, default = "none",
         doc = "layer: an expert is a Linear, a LayerNorm over its columns, the activation and a Linear"},
     norm_eps = {"norm_eps", num(0.0), default = 1e-5, doc = "added to the variance"},
+    post_norm = {"post_norm", map{{"eps", num(0.0), doc = "added to the mean of squares"}}, optional = true,
+        doc = "what an expert gave times the parameter post_norm_weight counts divided by sqrt(mean of its squares + eps)"},
     affinities = {"affinities", enum{"dense", "slots"}, default = "dense",
         doc = "what there is one of: each token and expert, or each slot of token_position_to_id"},
     rounded_later = {"rounded_later", bool(), optional = true, unlisted = true,
@@ -99,6 +101,23 @@ rule.norm = {
     {"norm", function(s) return s.norm == "none" or s.up_offset == 0 end, "{norm} leaves no place for {up_offset}"},
     {"norm", function(s) return s.norm == "none" or s.shard.on ~= "intermediate" end,
         "{norm} is over all columns: {shard.on} would share them out"},
+}
+
+-- What a spec with `post_norm` may not have beside it: the affinity multiplies what is normalised, and the way back needs what that was.
+local function behind(path, allowed, sentence)
+    return {path, function(s) return not s.post_norm or allowed(s) end, sentence}
+end
+
+rule.post_norm = {
+    behind("norm", function(s) return s.norm == "none" end, "{norm} is not supported yet beside {post_norm.eps}"),
+    behind("affinity.scale", function(s) return s.affinity.scale == "post" end,
+        "{affinity.scale} leaves nothing to multiply behind the norm, {post_norm.eps}"),
+    behind("affinity.on", function(s) return s.affinity.on == "hidden" end,
+        "{affinity.on} comes before the norm, {post_norm.eps}, which would undo it"),
+    behind("shard.on", function(s) return s.shard.on ~= "intermediate" end,
+        "{shard.on} adds up what an expert gives in parts: {post_norm.eps} is of all of it"),
+    behind("checkpoint", function(s) return s.checkpoint ~= "recompute" end,
+        "{checkpoint} leaves no rows that experts gave: {post_norm.eps} needs them"),
 }
 
 -- What these names stand for in `of`; a table is one of its own, or a list of them.

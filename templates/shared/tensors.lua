@@ -39,7 +39,8 @@ function tensors.biases(s)
             {stored.bias(s)}),
         s.bias.down and {"down_proj_bias", s.bias_dtype, "in", s.E, s.H, says = "added to what the second product gives"},
         norm and {"norm_weight", s.bias_dtype, "in", s.E, s.I_TP, says = "factor after the normalisation"},
-        norm and {"norm_bias", s.bias_dtype, "in", s.E, s.I_TP, says = "added after the normalisation"})
+        norm and {"norm_bias", s.bias_dtype, "in", s.E, s.I_TP, says = "added after the normalisation"},
+        s.post_norm and {"post_norm_weight", s.bias_dtype, "in", s.H, says = "factor of what every expert gives, before its norm"})
 end
 
 -- Parameters of the experts: weights, and what else there is. plan: of packed weights

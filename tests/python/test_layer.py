@@ -167,6 +167,83 @@ def test_blocks_of_models(name):
     assert torch.equal(getattr(block, "gate", None).weight if hasattr(block, "gate") else block.router.weight, layer.router_weight.t())
 
 
+def split(name, dtype=torch.float32):
+    """A block whose experts see something else than its router, and what it computes, of modules of its own."""
+    import models
+    experts = dict(models.classes())[name]
+    block = next(m for m in models.build(name, experts, "eager", dtype).modules() if type(getattr(m, "experts", None)) is experts)
+    torch.manual_seed(4)
+    with torch.no_grad():
+        for n, p in block.named_parameters():
+            if p.dim() == 1:   # of norms and scales
+                p.add_(0.3 * torch.randn(p.shape))
+    return block
+
+
+def half(block, x):
+    """A decoder layer of Gemma 4 behind its attention; of Muse Spark the block."""
+    if not hasattr(block, "router"):
+        return block(x)
+    rows = x.view(-1, x.shape[-1])
+    _, weights, ids = block.router(rows)
+    sparse = block.post_feedforward_layernorm_2(block.experts(block.pre_feedforward_layernorm_2(rows), ids, weights)).view(x.shape)
+    dense = block.post_feedforward_layernorm_1(block.mlp(block.pre_feedforward_layernorm(x)))
+    return x + block.post_feedforward_layernorm(dense + sparse)
+
+
+@pytest.mark.parametrize("name", ["muse_spark", "gemma4", "diffusion_gemma"])
+def test_experts_that_see_something_else(name, calls):
+    """y and all gradients against float64; the norms after Muse Spark's experts are not PyTorch's. State dict, copies, no tokens."""
+    pytest.importorskip("transformers", exc_type=ImportError)
+    block = split(name)
+    exact = copy.deepcopy(block).double()
+    layer = moegen.torch.MoELayer.from_hf(block)
+    assert type(layer) is moegen.torch.SplitLayer
+    behind, normed = getattr(block.experts, "post_expert_norm", None), []
+    if behind is not None:
+        hook = behind.register_forward_hook(lambda *_: normed.append(1))
+    calls["moegen"] = 0
+    x = torch.randn(2, 11, layer.spec["H"])
+    q, r = x.clone().requires_grad_(), x.double().requires_grad_()
+    got, want = layer(q), half(exact, r)
+    assert calls["moegen"] == 1 and not normed and calls["grouped_mm"] == 0
+    assert got.shape == x.shape and error(got, want) < 1e-5
+    dy = torch.randn(x.shape)
+    got.backward(dy), want.backward(dy.double())
+    assert error(q.grad, r.grad) < 1e-5
+    theirs = {n: p.grad for n, p in exact.named_parameters() if p.grad is not None}
+    names, seen = {**layer.names}, set()
+    for n, p in layer.named_parameters():
+        theirs_name = names.get(n, n)
+        seen.add(theirs_name)
+        assert error(p.grad.t() if n == "router_weight" else p.grad, theirs[theirs_name]) < 3e-5, n
+    assert seen == theirs.keys()
+    if behind is not None:
+        hook.remove()
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(other(x), layer(x))
+    layer(torch.zeros(0, layer.spec["H"], requires_grad=True)).sum().backward()
+    with torch.no_grad():
+        layer.router_weight.mul_(2)
+    assert not block.load_state_dict(layer.to_hf(), strict=False).unexpected_keys
+    assert error(layer(x), half(block, x)) < 1e-5
+
+
+def test_split_in_bf16_and_operators():
+    pytest.importorskip("transformers", exc_type=ImportError)
+    block = split("muse_spark", torch.bfloat16)
+    layer, exact = moegen.torch.MoELayer.from_hf(block), copy.deepcopy(block).double()
+    x = torch.randn(40, layer.spec["H"]).bfloat16()
+    with torch.no_grad():
+        assert error(layer(x), half(exact, x[None].double())[0]) < 3e-2
+    given = x, [getattr(layer, n).detach() for n in ("router_weight", "correction_bias")], layer._text
+    weights, ids, logits = torch.ops.moegen.router(*given)
+    torch.library.opcheck(torch.ops.moegen.router.default, given)
+    torch.library.opcheck(torch.ops.moegen.router_backward.default, (torch.randn(weights.shape), *given[:2], ids, logits, layer._text))
+    with pytest.raises(moegen.ArgumentError, match="x: "):
+        layer(x.float())
+
+
 def test_no_layer_of_it():
     with pytest.raises(moegen.UnsupportedError, match="Linear has no `experts`"):
         moegen.torch.MoELayer.from_hf(torch.nn.Linear(3, 3))

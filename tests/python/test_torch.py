@@ -17,7 +17,7 @@ ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gel
                "swish": lambda g: g * torch.sigmoid(1.702 * g)}
 
 
-def inputs(T, E=5, k=2, H=48, I=32, dtype=torch.float32, transposed=False, gated=True, bias=False, seed=1):
+def inputs(T, E=5, k=2, H=48, I=32, dtype=torch.float32, transposed=False, gated=True, bias=False, seed=1, norm=False):
     g = torch.Generator().manual_seed(seed)
     wide = (2 if gated else 1) * I
 
@@ -30,11 +30,13 @@ def inputs(T, E=5, k=2, H=48, I=32, dtype=torch.float32, transposed=False, gated
          "down": new(*((E, I, H) if transposed else (E, H, I)), scale=I ** -0.5)}
     if bias:
         p.update(gate_up_bias=new(E, wide), down_bias=new(E, H))
+    if norm:
+        p["post_norm"] = new(H)
     return p
 
 
 def eager(x, ids, weights, gate_up, down, gate_up_bias=None, down_bias=None, activation="silu", gated=True, clamp=None, up_offset=0.0,
-          transposed=False, interleaved=False):
+          transposed=False, interleaved=False, post_norm=None, post_norm_eps=1e-6):
     """The same with torch's own operators, in the dtype of its inputs."""
     y = torch.zeros_like(x)
     for e in range(gate_up.shape[0]):
@@ -51,6 +53,9 @@ def eager(x, ids, weights, gate_up, down, gate_up_bias=None, down_bias=None, act
             h = ACTIVATIONS[activation](h)
         d = h @ (down[e] if transposed else down[e].T)
         d = d + down_bias[e] if down_bias is not None else d
+        if post_norm is not None:
+            d = d * post_norm
+            d = d * (d.square().mean(1, keepdim=True) + post_norm_eps).rsqrt()
         y = y.index_add(0, t, d * weights[t, j, None].to(d.dtype))
     return y
 
@@ -92,6 +97,24 @@ def test_layouts(transposed, interleaved, bias):
 def test_gpt_oss():
     compare(inputs(23, transposed=True, bias=True), LIMIT[torch.float32], transposed=True, interleaved=True, activation="swish",
             clamp={"gate": [None, 0.7], "up": [-0.7, 0.7]}, up_offset=1.0)
+
+
+@pytest.mark.parametrize("dtype", LIMIT, ids=str)
+@pytest.mark.parametrize("T", [1, 7, 130])
+def test_norm_after_the_experts(dtype, T):
+    compare(inputs(T, dtype=dtype, norm=True), LIMIT[dtype], post_norm_eps=1e-5)
+
+
+@pytest.mark.parametrize("transposed,bias,recompute", list(itertools.product([False, True], repeat=3)))
+def test_norm_of_layouts(transposed, bias, recompute):
+    p = inputs(19, transposed=transposed, bias=bias, norm=True)
+    p["ids"][0, 1], p["ids"][3], p["ids"][5] = 5, -1, 2   # skipped, and twice the same
+    q = double(p)
+    y, want = moegen.torch.experts(**p, transposed=transposed, recompute=recompute), eager(**q, transposed=transposed)
+    assert error(y, want) < LIMIT[torch.float32]
+    y.square().sum().backward(), want.square().sum().backward()
+    for name, t in p.items():
+        assert not t.requires_grad or error(t.grad, q[name].grad) < 3 * LIMIT[torch.float32], name
 
 
 def test_clamp_after_the_activation():
@@ -262,9 +285,9 @@ def test_fork():
 
 @pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")   # operators are inside of one
 def test_opcheck():
-    p, ops = inputs(6, bias=True), torch.ops.moegen
-    parameters = [p[n] for n in ("gate_up", "down", "gate_up_bias", "down_bias")] + [None, None]
-    told = moegen.torch.options(p["gate_up"], gate_up_bias=True, down_bias=True)
+    p, ops = inputs(6, bias=True, norm=True), torch.ops.moegen
+    parameters = [p[n] for n in ("gate_up", "down", "gate_up_bias", "down_bias", "post_norm")] + [None, None]
+    told = moegen.torch.options(p["gate_up"], gate_up_bias=True, down_bias=True, post_norm_eps=1e-6)
     given = p["x"], p["ids"], p["weights"], *parameters
     torch.library.opcheck(ops.experts.default, (*given, told))
     torch.library.opcheck(ops.experts_saving.default, (*given, told))
@@ -273,7 +296,7 @@ def test_opcheck():
     given = [t.detach() if t is not None else None for t in given]
     for into in (None, torch.float32):
         torch.library.opcheck(ops.experts_backward.default, (dy, *given, *saved, told, into))
-    mains = [torch.zeros(t.shape) for t in parameters[:4]]
+    mains = [torch.zeros(t.shape) for t in parameters[:5]]
     torch.library.opcheck(ops.experts_backward_.default, (dy, *given, *saved, told, mains))
 
 

@@ -46,12 +46,13 @@ static moegen_status once(const struct job *j, int k, const char *cache_dir, dou
 
 moegen_status latency_measure(const struct job *j, int k, struct latency *out, moegen_error **err)
 {
-    char dir[] = "/tmp/moegen-latency-XXXXXX";
+    char dir[512];
     struct samples cold = {0}, disk = {0}, memory = {0};
     moegen_status status = MOEGEN_OK;
     double first, hit;
+    snprintf(dir, sizeof dir, "%s/moegen-latency-XXXXXX", file_temporary());
     if (!mkdtemp(dir))
-        return error_set(err, MOEGEN_IO, "cannot make a directory in /tmp");
+        return error_set(err, MOEGEN_IO, "cannot make a directory in %s", file_temporary());
     for (int i = 0; i < ENGINES && !status; i++)
         if (!(status = once(j, k, "", &first, &hit, err))) {
             samples_add(&cold, first);

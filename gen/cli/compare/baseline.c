@@ -15,20 +15,16 @@ enum { MOST_FILE = 1 << 22, USUAL_ROUNDS = 8 };
 static const double fast_runs = 0.1; /* the quantile of a process's times that counts */
 static const double usual_seconds = 0.3, usual_fail_below = 0.95;
 
+static moegen_status parse(void *to, const char *label, const char *text, size_t len,
+                           moegen_error **err)
+{
+    return stored_read(to, label, text, len, err);
+}
+
 static int read_stored(const char *path, struct stored *s)
 {
-    struct text t = {0};
-    moegen_error *err = NULL;
     *s = (struct stored){0};
-    int result = read_file(path, MOST_FILE, &t);
-    if (!result && t.lost)
-        result = fail(MOEGEN_NO_MEMORY, NULL);
-    if (!result) {
-        moegen_status status = stored_read(s, path, t.at ? t.at : "", t.len, &err);
-        result = status ? fail(status, err) : EXIT_OK;
-    }
-    text_free(&t);
-    return result;
+    return json_file(path, MOST_FILE, parse, s);
 }
 
 /* ---- benches ---- */

@@ -13,20 +13,22 @@ enum { MAX_SIDES = 16, MAX_VARY = EXTRA_SETS, MOST_FILE = 1 << 26, PARTS = 12 };
 
 /* ---- of files ---- */
 
+static moegen_status parse_seconds(void *to, const char *label, const char *text, size_t len,
+                                   moegen_error **err)
+{
+    return results_read(to, label, text, len, false, err);
+}
+
+static moegen_status parse_roofs(void *to, const char *label, const char *text, size_t len,
+                                 moegen_error **err)
+{
+    return results_read(to, label, text, len, true, err);
+}
+
 static int read_results(const char *path, bool of_roof, struct results *out)
 {
-    struct text t = {0};
-    moegen_error *err = NULL;
     *out = (struct results){0};
-    int result = read_file(path, MOST_FILE, &t);
-    if (!result && t.lost)
-        result = fail(MOEGEN_NO_MEMORY, NULL);
-    if (!result) {
-        moegen_status status = results_read(out, path, t.at ? t.at : "", t.len, of_roof, &err);
-        result = status ? fail(status, err) : EXIT_OK;
-    }
-    text_free(&t);
-    return result;
+    return json_file(path, MOST_FILE, of_roof ? parse_roofs : parse_seconds, out);
 }
 
 /* What makes two files hard to compare. */

@@ -36,6 +36,10 @@ struct json {
 moegen_status json_read(struct json *j, const char *label, const char *text, size_t len,
                         moegen_error **err);
 void json_free(struct json *j);
+/* What `parse` makes of a file of at most so many bytes, in `to`; an exit code. */
+typedef moegen_status json_parser(void *to, const char *label, const char *text, size_t len,
+                                  moegen_error **err);
+int json_file(const char *path, size_t most, json_parser *parse, void *to);
 /* A complaint at a node, in printf form. */
 moegen_status json_refuse(const struct json *j, int node, moegen_error **err, const char *format,
                           ...) __attribute__((format(printf, 4, 5)));

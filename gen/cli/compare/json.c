@@ -312,3 +312,18 @@ moegen_status json_get_list(const struct json *j, int map, const char *key, int 
         status = json_refuse(j, *list, err, "\"%s\": a list is wanted", key);
     return status;
 }
+
+int json_file(const char *path, size_t most, json_parser *parse, void *to)
+{
+    struct text t = {0};
+    moegen_error *err = NULL;
+    int result = read_file(path, most, &t);
+    if (!result && t.lost)
+        result = fail(MOEGEN_NO_MEMORY, NULL);
+    if (!result) {
+        moegen_status status = parse(to, path, t.at ? t.at : "", t.len, &err);
+        result = status ? fail(status, err) : EXIT_OK;
+    }
+    text_free(&t);
+    return result;
+}

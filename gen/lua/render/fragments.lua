@@ -10,6 +10,8 @@
 --         later = {"name"},                               -- declared here, defined after it
 --     }
 --
+-- Every line of a head starts with @, of families' templates too.
+--
 -- Definitions are what starts in column 0: functions, structs, enumerators. Control lines are not followed: what stands in any
 -- branch counts. A fragment without definitions is a part of a struct or of a function; its `gives` are members or variables.
 
@@ -46,6 +48,7 @@ local function parse(path, text)
         local fragment = line:match('%$%(include "([%w_]+)"%)')
         if at <= start then
             head[n] = line:find("^@ %-%-%-%-") and "" or line:sub(2)
+            file.stray = file.stray or start > 1 and not line:find("^@") and n or nil
         elseif fragment then
             file.includes[fragment] = true
             file.steps[#file.steps + 1] = {line = n, include = fragment}
@@ -226,6 +229,14 @@ return function(paths, read, find)
         end
     end
     table.sort(names)
+    for _, name in ipairs(names) do
+        if files[name].stray then
+            complain(files[name], files[name].stray, "a line above `@ ----` that does not start with @")
+        end
+    end
+    if #sentences > 0 then   -- heads are not what they seem
+        return sentences
+    end
     for _, name in ipairs(names) do
         if name:find(".", 1, true) then
             read_head(files[name], complain)

@@ -26,7 +26,10 @@ local function head(lines, stop)
         return nil
     end
     for i = 1, stop - 1 do
-        code[i] = lines[i]:find("^@") and lines[i]:sub(2) or "--" .. lines[i]
+        if not lines[i]:find("^@") then   -- the chunk fails at this line: the build has said so before, see fragments.lua
+            return ("\n"):rep(i - 1) .. 'error("a line above `@ ----` that does not start with @")'
+        end
+        code[i] = lines[i]:sub(2)
     end
     return table.concat(code, "\n")
 end

@@ -13,7 +13,7 @@ CODES = (torch.uint8, torch.float8_e4m3fn)
 
 
 def check(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None, down_bias: Tensor | None,
-          gate_up_scale: Tensor | None, down_scale: Tensor | None, gated: bool, transposed: bool) -> None:
+          post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, gated: bool, transposed: bool) -> None:
     if x.dim() != 2 or x.dtype not in DTYPES:
         raise ArgumentError(f"x: [T, H] of float32, bfloat16 or float16, not {list(x.shape)} of {x.dtype}")
     if ids.shape != weights.shape or ids.dim() != 2 or ids.shape[0] != x.shape[0]:
@@ -31,7 +31,7 @@ def check(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor
             raise ArgumentError(f"gate_up {list(gate_up.shape)}, down {list(down.shape)} are not matrices of {E} experts for H = {H}")
         if gate_up.dtype != x.dtype or down.dtype != x.dtype:
             raise ArgumentError(f"gate_up, down: of {x.dtype} as x, not {gate_up.dtype} and {down.dtype}")
-    for name, t, shape in (("gate_up_bias", gate_up_bias, [E, parts * I]), ("down_bias", down_bias, [E, H])):
+    for name, t, shape in (("gate_up_bias", gate_up_bias, [E, parts * I]), ("down_bias", down_bias, [E, H]), ("post_norm", post_norm, [H])):
         if t is not None and (t.dtype != x.dtype or list(t.shape) != shape):
             raise ArgumentError(f"{name}: {shape} of {x.dtype}, not {list(t.shape)} of {t.dtype}")
 

@@ -21,14 +21,16 @@ BLOCKS = (16, 32, 64, 128)   # slots of a block: a padded one costs memory betwe
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
 NO_GATE = '"gated": false'   # in options
 MANY = 1024   # plans, and cases, to remember
-WEIGHTS = ("gate_up_proj_weight", "down_proj_weight", "gate_and_up_proj_bias", "down_proj_bias", "gate_up_proj_scale", "down_proj_scale")
+WEIGHTS = ("gate_up_proj_weight", "down_proj_weight", "gate_and_up_proj_bias", "down_proj_bias", "post_norm_weight",
+           "gate_up_proj_scale", "down_proj_scale")
+TRAINED = 5   # of them, the first ones: those that have gradients
 SAVED = ("gate_up_activations_T", "down_activations")
 # Tensors of a call in their order.
 FORWARD = ("top_k_index", "top_k_weights", "hidden_states", *WEIGHTS, "output", *SAVED)
 BACKWARD = ("top_k_index", "top_k_weights", "hidden_states", *WEIGHTS, *SAVED, "output_hidden_states_grad", "hidden_states_grad",
-            "top_k_weights_grad", *[n + "_grad" for n in WEIGHTS[:4]])
+            "top_k_weights_grad", *[n + "_grad" for n in WEIGHTS[:TRAINED]])
 
-Parameters = Sequence["Tensor | None"]   # gate_up, down, their biases, their scales
+Parameters = Sequence["Tensor | None"]   # gate_up, down, their biases, post_norm, scales of the first two
 
 
 class Shape(NamedTuple):
@@ -59,9 +61,9 @@ class Plan:
 
     def __init__(self, x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters, options: str):
         told = json.loads(options)
-        gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale = parameters
+        gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale = parameters
         assert gate_up is not None and down is not None
-        check(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, told.get("gated", True),
+        check(x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale, told.get("gated", True),
               told["weights"]["layout"] == "plain")
         self.shape = shape_of(x, ids, weights, gate_up, down, options)
         self._options = told
@@ -135,8 +137,8 @@ _cases: dict[tuple[Any, ...], Case] = {}
 
 def case_of(x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters, options: str) -> Case:
     """Of tensors that are checked when their dtypes and shapes are new. Raises ArgumentError, SpecError."""
-    gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale = parameters
-    more = None if gate_up_bias is None and down_bias is None and gate_up_scale is None and down_scale is None else tuple(
+    gate_up, down, *others = parameters
+    more = None if all(t is None for t in others) else tuple(
         [t if t is None else (t.dtype, t.shape) for t in parameters[2:]])
     key = (options, x.dtype, x.shape, ids.dtype, ids.shape, weights.dtype, weights.shape,
            gate_up.dtype, gate_up.shape, down.dtype, down.shape, more)   # type: ignore[union-attr]
@@ -172,7 +174,8 @@ def first_of(ids: Tensor, weights: Tensor, E: int) -> tuple[Tensor, Tensor]:
     return ids.gather(1, order), weights.gather(1, order)
 
 
-PARAMETERS = ("Tensor gate_up, Tensor down, Tensor? gate_up_bias, Tensor? down_bias, Tensor? gate_up_scale, Tensor? down_scale")
+PARAMETERS = ("Tensor gate_up, Tensor down, Tensor? gate_up_bias, Tensor? down_bias, Tensor? post_norm, "
+              "Tensor? gate_up_scale, Tensor? down_scale")
 LIBRARY = torch.library.Library("moegen", "DEF")
 _FORWARD = f"Tensor x, Tensor ids, Tensor weights, {PARAMETERS}, str options"
 LIBRARY.define(f"experts({_FORWARD}) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
@@ -218,13 +221,14 @@ def backward(case: Case, dy: Tensor, given: Given, trains: bool) -> list[Tensor]
     grads = []
     if trains:   # gradients of experts without a token stay zero, or are written
         make = _memory.zeros_like if case.few else _memory.empty_like
-        grads = [make(t) for t in parameters[:4] if t is not None]
+        grads = [make(t) for t in parameters[:TRAINED] if t is not None]
     return [*_differentiate(case, dy, x, ids, weights, parameters, (first, second), grads, case.few), *grads]
 
 
 def _experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
-             down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, options: str) -> Tensor:
-    given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
+             down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
+             options: str) -> Tensor:
+    given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
     return forward(case_of(x, ids, weights, given[3:], options), given, False)[0]
 
 
@@ -233,9 +237,9 @@ def _experts_fake(x: Tensor, *_: Any) -> Tensor:
 
 
 def _experts_saving(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
-                    down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
+                    down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
                     options: str) -> tuple[Tensor, Tensor, Tensor]:
-    given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
+    given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
     y, first, second = forward(case_of(x, ids, weights, given[3:], options), given, True)
     assert first is not None and second is not None
     return y, first, second
@@ -256,34 +260,34 @@ def _differentiate(case: Case, dy: Tensor, x: Tensor, ids: Tensor, weights: Tens
     if dx.shape[0] == 0:
         return dx, dweights   # gradients are zero, or the caller's
     given = iter(grads)
-    of_parameters = [next(given) if t is not None and grads else None for t in parameters[:4]]
+    of_parameters = [next(given) if t is not None and grads else None for t in parameters[:TRAINED]]
     made, tail = case.backward(saved[0] is not None, grads[0].dtype if grads else None, adds)
     first = _run(made, tail, ids, weights, [x, *tensors, *saved, dy.contiguous(), dx, dweights, *of_parameters])
     return dx, dweights if first is None else dweights.gather(1, first)
 
 
 def _experts_backward(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
-                      down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, saved_gate_up: Tensor | None,
-                      saved_down: Tensor | None, options: str, into: torch.dtype | None) -> list[Tensor]:
-    parameters = gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
+                      down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
+                      saved_gate_up: Tensor | None, saved_down: Tensor | None, options: str, into: torch.dtype | None) -> list[Tensor]:
+    parameters = gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
     case, grads = case_of(x, ids, weights, parameters, options), []
     if into is not None:   # gradients of experts without a token stay zero, or are written
         make = _memory.zeros if case.few else _memory.empty
-        grads = [make(t.shape, into) for t in parameters[:4] if t is not None]
+        grads = [make(t.shape, into) for t in parameters[:TRAINED] if t is not None]
     return [*_differentiate(case, dy, x, ids, weights, parameters, (saved_gate_up, saved_down), grads, case.few), *grads]
 
 
 def _experts_backward_fake(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, *more: Any) -> list[Tensor]:
-    *given, into = more[:4] + more[-1:]
+    *given, into = more[:TRAINED] + more[-1:]
     return [x.new_empty(x.shape), weights.new_empty(weights.shape),
             *[x.new_empty(t.shape, dtype=into) for t in given if t is not None and into is not None]]
 
 
 def _experts_backward_in_place(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor,
-                               gate_up_bias: Tensor | None, down_bias: Tensor | None, gate_up_scale: Tensor | None,
-                               down_scale: Tensor | None, saved_gate_up: Tensor | None, saved_down: Tensor | None, options: str,
-                               grads: list[Tensor]) -> tuple[Tensor, Tensor]:
-    parameters = gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
+                               gate_up_bias: Tensor | None, down_bias: Tensor | None, post_norm: Tensor | None,
+                               gate_up_scale: Tensor | None, down_scale: Tensor | None, saved_gate_up: Tensor | None,
+                               saved_down: Tensor | None, options: str, grads: list[Tensor]) -> tuple[Tensor, Tensor]:
+    parameters = gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
     case = case_of(x, ids, weights, parameters, options)
     return _differentiate(case, dy, x, ids, weights, parameters, (saved_gate_up, saved_down), grads, True)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from . import kernel
 from ._check import DTYPES
 from ._library import SpecError, UnsupportedError
+from ._split import Form, SplitLayer, form_of
 
 METHODS = ("softmax_topk", "softmax_topk_renorm", "topk_softmax", "sigmoid_topk", "sigmoid_topk_renorm", "topk_sigmoid")
 TOKENS, CLOSE = 64, 1e-4
@@ -25,9 +26,24 @@ CORRECTIONS = ("e_score_correction_bias", "expert_bias", "bias_correction")
 def _router_of(block: Any) -> tuple[str, Any]:
     for name in ("gate", "router"):
         router = getattr(block, name, None)
-        if isinstance(router, torch.nn.Module) and isinstance(getattr(router, "weight", None), Tensor):
+        if isinstance(router, torch.nn.Module) and _matrix_of(router):
             return name, router
     raise UnsupportedError(f"{type(block).__name__} has no router `gate` or `router` with a matrix `weight`")
+
+
+def _matrix_of(router: Any) -> tuple[str, Tensor] | None:
+    """Its name and the matrix [E, H] that logits come of."""
+    for name, owner in (("weight", router), ("proj.weight", getattr(router, "proj", None))):
+        if isinstance(getattr(owner, "weight", None), Tensor):
+            return name, getattr(owner, "weight")
+    return None
+
+
+def _norm_of(router: Any, H: int) -> tuple[str, Tensor, float] | None:
+    """Of a router that normalises what it sees: the name of the parameter that multiplies it then, its values, eps."""
+    eps, factor = getattr(router, "eps", None), getattr(router, "scale", None)
+    own = isinstance(getattr(router, "norm", None), torch.nn.Module) and isinstance(eps, float)
+    return ("scale", factor, float(eps)) if own and isinstance(factor, Tensor) and list(factor.shape) == [H] else None   # type: ignore
 
 
 def _correction_of(name: str, router: Any, block: Any) -> tuple[str, Tensor, bool] | None:
@@ -39,10 +55,10 @@ def _correction_of(name: str, router: Any, block: Any) -> tuple[str, Tensor, boo
     return None
 
 
-def _scale_of(name: str, router: Any) -> tuple[str, Tensor] | None:
+def _scale_of(name: str, router: Any, E: int, norm: tuple[str, Tensor, float] | None) -> tuple[str, Tensor] | None:
     """A parameter of the router that multiplies the weights."""
-    E = router.weight.shape[0]
-    found = (n for n, p in router.named_parameters(recurse=False) if "scale" in n and list(p.shape) in ([1], [E]))
+    found = (n for n, p in router.named_parameters(recurse=False)
+             if "scale" in n and list(p.shape) in ([1], [E]) and not (norm and norm[0] == n))
     return next(((f"{name}.{n}", getattr(router, n)) for n in found), None)
 
 
@@ -85,17 +101,17 @@ def _methods(router: Any, E: int) -> Iterator[dict[str, Any]]:
     groups = [None] + [{"count": c, "keep": k, "score": score, "fill": fill} for c in counts for k in keeps if k < c
                        for score in ("top2_sum", "max") for fill in ("minus_infinity", "zero")]
     scores: list[str | None] = [None, "sqrt_softplus"]
-    for of_score, of_groups, method, s in itertools.product(scores, reversed(groups), METHODS, scales):
-        found: dict[str, Any] = {"method": method, "routing_scale": s}
+    of_logits = [float(v) for k, v in vars(router).items() if ("multiplier" in k or "scalar" in k) and isinstance(v, float)]
+    for of_score, of_groups, method, s, z in itertools.product(scores, reversed(groups), METHODS, scales, [*of_logits, 1.0]):
+        found: dict[str, Any] = {"method": method, "routing_scale": s} | ({} if z == 1 else {"logit_scale": z})
         yield found | ({"score": of_score} if of_score else {}) | ({"groups": of_groups} if of_groups else {})
     for jitter in (v for k, v in vars(router).items() if "jitter" in k and isinstance(v, float)):
         yield {"method": "sparsemixer", "routing_scale": 1.0, "jitter": jitter}
 
 
-def _told(router: Any, bias: Tensor | None, correction: Tensor | None, is_told: bool, scale: Tensor | None, top_k: int,
-          always: int) -> dict[str, Any]:
+def _told(router: Any, weights: Tensor, bias: Tensor | None, correction: Tensor | None, is_told: bool, scale: Tensor | None,
+          norm: tuple[str, Tensor, float] | None, top_k: int, always: int) -> dict[str, Any]:
     """Keys of the router, told by what it answers for random tokens, as one that a spec describes answers it."""
-    weights = router.weight
     E, H = weights.shape
     x = torch.randn(TOKENS, H, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -115,6 +131,8 @@ def _told(router: Any, bias: Tensor | None, correction: Tensor | None, is_told: 
     more: dict[str, Any] = {"always": always, "bias": bias is not None, "correction_bias": correction is not None}
     if scale is not None:
         tensors["router_scale"], more["router_scale"] = scale.detach().float(), "one" if scale.numel() == 1 else "each"
+    if norm is not None:
+        tensors["router_norm_weight"], more["router_norm"] = norm[1].detach().float(), {"eps": norm[2]}
     for keys in _methods(router, E):
         try:
             made = kernel({"kernel": "router", "op": "forward", "dtype": "f32", "H": H, "E": E, "top_k": top_k + always,
@@ -166,20 +184,23 @@ def _layer_of(cls: type[Layer], block: Any) -> Layer:
     options = options_of(experts)
     if isinstance(options, str):
         raise UnsupportedError(f"{type(experts).__name__} has {options}")
-    if getattr(experts, "has_post_expert_norm", False):
-        raise UnsupportedError(f"{type(experts).__name__} has a norm after each expert")
+    form = form_of(block)
+    if form is not None:
+        return _split_of(form, block)   # type: ignore[return-value]
     name, router = _router_of(block)
     first = experts.gate_up_proj if experts.has_gate else experts.up_proj
+    if not isinstance(getattr(router, "weight", None), Tensor):
+        raise UnsupportedError(f"{type(block).__name__} has a router whose matrix is not its own")
     E, H = router.weight.shape
     bias = getattr(router, "bias", None)
     bias = bias if isinstance(bias, Tensor) and list(bias.shape) == [E] else None
-    always, scale, correction = _always_of(block, router, experts), _scale_of(name, router), _correction_of(name, router, block)
+    always, scale, correction = _always_of(block, router, experts), _scale_of(name, router, E, None), _correction_of(name, router, block)
     shared = None if always else _shared_of(block, H, experts.has_gate)
     top_k = next(iter(_numbers(router, "top_k") + _numbers(router, "num_experts_per_tok")), None)
     if first.dtype not in DTYPES or first.shape[0] + always != E or H != first.shape[1 if experts.is_transposed else 2] or top_k is None:
         raise UnsupportedError(f"{type(block).__name__} has a router and experts that do not belong together")
-    keys = _told(router, bias, correction[1] if correction else None, correction is not None and correction[2],
-                 scale[1] if scale else None, top_k, always)
+    keys = _told(router, router.weight, bias, correction[1] if correction else None, correction is not None and correction[2],
+                 scale[1] if scale else None, None, top_k, always)
     weights = {"layout": "plain" if options["transposed"] else "transposed"}
     if options.get("interleaved"):
         weights["gate_up_order"] = "interleaved"
@@ -197,6 +218,53 @@ def _layer_of(cls: type[Layer], block: Any) -> Layer:
         if (_answer(layer, x) - want).norm() <= close * want.norm():
             return layer
     raise UnsupportedError(f"{type(block).__name__} does more than its router and its experts")
+
+
+class _Silent(torch.nn.Module):
+    """In the place of an attention."""
+
+    def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
+        return torch.zeros_like(hidden_states), None
+
+
+def _half_answer(block: Any, x: Tensor) -> Tensor:
+    """What a decoder layer makes of x if its attention adds nothing, and nothing follows its MLPs."""
+    own, more = block.self_attn, getattr(block, "hidden_size_per_layer_input", 0)
+    block.self_attn, block.hidden_size_per_layer_input = _Silent(), 0
+    try:
+        return _answer(block, x) / getattr(block, "layer_scalar", 1)
+    finally:
+        block.self_attn, block.hidden_size_per_layer_input = own, more
+
+
+def _split_of(form: Form, block: Any) -> SplitLayer:
+    """Of a block whose experts see something else than its router."""
+    name, router = _router_of(block)
+    found = _matrix_of(router)
+    assert found is not None
+    E, H = found[1].shape
+    norm, correction = _norm_of(router, H), _correction_of(name, router, block)
+    scale = _scale_of(name, router, E, norm)
+    top_k = next(iter(_numbers(router, "top_k") + _numbers(getattr(router, "config", router), "top_k_experts")), None)
+    if found[1].dtype not in DTYPES or top_k is None or block.experts.down_proj.shape[0] != E:
+        raise UnsupportedError(f"{type(block).__name__} has a router and experts that do not belong together")
+    keys = _told(router, found[1], None, correction[1] if correction else None, correction is not None and correction[2],
+                 scale[1] if scale else None, norm, top_k, 0)
+    given = {"router_weight": (f"{name}.{found[0]}", found[1].t())}
+    if norm is not None:
+        given["router_norm_weight"], keys["router_norm"] = (f"{name}.{norm[0]}", norm[1]), {"eps": norm[2]}
+    if scale is not None:
+        given["router_scale"], keys["router_scale"] = scale, "one" if scale[1].numel() == 1 else "each"
+    if correction is not None:
+        given["correction_bias"], keys["correction_bias"] = correction[:2], True
+        keys["bias_dtype"] = DTYPES[correction[1].dtype]
+    keys |= {"dtype": DTYPES[found[1].dtype], "H": H, "E": E, "top_k": top_k}
+    layer = SplitLayer(form, block, keys, {n: t for n, (_, t) in given.items()}, {n: theirs for n, (theirs, _) in given.items()})
+    x = torch.randn(1, TOKENS, H, generator=torch.Generator().manual_seed(2)).to(found[1].dtype)
+    want, close = (_half_answer if form.joined else _answer)(block, x), CLOSE if x.dtype == torch.float32 else 5e-2
+    if (_answer(layer, x) - want).norm() > close * want.norm():
+        raise UnsupportedError(f"{type(block).__name__} does more than its router, its experts and {', '.join(form.names())}")
+    return layer
 
 
 def _fill(layer: Any, name: str, router: Any, bias: Tensor | None, correction: tuple[str, Tensor, bool] | None,

@@ -268,11 +268,12 @@ class MoELayer(torch.nn.Module):
         return ", ".join(f"{k}={v}" for k, v in self.spec.items())
 
     @classmethod
-    def from_hf(cls, block: torch.nn.Module) -> MoELayer:
+    def from_hf(cls, block: torch.nn.Module) -> torch.nn.Module:
         """What a sparse block of a model of Hugging Face (OlmoeSparseMoeBlock, GptOssMLP, DeepseekV3MoE, ...) computes: its experts'
         parameters are shared, those of the router and of a shared expert are copied (all are where the router weighs shared experts, as
         Inkling's). It is told by evaluating the block as in inference: where a router draws lots in training (Phi-3.5-MoE), the layer
-        does not. Raises UnsupportedError with the reason if it is something else."""
+        does not. A SplitLayer where experts see something else than the router: of Muse Spark's block, or of a decoder layer of Gemma 4,
+        whose half behind the attention it is. Raises UnsupportedError with the reason if it is something else."""
         from ._from_hf import layer_of_block
         return layer_of_block(cls, block)
 

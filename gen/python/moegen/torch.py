@@ -20,11 +20,12 @@ from ._check import CODES, DTYPES, INDICES
 from ._layer import MoELayer
 from ._library import ArgumentError
 from ._main_grad import add, adds_in_place, mains_of, stand_in
+from ._split import SplitLayer
 
-__all__ = ["MoELayer", "experts", "options"]
+__all__ = ["MoELayer", "SplitLayer", "experts", "options"]
 
-OPS = torch.ops.moegen
-NONE = (None, None, None, None)
+OPS, TRAINED = torch.ops.moegen, _experts.TRAINED
+NONE = (None,) * 5
 PLAIN = (Tensor, torch.nn.Parameter)
 
 
@@ -39,10 +40,10 @@ def _is_eager(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Te
 class _Experts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
-                down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, options: str, recompute: bool,
-                mains: list[Tensor | None] | None, case: _experts.Case | None) -> Tensor:
+                down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
+                options: str, recompute: bool, mains: list[Tensor | None] | None, case: _experts.Case | None) -> Tensor:
         """case: of eager calls, which need no operators."""
-        given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale
+        given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
         saved: tuple[Tensor | None, Tensor | None] = (None, None)
         if case is not None:
             y, *saved = _experts.forward(case, given, not recompute)   # type: ignore[assignment]
@@ -68,9 +69,9 @@ class _Experts(torch.autograd.Function):
     @staticmethod
     def gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         given = ctx.saved_tensors
-        parameters, needs, mains = given[3:7], ctx.needs_input_grad, ctx.mains
-        trains = needs[3] or needs[4] or needs[5] or needs[6]
-        grads: list[Tensor | None] = [None] * 4
+        parameters, needs, mains = given[3:3 + TRAINED], ctx.needs_input_grad, ctx.mains
+        trains = needs[3] or needs[4] or needs[5] or needs[6] or needs[7]
+        grads: list[Tensor | None] = [None] * TRAINED
         case = ctx.case if _is_eager(dy, *given[1:5]) else None
         if mains is None and case is not None:
             dx, dweights, *found = _experts.backward(case, dy, given, trains)
@@ -113,26 +114,27 @@ def _stored(gate_up: Tensor, gate_up_scale: Tensor | None) -> str:
 
 def options(gate_up: Tensor, *, gate_up_scale: Tensor | None = None, clamp: Mapping[str, Any] | None = None, activation: str = "silu",
             gated: bool = True, up_offset: float = 0.0, transposed: bool = False, interleaved: bool = False, gate_up_bias: bool = False,
-            down_bias: bool = False) -> str:
+            down_bias: bool = False, post_norm_eps: float | None = None) -> str:
     """What is special about some experts, as operators take it: JSON of the keys that a spec has beside the shape."""
     limits = tuple([(name, (None, clamp[name]) if name == "activated" else tuple(clamp[name] or (None, None)))
                     for name in ("gate", "up", "activated") if clamp.get(name) is not None]) if clamp else ()
     make = _options if torch.compiler.is_compiling() else _known_options
     stored = "" if gate_up.dtype in DTYPES else _stored(gate_up, gate_up_scale)
     return make(stored, gate_up.dtype == torch.uint8, limits, activation, gated, up_offset, transposed, interleaved, gate_up_bias,
-                down_bias)
+                down_bias, post_norm_eps)
 
 
 def _options(stored: str, packed: bool, limits: tuple[Any, ...], activation: str, gated: bool, up_offset: float, transposed: bool,
-             interleaved: bool, gate_up_bias: bool, down_bias: bool) -> str:
+             interleaved: bool, gate_up_bias: bool, down_bias: bool, post_norm_eps: float | None = None) -> str:
     layout = "contiguous" if packed else "plain" if transposed else "transposed"
     order = ', "gate_up_order": "interleaved"' if interleaved and gated else ""
     clamp = ", ".join(f'"{name}": ' + (_number(high) if name == "activated" else f"[{_number(low)}, {_number(high)}]")
                       for name, (low, high) in limits)
     clamped = f', "clamp": {{{clamp}}}' if clamp else ""
+    norm = "" if post_norm_eps is None else f', "post_norm": {{"eps": {float(post_norm_eps)}}}'
     bias = f'"bias": {{"gate_up": {str(gate_up_bias).lower()}, "down": {str(down_bias).lower()}}}'
     return (f'{{"activation": "{activation}", "gated": {str(gated).lower()}, {bias}, "weights": {{"layout": "{layout}"{order}{stored}}}'
-            f'{clamped}, "up_offset": {float(up_offset)}}}')
+            f'{clamped}{norm}, "up_offset": {float(up_offset)}}}')
 
 
 _known_options = functools.lru_cache(maxsize=256)(_options)
@@ -141,7 +143,8 @@ _known_options = functools.lru_cache(maxsize=256)(_options)
 def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, *, gate_up_bias: Tensor | None = None,
             down_bias: Tensor | None = None, activation: str = "silu", gated: bool = True, clamp: Mapping[str, Any] | None = None,
             up_offset: float = 0.0, transposed: bool = False, interleaved: bool = False, gate_up_scale: Tensor | None = None,
-            down_scale: Tensor | None = None, recompute: bool = False) -> Tensor:
+            down_scale: Tensor | None = None, post_norm: Tensor | None = None, post_norm_eps: float = 1e-6,
+            recompute: bool = False) -> Tensor:
     """y[t] = sum over the k experts e of token t of weights[t, j] * down_e(act(gate_e(x[t])) * up_e(x[t])), in the dtype of x.
 
     x: [T, H], float32, bfloat16 or float16; T may be 0. ids: [T, k] integers; those outside 0..E-1 are skipped. weights: [T, k],
@@ -151,28 +154,31 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
     None leaves a side open, and "activated": the most that act gives; up_offset is added to up after it. Under torch.autocast, x
     may have another dtype than the matrices: it is rounded to theirs, and y to x's.
 
+    post_norm: [H], in x's dtype: what an expert gives, down_e(...) with its bias, is multiplied by it and then divided by the root of
+    its mean square plus post_norm_eps, before weights[t, j] multiplies it.
+
     Matrices may be codes with scales, which are used as they are and have no gradients: float8_e4m3fn [E, out, in] with f32 factors
     of 128 x 128 elements [E, ceil(out / 128), ceil(in / 128)] or of rows [E, out, 1]; mxfp4, uint8 [E, out, in / 32, 16] with uint8
     [E, out, in / 32]; int4, uint8 [E, out, in / 2] (the lower nibble first, 8 is zero) with bfloat16 [E, out, in / 32 or in / 128].
 
-    Gradients for x, weights, gate_up, down and the biases, of those that need one (once differentiable). A parameter with an
+    Gradients for x, weights, gate_up, down, the biases and post_norm, of those that need one (once differentiable). A parameter with an
     attribute `main_grad` has its gradient added to that, in float32, and none of its own; its `grad_added_to_main_grad`, if there is
-    such a flag, is set. recompute: gate and up are computed again in the backward pass instead of kept for it. Products are in x's
+    such a flag, is set. recompute: gate and up are computed again in the backward pass instead of kept for it, but with post_norm. Products are in x's
     dtype with sums in float32; the result does not depend on the number of threads, which is torch's.
     Raises ArgumentError (a ValueError) for shapes and dtypes, SpecError for sizes and options that kernels are not made for.
     """
     if x.dtype != gate_up.dtype and gate_up.dtype in DTYPES and torch.is_autocast_enabled("cpu"):
         return experts(x.to(gate_up.dtype), ids, weights, gate_up, down, gate_up_bias=gate_up_bias, down_bias=down_bias,
                        activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
-                       interleaved=interleaved, recompute=recompute).to(x.dtype)
-    if clamp or gate_up.dtype not in DTYPES or torch.compiler.is_compiling():
+                       interleaved=interleaved, post_norm=post_norm, post_norm_eps=post_norm_eps, recompute=recompute).to(x.dtype)
+    if clamp or post_norm is not None or gate_up.dtype not in DTYPES or torch.compiler.is_compiling():
         told = options(gate_up, activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
                        interleaved=interleaved, gate_up_bias=gate_up_bias is not None, down_bias=down_bias is not None,
-                       gate_up_scale=gate_up_scale)
+                       gate_up_scale=gate_up_scale, post_norm_eps=None if post_norm is None else post_norm_eps)
     else:
         told = _known_options("", False, (), activation, gated, up_offset, transposed, interleaved, gate_up_bias is not None,
                               down_bias is not None)
-    return checked(x, ids, weights, gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale, told, recompute)
+    return checked(x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale, told, recompute)
 
 
 def _has_gradient(t: Tensor | None) -> bool:
@@ -180,7 +186,7 @@ def _has_gradient(t: Tensor | None) -> bool:
 
 
 def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
-            down_bias: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, told: str,
+            down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, told: str,
             recompute: bool = False) -> Tensor:
     """`experts` of what is known to be right; told: `options`."""
     if ids.dtype not in INDICES:
@@ -190,17 +196,18 @@ def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
     weights = weights if weights.dtype in DTYPES else weights.float()
     if ids.dim() == 2 and ids.shape == weights.shape and ids.shape[1] > gate_up.shape[0] > 0:
         ids, weights = _experts.first_of(ids, weights, gate_up.shape[0])
-    parameters = gate_up, down, gate_up_bias, down_bias
+    parameters = gate_up, down, gate_up_bias, down_bias, post_norm
     case = None
-    others = gate_up_bias, down_bias, gate_up_scale, down_scale
+    others = gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
     if _is_eager(x, ids, weights, gate_up, down) and (others == NONE or all(t is None or type(t) in PLAIN and t.is_cpu for t in others)):
         case = _experts.case_of(x, ids, weights, (*parameters, gate_up_scale, down_scale), told)
     if not torch.is_grad_enabled() or not (x.requires_grad or weights.requires_grad or gate_up.requires_grad or down.requires_grad
-                                           or _has_gradient(gate_up_bias) or _has_gradient(down_bias)):
+                                           or _has_gradient(gate_up_bias) or _has_gradient(down_bias) or _has_gradient(post_norm)):
         if case is not None:
             return _experts.forward(case, (x, ids, weights, *parameters, gate_up_scale, down_scale), False)[0]
         y: Tensor = OPS.experts.default(x, ids, weights, *parameters, gate_up_scale, down_scale, told)
         return y
     if gate_up_scale is not None and any(_has_gradient(t) for t in parameters):
         raise ArgumentError("experts whose matrices are codes are frozen: set requires_grad of their biases to False")
-    return _Experts.apply(x, ids, weights, *parameters, gate_up_scale, down_scale, told, recompute, mains_of(parameters), case)
+    return _Experts.apply(x, ids, weights, *parameters, gate_up_scale, down_scale, told, recompute and post_norm is None,
+                          mains_of(parameters), case)

@@ -10,9 +10,9 @@ fp8 and int4 stay as they are, see _quantizers.py.
 """
 from __future__ import annotations
 
+import copy
 import logging
 import weakref
-from functools import partial
 from typing import Any, Callable
 
 import torch
@@ -38,8 +38,9 @@ CLOSE = 1e-5
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 STORED = frozenset((*DTYPES, *CODES))
 
-# Of modules: options of `experts` or the reason why there are none, form of the matrices, name of the first one.
-_known: weakref.WeakKeyDictionary[torch.nn.Module, tuple[dict[str, Any] | str, str, str]] = weakref.WeakKeyDictionary()
+# Of modules: options of `experts` or the reason why there are none, form of the matrices, name of the first one, and of a norm after
+# each expert what is added to its weight.
+_known: weakref.WeakKeyDictionary[torch.nn.Module, tuple[dict[str, Any] | str, str, str, float | None]] = weakref.WeakKeyDictionary()
 _warned: set[tuple[type, str]] = set()
 
 
@@ -83,9 +84,31 @@ def _gate_of(module: Any) -> dict[str, Any] | None:
     return None
 
 
+def norm_of(module: Any) -> tuple[float, float] | None:
+    """Of a norm after each expert that multiplies by a weight first: eps, and what is added to its parameter `weight`, told by its values
+    for some other weight. None: it is another norm."""
+    norm = copy.deepcopy(module.post_expert_norm).float()
+    g = torch.Generator().manual_seed(1)
+    d, weight = torch.randn(4, norm.weight.numel(), generator=g) * 3, torch.randn(norm.weight.numel(), generator=g)
+    with torch.no_grad():
+        norm.weight.copy_(weight)
+        got = norm(d)
+    for offset in (0.0, 1.0):
+        z = (offset + weight) * d
+        for eps in (v for v in vars(norm).values() if isinstance(v, float)):
+            if _same(got, z * (z.square().mean(1, keepdim=True) + eps).rsqrt()):
+                return eps, offset
+    return None
+
+
 def options_of(module: Any) -> dict[str, Any] | str:
     """Options of moegen.torch.experts for a module with transformers' experts, or the reason why there are none."""
     options: dict[str, Any] = {"transposed": module.is_transposed, "gated": module.has_gate}
+    if getattr(module, "has_post_expert_norm", False):
+        norm = norm_of(module)
+        if norm is None:
+            return "a norm after each expert that moegen does not have"
+        options["post_norm_eps"] = norm[0]
     if not module.has_gate:
         options["activation"] = _activation_of(module.act_fn)
         return options if options["activation"] else "an activation that moegen does not have"
@@ -146,21 +169,17 @@ def _fall_back(module: Any, reason: str, *args: torch.Tensor) -> torch.Tensor:
     return grouped_mm_experts_forward(module, *args)
 
 
-def _normed(module: Any, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, *matrices: torch.Tensor, **more: Any) -> torch.Tensor:
-    """Where a norm stands between each expert's answer and its weight (Muse Spark): the experts see a row for each pair, the norm and
-    the weighted sum are torch's."""
-    rows = x[:, None].expand(*ids.shape, x.shape[1]).reshape(-1, x.shape[1])
-    answers = experts(rows, ids.reshape(-1, 1), weights.new_ones(ids.numel(), 1), *matrices, **more)
-    return (module.post_expert_norm(answers).view(*ids.shape, -1) * weights[:, :, None]).sum(1)
+def _know(module: Any) -> tuple[dict[str, Any] | str, str, str, float | None]:
+    options = options_of(module)
+    norm = norm_of(module) if isinstance(options, dict) and "post_norm_eps" in options else None
+    known = _known[module] = options, _form_of(module), "gate_up_proj" if module.has_gate else "up_proj", norm and norm[1]
+    return known
 
 
 def experts_forward(module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor,
                     top_k_weights: torch.Tensor) -> torch.Tensor:
     """transformers' interface: hidden_states [T, H], top_k_index and top_k_weights [T, k] to [T, H] in the dtype of hidden_states."""
-    known = _known.get(module)
-    if known is None:
-        known = _known[module] = options_of(module), _form_of(module), "gate_up_proj" if module.has_gate else "up_proj"
-    options, form, name = known
+    options, form, name, offset = _known.get(module) or _know(module)
     first, down, *scales = _matrices_of(module, form, name)
     reason = None if isinstance(options, str) else _reason(hidden_states, first, down)
     if isinstance(options, str) or reason:
@@ -173,8 +192,9 @@ def experts_forward(module: Any, hidden_states: torch.Tensor, top_k_index: torch
         more["gate_up_scale"], more["down_scale"] = scales
     dtype = hidden_states.dtype
     x = hidden_states if scales or first.dtype == dtype else hidden_states.to(first.dtype)
-    compute = partial(_normed, module) if getattr(module, "has_post_expert_norm", False) else experts
-    y = compute(x, top_k_index, top_k_weights, first, down, **more)
+    if offset is not None:
+        more["post_norm"] = (offset + _tensor_of(module.post_expert_norm, "weight")).to(x.dtype)
+    y = experts(x, top_k_index, top_k_weights, first, down, **more)
     return y if y.dtype == dtype else y.to(dtype)
 
 

@@ -44,6 +44,7 @@ static moegen_rt_status set_params(moegen_rt_problem *x, const moegen_rt_problem
                                     {"affinity_dtype", "f64"},
                                     {"weights.experts", "joined"},
                                     {"skip_token", "true"},
+                                    {"post_norm.eps", NULL},
                                     {"dispatch", "dense"}};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         TRY(moegen_rt_problem_set(x, fixed[i][0], fixed[i][1]));

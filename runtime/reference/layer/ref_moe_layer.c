@@ -88,11 +88,12 @@ moegen_rt_problem *rt_layer_experts(const moegen_rt_problem *p, moegen_rt_error 
         "up_proj_weight", "up_proj_scale", "up_proj_scale_2",
         "down_proj_weight", "down_proj_scale", "down_proj_scale_2",
         "gate_and_up_proj_bias", "down_proj_bias", "norm_weight", "norm_bias",
+        "post_norm_weight",
         "token_position_to_id", "block_to_expert", "conditions",
         "output_hidden_states_grad",
         "gate_up_proj_weight_grad", "gate_proj_weight_grad", "up_proj_weight_grad",
         "down_proj_weight_grad", "gate_and_up_proj_bias_grad", "down_proj_bias_grad",
-        "norm_weight_grad", "norm_bias_grad", NULL};
+        "norm_weight_grad", "norm_bias_grad", "post_norm_weight_grad", NULL};
     /* clang-format on */
     return part_of(p, names, set_experts, err);
 }
