@@ -117,6 +117,8 @@ function in_place.choose(plan, spec, deep, slices)
         limits.sum(spec, deep, ("matrices have %d rows"):format(deep)))
     plan:choose("direct_nc", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns",
         limits.useful(slices, across))
+    -- Vectors of less than a cache line: those of narrow weights are so few bytes that panels for f32 are short parts of rows
+    plan.sweep_nc = isa.bytes < 64 and math.max(plan.direct_nc, math.min(slices, plan.direct_nc * 4 // weights.size)) or plan.direct_nc
     local held = math.max(1, 256 // (isa.lanes * weights.size))
     plan:choose("run", math.min(held, plan.direct_k), "vectors of a row fetched before the next row: 4 cache lines",
         {useful = slices, of = across, most = plan.direct_k,
@@ -140,6 +142,7 @@ function in_place.constants(plan, spec)
     return plans.list(
         {"DIRECT_ROWS", plan.direct_rows, "up to so many rows read weights in place"},
         {"DIRECT_NC", plan.direct_nc, "panels of a block whose weights are read in place"},
+        plan.sweep_nc > plan.direct_nc and {"SWEEP_NC", plan.sweep_nc, "the same, of rows that sweep: long parts of rows of weights"},
         {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
         {"COMPENSATION", plan.direct_rows // 2, "row of a panel's sums from where what rounding lost of the first rows is kept"},
         {"RUN", run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
@@ -156,6 +159,10 @@ function in_place.names(names, cfg, plan, spec, depths)
     names.line = names.line_rows and {tile = "lines", c = cfg.weights.c, heights = names.line_rows, row = "STRIDE", group = plan.group}
     names.mixed = dots and not plan.lines   -- are a few rows of A in f32, others pairs?
     names.direct, names.sweep_rows = plan.lines and {} or heights.direct(plan), not plan.lines and heights.sweep(plan, compensated)
+    local wide = names.sweep_rows and plan.sweep_nc > plan.direct_nc
+    names.most_nc = wide and "SWEEP_NC" or "DIRECT_NC"
+    names.rows_nc = plan.lines and "(g->rows == 1 ? SINGLE_NC : DIRECT_NC)"   -- panels of a block of a segment's rows
+        or wide and ("(g->rows <= %d ? SWEEP_NC : DIRECT_NC)"):format(names.sweep_rows[#names.sweep_rows]) or "DIRECT_NC"
     names.direct_tiles, names.packed_rows = names.direct.tiles, plan.tiled and tile_heights.steps(plan.tile_rows, amx.unit)
         or tile_heights.packed(plan.tile_rows, plan.direct_rows)
     names.compensated = compensated and names.sweep_rows ~= false   -- there is a tile `add`

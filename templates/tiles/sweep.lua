@@ -21,14 +21,27 @@ local function sweep(cfg, rows)
     local second, step, panels, steps = p:integer("second"), p:integer("step"), p:integer("panels"), p:integer("steps")
     local jump, back, far = p:integer("jump"), p:integer("back"), p:integer("far")
     local far_second = p:integer("far_second")
-    local function multiply(acc, r, v, k, w, first)
-        local a = p:at(A, r * cfg.stride + k)
-        if first then
-            return p:op("mul", ("t_%d_%d"):format(r, v), w, p:op("bcast", ("a_%d_%d_%d"):format(r, k, v), a))
-        elseif p:has("fma_bcast") then
+    -- Words for 4 rows of B that stay in registers while all panels pass, where no op broadcasts them from memory: [row][k], of the
+    -- first rows. Half of the registers, or a quarter if a decoder wants some.
+    local function words()
+        local held, most = {}, p.isa.registers.v // (cfg.weights.decode and 16 or 8)
+        for r = 0, math.min(rows, most) - 1 do
+            p:row(r)
+            held[r] = {}
+            for k = 0, 3 do
+                held[r][k] = p:op("bcast", ("a_%d_%d"):format(r, k), p:at(A, r * cfg.stride + k))
+            end
+        end
+        p:row(nil)
+        return held
+    end
+    local function multiply(acc, r, v, k, w, held)
+        local first, a = cfg.compensated and k == 0, p:at(A, r * cfg.stride + k)
+        if not first and p:has("fma_bcast") then
             return p:op("fma_bcast", acc, w, a)
         end
-        return p:op("fma", acc, p:op("bcast", ("a_%d_%d_%d"):format(r, k, v), a), w)
+        local word = held[r] and held[r][k] or p:op("bcast", ("a_%d_%d_%d"):format(r, k, v), a)
+        return first and p:op("mul", ("t_%d_%d"):format(r, v), w, word) or p:op("fma", acc, word, w)
     end
     -- sum += t, with what the rounding of all sums so far lost taken back (Kahan)
     local function put(r, v, t)
@@ -46,7 +59,7 @@ local function sweep(cfg, rows)
         left = p:op("max", "floored" .. name, left, p:const("lost_low", -0x1p126))
         p:op("store", kept, p:op("min", "capped" .. name, left, p:const("lost_high", 0x1p126)))
     end
-    local function panel()
+    local function panel(held)
         for k = 0, 3 do
             p:op("prefetch_1", p:at(b[k], 0, far))
             p:op("prefetch_1", p:at(b[k], 0, far_second))
@@ -62,7 +75,7 @@ local function sweep(cfg, rows)
                 local w = quantise.load(p, cfg.weights, ("w_%d_%d"):format(k, v), p:at(b[k], 0, v > 0 and second or nil))
                 for r = 0, rows - 1 do
                     p:row(r)
-                    acc[r] = multiply(acc[r], r, v, k, w, cfg.compensated and k == 0)
+                    acc[r] = multiply(acc[r], r, v, k, w, held)
                 end
             end
             for r = 0, rows - 1 do
@@ -77,8 +90,9 @@ local function sweep(cfg, rows)
         p:advance(S, cfg.direct_sums)
     end
     p:loop(steps, function()
+        local held = p:has("fma_bcast") and {} or words()
         local left = p:count_from("left", panels)
-        p:loop(left, panel, "panels")
+        p:loop(left, function() panel(held) end, "panels")
         p:advance(S, back)
         p:advance(A, 4)
         for k = 0, 3 do
