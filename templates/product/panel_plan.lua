@@ -102,8 +102,8 @@ function panel_plan.choose_mc(plan, rows, why, tiles, square)
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows), plan.tiled and plan.tile_rows))
 end
 
--- Matrix tiles are so fast that transposing pays from a tile of tokens on (on Emerald Rapids, OLMoE backward with 16 threads: 8 tokens of an
--- expert 0.67 of the time, 16 tokens 0.86, 32 tokens 1.3); tall tiles of vectors read weights rarely.
+-- Matrix tiles are so fast that transposing pays from a tile of tokens on: on Emerald Rapids, OLMoE backward with 16 threads takes 0.67 of
+-- the time with 8 tokens of an expert, 0.86 with 16, and 1.3 with 32. Tall tiles of vectors read weights rarely.
 local function choose_across(plan)
     local many = plan.isa.registers.v >= 32 and 8 * plan.isa.lanes * plan.group or 32
     plan:choose("across", plan.tiled and amx.unit or many,
