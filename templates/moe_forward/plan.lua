@@ -125,7 +125,7 @@ local function steps(spec, shard)
     return {
         norm = spec.norm == "layer", scale = stored.scale(spec) or false,
         bias_up = spec.bias.gate_up, bias_down = spec.bias.down,
-        affinity_on_x = scale == "pre" and not on_p, affinity_on_p = on_p, affinity_on_y = scale == "post" and not on_p,
+        affinity_on_x = scale == "pre" and not on_p, affinity_on_p = on_p,
         bias_scaled = on_p and spec.bias.down,
         affinity_in_finish = scale == "post" and not on_p and shard ~= "intermediate",
         affinity_in_combine = scale == "post" and not on_p and shard == "intermediate",
