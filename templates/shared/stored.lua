@@ -277,6 +277,13 @@ function stored.tensors(s, plan)
     return list
 end
 
+-- Where an expert's factors of the matrix `weights` start, `each` of them: C. suffix: of their tensor
+function stored.factors(s, weights, suffix, expert, each)
+    local tensor = "w->args->" .. weights:gsub("_weight$", suffix)
+    return s.weights.shared and tensor or stored.of(s).listed and ("%s[%s]"):format(tensor, expert)
+        or ("%s + %s * (%s)"):format(tensor, expert, each)
+end
+
 -- Extents of the bias of gate and up after the experts'.
 function stored.bias(s)
     local gates = s.gated and 2 or 1
