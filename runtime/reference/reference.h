@@ -83,8 +83,8 @@ struct rt_weights {
     double *sum[2];          /* outputs: gradients */
     double *gradient;        /* [E][K][C], unless canonical */
 };
-/* The format of the weights' codes; NULL: they are numbers. Those in the tokens' dtype, whose name a
- * format may have too, are codes if the spec says what shares a scale. */
+/* The format of the weights' codes; NULL: they are numbers. Those in the tokens' dtype, whose name
+ * a format may have too, are codes if the spec says what shares a scale. */
 const struct rt_format *rt_weights_format(const moegen_rt_problem *p);
 /* How the spec stores the kind's matrices: names, shapes and places. To be freed with
  * rt_weights_free, also after a failure. */

@@ -91,6 +91,15 @@ for name in pairs(rows) do
 end
 table.sort(formats.names)
 
+-- What weights of numbers are of: all dtypes, the widest first.
+formats.numbers = {}
+for name in pairs(dtype) do
+    formats.numbers[#formats.numbers + 1] = name
+end
+table.sort(formats.numbers, function(a, b)
+    return dtype[a].size > dtype[b].size or dtype[a].size == dtype[b].size and a < b
+end)
+
 -- The tables of decoding codes of the row f, for tiles: vectors, as words. Bytes are spread over two vectors of lanes, each one twice,
 -- and every other lane is shifted to the high code.
 function formats.tables(lanes, f)
