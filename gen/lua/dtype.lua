@@ -2,8 +2,9 @@
 -- dtype.lua - how numbers are stored. Kernels compute in f32: a type says how it is widened and narrowed.
 --
 -- A NEW DTYPE takes 3 files: a row in runtime/moegen_dtype.h (what it is called and how the reference reads it; not if the API
--- can name it already); a row here; a widening and a narrowing in templates/tiles/quantise.lua. The rest enumerates. Tiles leave a
--- widening 3 vector registers and a narrowing 4 beside what it narrows: constants that it hoists are not among them.
+-- can name it already); a row here; a widening and a narrowing in templates/tiles/quantise.lua, unless ops `load` and `store` do.
+-- The rest enumerates. A format of weights may have the same name: see formats.coded. Tiles leave a widening 3 vector registers
+-- and a narrowing 4 beside what it narrows: constants that it hoists are not among them.
 --
 -- size     bytes an element      c        C type an element is passed as      digits   bits of the significand
 -- least    exponent of the smallest normal number; top: the largest number, of types in which larger ones and infinities become that

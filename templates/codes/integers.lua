@@ -139,9 +139,7 @@ function integers.names(names, spec, tokens, how)
     names.tensor, names.tensor_c, names.keep_tensor = tokens, tokens.c, plans.convert(tokens, "widen")
     -- The scales of an expert's matrix of so many rows: C
     function how.scales(weights, expert, all)
-        local tensor = "w->args->" .. weights:gsub("_weight$", "_scale")
-        return spec.weights.shared and tensor or stored.of(spec).listed and ("%s[%s]"):format(tensor, expert)
-            or ("%s + %s * (%s)"):format(tensor, expert, all)
+        return stored.factors(spec, weights, "_scale", expert, all)
     end
 end
 

@@ -165,20 +165,14 @@ function codes.names(names, spec, plan, how)
     function names.coded.elements(all, ld)
         return ("%s * %s(%s)"):format(all, names.coded.words and "words_of" or "row_bytes", ld)
     end
-    -- Where the factors of an expert's matrix start, of which it has `each`: C.
-    local function factors(weights, suffix, expert, each)
-        local tensor = "w->args->" .. weights:gsub("_weight$", suffix)
-        return spec.weights.shared and tensor or names.listed and ("%s[%s]"):format(tensor, expert)
-            or ("%s + %s * (%s)"):format(tensor, expert, each)
-    end
     -- The scales of a matrix which has so many rows. member: of the matrix: "m->" or "matrix."
     function names.coded.scales(weights, expert, all, member)
         local each = set[share]:format(all, (run or 1) - 1, run or 1):gsub("M%.", member)
-        return factors(weights, "_scale", expert, each)
+        return stored.factors(spec, weights, "_scale", expert, each)
     end
     -- What multiplies all of them, for each of its parts.
     function names.coded.seconds(weights, expert, member)
-        return factors(weights, "_scale_2", expert, member .. "parts")
+        return stored.factors(spec, weights, "_scale_2", expert, member .. "parts")
     end
 end
 

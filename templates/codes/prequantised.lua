@@ -10,7 +10,6 @@
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local ir = require "ir"
-local keys = require "shared.keys"
 local plans = require "shared.plans"
 local quantise = require "tiles.quantise"
 local schema = require "schema"
@@ -132,7 +131,7 @@ function prequantised.names(names, cfg, spec, tokens, weights)
         add(tensor, image, false)
         names.weights_given = names.weights_given .. (names.given[tensor] and ", " .. tensor:upper() or "")
     end
-    for _, name in ipairs(keys.dtypes) do
+    for _, name in ipairs(formats.numbers) do
         names.decoders[#names.decoders + 1] = needs[name]
     end
     names.widens = names.gathers[#names.gathers] == ""

@@ -8,7 +8,6 @@ local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
 local formats = require "tiles.formats"
 local integers = require "codes.integers"
-local keys = require "shared.keys"
 local micro = require "tiles.micro"
 local packed = require "packed.plan"
 local panel_plan = require "product.panel_plan"
@@ -31,7 +30,7 @@ function by_rows.takes(spec)
 end
 
 -- What moe_forward takes of the key `weights`, see stored.lua.
-by_rows.weights = {dtype = plans.append({}, keys.dtypes, formats.names),
+by_rows.weights = {dtype = plans.append({}, formats.numbers, formats.names),
     scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous", "nki"},
     gate_up_order = {"interleaved"}, gate_up = {"separate"}, experts = {"separate"}}
 

@@ -128,7 +128,7 @@ local function steps(spec, shard)
     return {
         norm = spec.norm == "layer", post_norm = behind, scale = stored.scale(spec) or false,
         bias_up = spec.bias.gate_up, bias_down = spec.bias.down,
-        affinity_on_x = scale == "pre" and not on_p, affinity_on_p = on_p, affinity_on_y = scale == "post" and not on_p,
+        affinity_on_x = scale == "pre" and not on_p, affinity_on_p = on_p,
         bias_scaled = on_p and spec.bias.down,
         affinity_in_finish = scale == "post" and not on_p and whole, affinity_in_combine = scale == "post" and not on_p and not whole,
         add = spec.accumulate and whole,

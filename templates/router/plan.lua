@@ -223,7 +223,6 @@ function router.names(spec, plan, job)
         affinity = affinity.c, bias_c = dtype[spec.bias_dtype].c,
         counted = spec.aux_loss.per == "tokens" and "T" or "(T * K)",   -- what shares of experts are of
         narrow_weights = affinity.narrow ~= nil,
-        edge_e = spec.E % (has.backward and plan.isa.lanes or s.width) ~= 0, edge_h = spec.H % s.width ~= 0,
         tile_rows = all_heights(has.backward and s.out_rows or plan.tile_rows),
         outer_rows = heights(spec.E, plan.tile_rows),
         widen_io = convert(io, "widen"), widen_bias = convert(dtype[spec.bias_dtype], "widen"),

@@ -5,21 +5,18 @@ local activation = require "math.activation"
 local planner = require "planner"
 local plans = require "shared.plans"
 local dtype = require "dtype"
+local formats = require "tiles.formats"
 
 local int, num, bool, enum, map, range, either = t.int, t.num, t.bool, t.enum, t.map, t.range, t.either
 
 local keys = {}
 
-keys.dtypes = {also = {}}
+keys.dtypes = {also = {}, table.unpack(formats.numbers)}
 for name, row in pairs(dtype) do
-    keys.dtypes[#keys.dtypes + 1] = name
     for _, other in ipairs(row.also) do
         keys.dtypes.also[other] = name
     end
 end
-table.sort(keys.dtypes, function(a, b)
-    return dtype[a].size > dtype[b].size or dtype[a].size == dtype[b].size and a < b
-end)
 
 local function target_names()
     local names = {"auto", "scalar"}

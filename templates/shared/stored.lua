@@ -2,7 +2,6 @@
 -- stored.lua - how the experts' matrices are stored: the key `weights`, what of it a family takes, and the tensors' shapes.
 local dtype = require "dtype"
 local formats = require "tiles.formats"
-local keys = require "shared.keys"
 local packed = require "shared.packed"
 local schema = require "schema"
 local types = schema.types
@@ -31,7 +30,7 @@ local all = {
 }
 
 -- What weights may be: numbers, as tokens are, or codes. Where the spec may say which groups: "int4 has 32 or 128".
-local by_name, names, choices = {}, {table.unpack(keys.dtypes)}, {}
+local by_name, names, choices = {}, {table.unpack(formats.numbers)}, {}
 for _, row in ipairs(all) do
     by_name[row[1]], names[#names + 1] = row, row[1]
     if row.groups and #row.groups > 1 then
@@ -123,7 +122,7 @@ function stored.rules(takes)
     for _, one in ipairs{{"contiguous", true}, {"transposed or plain", false}} do
         layout(function(w, format) return w.layout == "packed" and format and (format.scale == "group") == one[2] end,
             ("{weights.layout} is of numbers (%s), not of {weights.dtype}: products decode its codes where they lie, in layout %s"):format(
-                table.concat(keys.dtypes, ", "), one[1]))
+                table.concat(formats.numbers, ", "), one[1]))
     end
     list[#list + 1] = {"weights.experts", function(s) return not packed.are(s) or s.weights.experts == "joined" end,
         "{weights.experts} is not for weights.layout = packed, which is one tensor"}
@@ -275,6 +274,13 @@ function stored.tensors(s, plan)
         add(m, "_scale_2", "f32", experts, m.axis and {m.parts} or {}, "factor of " .. m.tensor .. "_scale", true)
     end
     return list
+end
+
+-- Where an expert's factors of the matrix `weights` start, `each` of them: C. suffix: of their tensor
+function stored.factors(s, weights, suffix, expert, each)
+    local tensor = "w->args->" .. weights:gsub("_weight$", suffix)
+    return s.weights.shared and tensor or stored.of(s).listed and ("%s[%s]"):format(tensor, expert)
+        or ("%s + %s * (%s)"):format(tensor, expert, each)
 end
 
 -- Extents of the bias of gate and up after the experts'.

@@ -2,7 +2,7 @@
 -- formats.lua - element types that only weights have: codes, which tiles decode to f32 on their way into panels or products. Their
 -- tensors and scales: shared/stored.lua.
 --
--- A NEW FORMAT takes 3 files: a row here, one in shared/stored.lua, and one in the runtime's format.c.
+-- A NEW FORMAT of codes of 8 or 4 bits takes 3 files: a row here, one in shared/stored.lua, and one in the runtime's format.c.
 --
 -- size, c     bytes a code, its C type; bits: of one, if they are fewer than a byte: two to a byte, the low ones first
 -- digits      bits of the significand; least: exponent of the smallest normal number
@@ -90,6 +90,15 @@ for name in pairs(rows) do
     formats.names[#formats.names + 1] = name
 end
 table.sort(formats.names)
+
+-- What weights of numbers are of: all dtypes, the widest first.
+formats.numbers = {}
+for name in pairs(dtype) do
+    formats.numbers[#formats.numbers + 1] = name
+end
+table.sort(formats.numbers, function(a, b)
+    return dtype[a].size > dtype[b].size or dtype[a].size == dtype[b].size and a < b
+end)
 
 -- The tables of decoding codes of the row f, for tiles: vectors, as words. Bytes are spread over two vectors of lanes, each one twice,
 -- and every other lane is shifted to the high code.
