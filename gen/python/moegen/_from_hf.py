@@ -42,8 +42,9 @@ def _matrix_of(router: Any) -> tuple[str, Tensor] | None:
 def _norm_of(router: Any, H: int) -> tuple[str, Tensor, float] | None:
     """Of a router that normalises what it sees: the name of the parameter that multiplies it then, its values, eps."""
     eps, factor = getattr(router, "eps", None), getattr(router, "scale", None)
-    own = isinstance(getattr(router, "norm", None), torch.nn.Module) and isinstance(eps, float)
-    return ("scale", factor, float(eps)) if own and isinstance(factor, Tensor) and list(factor.shape) == [H] else None   # type: ignore
+    if not isinstance(getattr(router, "norm", None), torch.nn.Module) or not isinstance(eps, float) or not isinstance(factor, Tensor):
+        return None
+    return ("scale", factor, eps) if list(factor.shape) == [H] else None
 
 
 def _correction_of(name: str, router: Any, block: Any) -> tuple[str, Tensor, bool] | None:
@@ -169,14 +170,14 @@ def _answer(module: Any, x: Tensor) -> Tensor:
     return (y[0] if isinstance(y, tuple) else y).reshape(x.shape)
 
 
-def layer_of_block(cls: type[Layer], block: Any) -> Layer:
+def layer_of_block(cls: type[Layer], block: Any) -> Layer | SplitLayer:
     """MoELayer.from_hf."""
     with _inferring(block):
         layer = _layer_of(cls, block)
     return layer.train(block.training)
 
 
-def _layer_of(cls: type[Layer], block: Any) -> Layer:
+def _layer_of(cls: type[Layer], block: Any) -> Layer | SplitLayer:
     from .transformers import options_of
     experts = getattr(block, "experts", None)
     if experts is None or not hasattr(experts, "is_transposed"):
@@ -186,7 +187,7 @@ def _layer_of(cls: type[Layer], block: Any) -> Layer:
         raise UnsupportedError(f"{type(experts).__name__} has {options}")
     form = form_of(block)
     if form is not None:
-        return _split_of(form, block)   # type: ignore[return-value]
+        return _split_of(form, block)
     name, router = _router_of(block)
     first = experts.gate_up_proj if experts.has_gate else experts.up_proj
     if not isinstance(getattr(router, "weight", None), Tensor):

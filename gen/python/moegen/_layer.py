@@ -14,6 +14,7 @@ from ._check import DTYPES
 from ._experts import BLOCKS, LIBRARY
 from ._library import ArgumentError
 from ._main_grad import add, adds_in_place, mains_of, stand_in
+from ._split import SplitLayer
 from ._team import Direct
 
 TORCH = {name: dtype for dtype, name in DTYPES.items()} | {"i32": torch.int32, "u8": torch.uint8, "fp8_e4m3": torch.float8_e4m3fn}
@@ -268,7 +269,7 @@ class MoELayer(torch.nn.Module):
         return ", ".join(f"{k}={v}" for k, v in self.spec.items())
 
     @classmethod
-    def from_hf(cls, block: torch.nn.Module) -> torch.nn.Module:
+    def from_hf(cls, block: torch.nn.Module) -> MoELayer | SplitLayer:
         """What a sparse block of a model of Hugging Face (OlmoeSparseMoeBlock, GptOssMLP, DeepseekV3MoE, ...) computes: its experts'
         parameters are shared, those of the router and of a shared expert are copied (all are where the router weighs shared experts, as
         Inkling's). It is told by evaluating the block as in inference: where a router draws lots in training (Phi-3.5-MoE), the layer
