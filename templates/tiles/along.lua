@@ -9,8 +9,6 @@
 --
 -- Units: along_units.lua; tiles around it, which make rows of tokens and of scales, and sums of lanes: along_rows.lua.
 local along_units = require "tiles.along_units"
-local dtype = require "dtype"
-local formats = require "tiles.formats"
 local ir = require "ir"
 local micro = require "tiles.micro"
 local quantise = require "tiles.quantise"
@@ -48,46 +46,6 @@ local function number_step(p, cfg, t, read)
     end
 end
 
--- Vectors of a unit of codes of a row: f(row, i) -> vector, and what comes before that, a step that all rows are better taken through
--- together: f(row, i), or nil
-local function of_codes(p, cfg, t, f, tables)
-    local lanes = cfg.isa.lanes
-    if t.unit.in_words then
-        local down, look_up = along_units.words_of(p, p:at(tables, lanes))
-        local codes, words = {}, {}
-        return function(r, i)
-            return look_up(("w_%d_%d"):format(r, i), words[r])
-        end, function(r, i)
-            codes[r] = i == 0 and p:op("load_bits", "codes_" .. r, t.at(r, 0)) or codes[r]
-            words[r] = down(("w_%d_%d"):format(r, i), codes[r], i)
-        end
-    elseif t.unit.looked_up then
-        local read, x = formats.pairs_of(p, f, function(i) return p:at(tables, (i + 1) * lanes) end), {}
-        local part = not t.unit.pairs and quantise.split(p, dtype.bf16)
-        local two
-        return function(r, i)
-            x[r] = i == 0 and read("w_" .. r, t.at(r, 0)) or x[r]
-            if not part then
-                return x[r][i]
-            end
-            two = i % 2 == 0 and {part(("w_%d_%d"):format(r, i), x[r][i // 2])} or two
-            return two[i % 2 + 1]
-        end
-    elseif f.number then
-        local values = {values = formats.reads_values(f, lanes) and p:op("load", "values", p:at(tables, lanes))}
-        local raw
-        return function(r, i)
-            raw = i == 0 and p:op("load_bits", "codes_" .. r, t.at(r, 0)) or p:op("shr", ("codes_%d_%d"):format(r, i), raw, 4)
-            return f.number(p, ("w_%d_%d"):format(r, i), raw, values)
-        end
-    end
-    local read, pair = formats.pairs(p, f), nil
-    return function(r, i)
-        pair = i % 2 == 0 and read(("w_%d_%d"):format(r, i), function(k) return t.at(r, i * lanes + k) end) or pair
-        return pair[i % 2]
-    end
-end
-
 -- The same of codes: sums of a unit are scaled, if scales are of runs. Of few tokens all rows are multiplied in turn, because each sum
 -- waits for what was added to it before, and so that ops of a kind follow each other: CPUs deal these out to their ports more evenly.
 local function code_step(p, cfg, t, read, before, scale)
@@ -122,25 +80,33 @@ local function code_step(p, cfg, t, read, before, scale)
             add(r, i)
         end
     end
-    local last = t.unit.vectors - 1
+    local function scaled(from, to)
+        local factors = {}
+        for r = from, scale and to or from - 1 do
+            factors[r] = scale(r)
+        end
+        for r = from, scale and to or from - 1 do
+            for token = 0, t.tokens - 1 do
+                p:op("fma", t.acc[r][token], factors[r], sum[r][token])
+            end
+        end
+    end
+    local last, by_row = t.unit.vectors - 1, t.unit.in_halves   -- by_row: the next row needs the registers of this one's sums
     for r = 0, t.rows - 1 do
         p:op("prefetch_1", t.near(r))
         sum[r] = {}
         for i = 0, t.in_turn and -1 or last do
             part(r, r, i)
         end
+        if by_row then
+            scaled(r, r)
+        end
     end
     for i = 0, t.in_turn and last or -1 do
         part(0, t.rows - 1, i)
     end
-    local factors = {}
-    for r = 0, scale and t.rows - 1 or -1 do
-        factors[r] = scale(r)
-    end
-    for r = 0, scale and t.rows - 1 or -1 do
-        for token = 0, t.tokens - 1 do
-            p:op("fma", t.acc[r][token], factors[r], sum[r][token])
-        end
+    if not by_row then
+        scaled(0, t.rows - 1)
     end
 end
 
@@ -188,7 +154,7 @@ function along.tile(cfg, tokens, has, tall)
     local each, scale = along_units.scales(cfg, coded), nil
     local read, first
     if coded then
-        read, first = of_codes(p, cfg, t, coded.format, tables)
+        read, first = along_units.read(p, cfg, t, coded.format, tables)
         local spread = each and each > 1 and p:op("load", "spread", p:at(tables, 0))
         scale = each and function(r)
             local at = p:at(scales, r * has.pitch)

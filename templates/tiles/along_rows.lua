@@ -85,20 +85,25 @@ function along_rows.lines(cfg, has)
     end
     local squares = unit.vectors // each // unit.times
     local step = unit.of_vector(each) // words
-    local over = unit.of_vector(squares * each) // words - squares * step   -- from one time to the next
-    local passed = (unit.times - 1) * over + unit.times * squares * step
-    local rest = unit.elements // (has.coded and words or unit.elements // unit.words) - passed
+    local passed = 0
+    local function to_time(time)   -- from the end of the one before
+        local over = unit.of_vector((time - 1) * squares * each) // words - passed
+        passed = passed + over + squares * step
+        return over
+    end
     p:loop(n, function()
-        for time = 1, unit.times do   -- twice at most
-            p:loop(p:count_from("left" .. (time > 1 and "_again" or ""), squares), function()
+        for time = 1, unit.times do
+            local over = to_time(time)
+            if over ~= 0 then
+                p:advance(S, over * width)
+            end
+            p:loop(p:count_from("left" .. (time > 1 and "_again" or "") .. (time > 2 and "_" .. time or ""), squares), function()
                 square(unit.apart and time - 1)
                 p:advance(S, step * width)
                 p:advance(T, each * lanes)
             end, "squares")
-            if time < unit.times then
-                p:advance(S, over * width)
-            end
         end
+        local rest = unit.elements // (has.coded and words or unit.elements // unit.words) - passed
         if rest > 0 then
             p:advance(S, rest * width)
         end

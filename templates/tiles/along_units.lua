@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- along_units.lua - what tiles of along.lua take of a row of weights at a time, how much of it registers hold, and its tables.
+local dtype = require "dtype"
 local formats = require "tiles.formats"
 local quantise = require "tiles.quantise"
 
@@ -65,9 +66,17 @@ local function unit_of_parted(lanes)
         place = "(i / 8 % 2 * 2 + i % 2) * LANES + i / 16 * 4 + i / 2 % 4"}
 end
 
+-- A unit of codes of 4 bits that become pairs, and these two vectors each: in fewer ops than codes one by one do, if a vector does not hold
+-- the numbers of all codes.
+local function unit_of_parted_nibbles(lanes)
+    return {elements = 8 * lanes, vectors = 8, wide = 4 * lanes, words = 8 * lanes, looked_up = true, times = 4, in_halves = true,
+        of_vector = function(v) return v // 4 + v // 2 % 2 * 16 + v % 2 * 2 end, of_lane = function(l) return l // 4 * 32 + l % 4 * 4 end,
+        place = "(i % 2 * 4 + i / 16 % 2 * 2 + i / 2 % 2) * LANES + i / 32 * 4 + i / 4 % 4"}
+end
+
 -- What tiles take at a time. elements: of K; vectors: of words; wide: elements of the type that W points to; looked_up: by bytes of
 -- codes; in_words: by words of codes; pairs: these become words; apart: of elements that are so many words from each other; times: so many
--- vectors after each other begin equally far apart, and then as many again
+-- vectors after each other begin equally far apart, and then as many again; in_halves: even codes are decoded first, then odd ones
 function along_units.unit(cfg, coded)
     local lanes = cfg.isa.lanes
     -- run: neighbours of a lane of memory, of which vector i holds those numbered i
@@ -88,6 +97,8 @@ function along_units.unit(cfg, coded)
         return unit_of_pairs(lanes, c)
     elseif c and coded.bits == 8 and cfg.product.group == 1 then
         return unit_of_parted(lanes)
+    elseif c and coded.bits == 4 and cfg.product.group == 1 and lanes < 16 then
+        return unit_of_parted_nibbles(lanes)
     elseif coded and coded.bits == 4 then
         return unit(8, 8, 4 * lanes)
     elseif coded then
@@ -99,6 +110,50 @@ function along_units.unit(cfg, coded)
     end
     local run = quantise.per_lane(cfg.dtype)
     return unit(run, run, run * lanes)
+end
+
+-- Vectors of a unit of codes of a row: f(row, i) -> vector, and what comes before that, a step that all rows are better taken through
+-- together: f(row, i), or nil
+function along_units.read(p, cfg, t, f, tables)
+    local lanes = cfg.isa.lanes
+    if t.unit.in_words then
+        local down, look_up = along_units.words_of(p, p:at(tables, lanes))
+        local codes, words = {}, {}
+        return function(r, i)
+            return look_up(("w_%d_%d"):format(r, i), words[r])
+        end, function(r, i)
+            codes[r] = i == 0 and p:op("load_bits", "codes_" .. r, t.at(r, 0)) or codes[r]
+            words[r] = down(("w_%d_%d"):format(r, i), codes[r], i)
+        end
+    elseif t.unit.looked_up then
+        local read, x = formats.pairs_of(p, f, function(i) return p:at(tables, (i + 1) * lanes) end), {}
+        local part = not t.unit.pairs and quantise.split(p, dtype.bf16)
+        local two
+        return function(r, i)
+            if t.unit.in_halves and i % 4 == 0 then
+                x[r] = read(("w_%d_%d"):format(r, i), t.at(r, 0), i // 4)
+            elseif i == 0 then
+                x[r] = read("w_" .. r, t.at(r, 0))
+            end
+            if not part then
+                return x[r][i]
+            end
+            two = i % 2 == 0 and {part(("w_%d_%d"):format(r, i), x[r][i // 2])} or two
+            return two[i % 2 + 1]
+        end
+    elseif f.number then
+        local values = {values = formats.reads_values(f, lanes) and p:op("load", "values", p:at(tables, lanes))}
+        local raw
+        return function(r, i)
+            raw = i == 0 and p:op("load_bits", "codes_" .. r, t.at(r, 0)) or p:op("shr", ("codes_%d_%d"):format(r, i), raw, 4)
+            return f.number(p, ("w_%d_%d"):format(r, i), raw, values)
+        end
+    end
+    local read, pair = formats.pairs(p, f), nil
+    return function(r, i)
+        pair = i % 2 == 0 and read(("w_%d_%d"):format(r, i), function(k) return t.at(r, i * lanes + k) end) or pair
+        return pair[i % 2]
+    end
 end
 
 -- Rows of a tile, and its tokens at most: sums, vectors of each row and of a token are in registers, of codes sums of a unit too; tokens of
@@ -126,7 +181,7 @@ function along_units.tables(cfg, coded)
     if not (looked_up or f.number and (formats.reads_values(f, lanes) or of_unit > 1)) then
         return nil
     end
-    local list = unit.in_words and along_units.word_table(f) or looked_up and formats.byte_tables(f) or formats.tables(lanes, f)
+    local list = unit.in_words and along_units.word_table(f) or looked_up and formats.byte_tables(f, lanes) or formats.tables(lanes, f)
     local each = lanes // of_unit
     local out = {}
     for l = 0, lanes - 1 do

@@ -182,11 +182,12 @@ function formats.word(f, code)
     return (string.unpack("<I4", string.pack("<f", number_of(f, code))))
 end
 
--- Their tables, as words of vectors of 16 lanes: the high bytes of all codes, and the low ones; of 4 bits in each 128 bits of a vector.
-function formats.byte_tables(f)
+-- Their tables, as words of vectors of so many lanes (nil: 16): the high bytes of all codes, and the low ones; of 4 bits in each 128
+-- bits of a vector.
+function formats.byte_tables(f, lanes)
     local words = {}
     for shift = 24, 16, -8 do
-        for i = 0, f.bits == 4 and 15 or 31 do
+        for i = 0, f.bits == 4 and (lanes or 16) - 1 or 31 do
             local word = 0
             for j = 0, 3 do
                 local code = f.bits == 4 and i % 4 * 4 + j or i * 4 + j
@@ -202,7 +203,8 @@ end
 -- Decodes a vector of codes that lie at a place to vectors of pairs: (name, place) -> list from 0 on. tables: i -> place of a vector of
 -- byte_tables. Codes of 8 bits: of each 16 codes the first 8 become 4 lanes of the first vector, the others of the second one. Of 4 bits:
 -- of each 32 codes the even ones of the first 16 become 4 lanes of the first vector, those of the others of the second one, and then
--- the odd ones. load: (name, place) -> vector of codes of 8 bits, if they do not simply lie there
+-- the odd ones; half: only the even ones, 0, or the odd ones, 1. load: (name, place) -> vector of codes of 8 bits, if they do not simply
+-- lie there
 function formats.pairs_of(p, f, tables, load)
     local t = {}
     for i = 0, f.bits == 4 and 1 or 3 do
@@ -215,9 +217,9 @@ function formats.pairs_of(p, f, tables, load)
     end
     if f.bits == 4 then
         local nibble = p:const("nibbles", 0x0f0f0f0f)
-        return function(name, place)
+        return function(name, place, half)
             local raw, x = p:op("load_bits", name .. "_raw", place), {}
-            for n = 0, 1 do
+            for n = half or 0, half or 1 do
                 local tag = ("%s_%d"):format(name, n)
                 local code = p:op("bit_and", tag .. "_codes", n == 0 and raw or p:op("shr", tag .. "_down", raw, 4), nibble)
                 words(x, 2 * n, tag, p:op("shuffle_bytes", tag .. "_low", t[1], code), p:op("shuffle_bytes", tag .. "_high", t[0], code))
