@@ -222,7 +222,7 @@ function grouped.names(spec, plan, job)
         narrow_o = convert(out, "narrow"),
         widen_factor = factor and convert(factor, "widen"),
         constants = constants(spec, plan),
-        scalars = {(dx or not dots or stored.format(spec)) and {io, "widen"} or false,
+        scalars = {(dx or not dots) and {io, "widen"} or false,
             (forward or dx and edges or reduces(spec)) and {out, "narrow"} or false,
             factor and {factor, "widen"} or false},
     }
@@ -245,6 +245,7 @@ function grouped.names(spec, plan, job)
         work.forward_phases(names)
         codes.names(names, spec, plan, matrices(spec), of_weights.product)
         along.names(names, cfg, plan, spec.K)
+        names.scalars[1] = names.scalars[1] or along.scalar(names, cfg)
     else
         in_place.names(names, cfg, plan, spec, {spec.N})
     end

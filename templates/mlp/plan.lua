@@ -183,13 +183,14 @@ local function names_of(spec, plan, job, totals, gives, tokens)
     local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
         quantised = quantised.is(spec),
         routed_rows = "w->args->S > 0 ? w->args->S : 0", transposes_whole = false,
-        scalars = {(plan.group == 1 or stored.format(spec)) and {io, "widen"} or false}}
+        scalars = {plan.group == 1 and {io, "widen"} or false}}
     panels.products(names, of_weights, plan, totals)
     packed_plan.names(names, cfg, spec, plan, matrices(spec))
     of_weights = prequantised.names(names, of_weights, spec, tokens, {"gate_up_weights", "down_proj_weight"})
     local function decode()
         codes.names(names, spec, plan, matrices(spec), of_weights.product)
         along.names(names, stored.format(spec) and cfg or of_weights, plan, math.max(spec.H, gates(spec) * spec.I_TP))
+        names.scalars[1] = names.scalars[1] or along.scalar(names, cfg)
     end
     if names.quantised then
         quantised.names(names, cfg, spec, plan.block_bytes ~= nil)
