@@ -9,24 +9,13 @@ in=$(realpath -- "$2")/tests/vectors/Swish-PRE-nobias/in.safetensors # gate_up_p
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 1
+# shellcheck source=tests/tensors.inc
+. "${in%/vectors/*}/tensors.inc"
 # blocks, and slots of one
 blocks=$(head -c 4000 "$in" | grep -ao '"[a-z_]*":{"dtype":"I[0-9]*","shape":\[[0-9, ]*\]' | awk -F'[][]' '
   /token_position/ { s = $2 } /block_to_expert/ { n = $2 } END { split(s, a, ","); split(n, b, ","); print b[1], a[1] / b[1] }')
 block=${blocks#* } blocks=${blocks% *}
 experts="E: 4, top_k: 2, block_size: $block"
-
-# tensors FILE [NAME SHAPE]...: a file of f32 tensors of the numbers in $in, one after the other
-tensors() {
-  to=$1 at=0 header= comma=
-  shift
-  while [ $# -gt 0 ]; do
-    end=$((at + 4 * $(echo "$2" | tr ',' '*')))
-    header="$header$comma\"$1\":{\"dtype\":\"F32\",\"shape\":[$2],\"data_offsets\":[$at,$end]}" at=$end comma=,
-    shift 2
-  done
-  header=$(printf '%-503s' "{$header}")
-  { printf '\367\001\0\0\0\0\0\0%s' "$header"; tail -c "+$(($(od -An -t u8 -N 8 "$in") + 9))" "$in" | head -c "$at"; } >"$to"
-}
 
 # Of each family a spec and its inputs.
 families='moe_forward moe_backward moe_layer grouped_gemm mlp_forward'

@@ -9,6 +9,8 @@ in=$(realpath -- "$2")/tests/vectors/Swish-PRE-nobias/in.safetensors # gate_up_p
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 1
+# shellcheck source=tests/tensors.inc
+. "${in%/vectors/*}/tensors.inc"
 
 # expect STATUS PATTERN WORDS...: what quantize says
 expect() {
@@ -46,6 +48,34 @@ check grep -q '"name": "gate_up_proj_scale", "dtype": "u8", "shape": \[4, 96, 2\
 expect 0 '"name": "gate_up_proj_scale_2", "dtype": "f32", "shape": \[4, 2\]' "$in" --to nvfp4 --axis 1 --gate-up split --only "$gate" --out b.st --json
 expect 0 '"shape": \[4, 2, 1\]' "$in" --to fp8_e4m3 --axis 1 --scale static --gate-up split --only "$gate" --out b.st --json
 expect 0 '^4 tensors to int8' "$in" --to int8 --out b.st # all matrices
+
+# kernels whose matrices have rows of K read what it makes, with the same bits as the numbers that codes are
+tensors mlp.st hidden_states 71,64 gate_up_weights 128,64 down_proj_weight 64,64
+tensors gemm.st X 59,64 W 4,32,64
+printf '\077\0\0\0\0\0\0\0%-63s\005\0\0\0\0\0\0\0\002\0\0\0\064\0\0\0' \
+  '{"m_sizes":{"dtype":"I32","shape":[4],"data_offsets":[0,16]}}' >sizes.st
+echo '{kernel: mlp_forward, name: k, H: 64, I_TP: 64, dtype: f32, plan: {kc: 128, along: 0}}' >mlp.yaml
+echo '{kernel: grouped_gemm, name: k, op: forward, E: 4, N: 32, K: 64, dtype: f32, plan: {kc: 128, along: 0}}' >gemm.yaml
+for kind in fp8_e4m3 fp8_e5m2 int8 mxfp8_e4m3 mxfp8_e5m2 mxfp4 nvfp4 int4; do
+  for what in mlp gemm; do
+    beside= only=W from=gemm.st
+    if [ $what = mlp ]; then
+      only='gate_up_weights --gate-up split' from=down.st
+      expect 0 "tensors to $kind" mlp.st --to $kind --only 'down*' --out down.st
+    else
+      beside='--in sizes.st'
+    fi
+    # shellcheck disable=SC2086
+    expect 0 "tensors to $kind" $from --to $kind --only $only --out codes.st
+    expect 0 'to f32' codes.st --to f32 --out numbers.st
+    # shellcheck disable=SC2086
+    check "$moegen" run $what.yaml --set weights.dtype=$kind --in codes.st $beside --out of_codes.st -q
+    # shellcheck disable=SC2086
+    check "$moegen" run $what.yaml --in numbers.st $beside --out of_numbers.st -q
+    [ $kind = nvfp4 ] || check cmp of_codes.st of_numbers.st # whose second scale is one factor more
+    check "$moegen" check $what.yaml --set weights.dtype=$kind --threads 1 -q >out 2>&1
+  done
+done
 
 # files of others: names and shapes as published
 make gpt '{"x_blocks":{"dtype":"U8","shape":[2,4,3,16],"data_offsets":[0,384]},"x_scales":{"dtype":"U8","shape":[2,4,3],"data_offsets":[384,408]}}' 408

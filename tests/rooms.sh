@@ -15,6 +15,7 @@ runtime            moegen_runtime.h
 runtime/reference  reference.h       moegen_runtime.h runtime_private.h format.h packed.h rt_wide.h
 runtime/reference/layer  layer.h     reference/reference.h
 runtime/reference/mlp  mlp.h         reference/reference.h
+runtime/reference/stored  stored.h   reference/reference.h
 moegen.h           -                 moegen_dtype.h moegen_rt.h
 gen/base           base.h            moegen.h rt_write.h
 gen/spec           spec.h            moegen.h base/base.h

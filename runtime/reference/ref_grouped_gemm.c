@@ -90,6 +90,12 @@ static moegen_rt_status fill_order(moegen_rt_problem *p, const struct grouped *g
     return MOEGEN_RT_OK;
 }
 
+static struct rt_matrices matrices_of(const struct grouped *g)
+{
+    return (struct rt_matrices){
+        .names = {"W", "W_scale", "W_scale_2"}, .E = g->E, .K = g->K, .C = g->N, .parts = 1};
+}
+
 /* l->run is 0 if W lies as its shape says. */
 static moegen_rt_status lay_w(const moegen_rt_problem *p, const struct grouped *g,
                               struct rt_packed *l, moegen_rt_error *err)
@@ -101,7 +107,10 @@ static moegen_rt_status fill_w(moegen_rt_problem *p, const struct grouped *g, mo
                                uint64_t seed, double scale, moegen_rt_error *err)
 {
     const int64_t shape[] = {g->E, g->N, g->K};
+    const struct rt_matrices matrices = matrices_of(g);
     struct rt_packed l;
+    if (rt_matrices_coded(p))
+        return rt_matrices_fill(p, &matrices, seed, scale, err);
     moegen_rt_status status = lay_w(p, g, &l, err);
     if (status != MOEGEN_RT_OK)
         return status;
@@ -273,7 +282,12 @@ static moegen_rt_status check_indices(const struct pass *s, moegen_rt_error *err
 static moegen_rt_status read_w(struct pass *s, const moegen_rt_problem *p, moegen_rt_error *err)
 {
     const struct grouped *g = &s->g;
+    const struct rt_matrices matrices = matrices_of(g);
     struct rt_packed l;
+    if (rt_matrices_coded(p)) {
+        s->W = &s->unpacked;
+        return rt_matrices_read(p, &matrices, &s->unpacked, err);
+    }
     moegen_rt_status status = lay_w(p, g, &l, err);
     const int64_t shape[] = {g->E, g->N, g->K}, packed[] = {g->E, l.each};
     if (status == MOEGEN_RT_OK)

@@ -90,6 +90,31 @@ const struct rt_format *rt_weights_format(const moegen_rt_problem *p);
  * rt_weights_free, also after a failure. */
 moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe *m,
                                 enum rt_kind kind, struct rt_weights *w, moegen_rt_error *err);
+/* ---- stored/: the same, and matrices of families that have others, whose rows are contracted ----
+ */
+
+struct rt_tensor_names {
+    const char *weight, *scale, *second;
+};
+/* Matrices [E][C][K], rows of each of `parts`: what `weights.layout: plain` means of them. */
+struct rt_matrices {
+    struct rt_tensor_names names;
+    int64_t E; /* 0: one matrix, whose tensors have no extent for that */
+    int64_t K, C, parts;
+};
+moegen_rt_status rt_matrices_lay(const moegen_rt_problem *p, const struct rt_matrices *r,
+                                 struct rt_weights *w, moegen_rt_error *err);
+/* Are they codes of a format? */
+bool rt_matrices_coded(const moegen_rt_problem *p);
+/* Adds codes and scales, of values about as large as scale. */
+moegen_rt_status rt_matrices_fill(moegen_rt_problem *p, const struct rt_matrices *r, uint64_t seed,
+                                  double scale, moegen_rt_error *err);
+/* Finds codes and scales. to: the numbers, f64; to->data is the caller's, NULL after a failure. */
+moegen_rt_status rt_matrices_read(const moegen_rt_problem *p, const struct rt_matrices *r,
+                                  moegen_rt_tensor *to, moegen_rt_error *err);
+
+/* ---- weights.c again ---- */
+
 /* Is one tensor of numbers [E][K][C] as it lies in memory? */
 bool rt_weights_canonical(const struct rt_weights *w);
 /* Finds the tensors, which must be inputs, and checks their shapes. After rt_weights_lay. */

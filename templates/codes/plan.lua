@@ -7,6 +7,7 @@ local coded = require "tiles.coded"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local integers = require "codes.integers"
+local packed = require "shared.packed"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local runs = require "codes.runs"
@@ -23,9 +24,7 @@ function codes.are(spec)
 end
 
 -- Has each column of the matrices as they are stored a scale? Their rows are then what products contract, or what they give.
-local function along(spec)
-    return spec.weights.layout == "plain"
-end
+local along = stored.by_columns
 
 -- Elements of a row that share a scale, or nil: all, or none.
 local function run_of(spec)
@@ -36,6 +35,19 @@ end
 local function c_type(name)
     return (dtype[name] or formats.rows[name] or {c = "uint8_t"}).c
 end
+
+-- What a family takes of the key `weights`, see stored.lua, whose products decode codes in these layouts beside `plain`.
+function codes.takes(layouts)
+    return {dtype = formats.names, scale = {"static", "block", "group"}, group = true, layout = layouts}
+end
+
+-- Rules of the way back, and of families that quantise numbers.
+codes.rules = {
+    frozen = {"weights.dtype", function(s) return s.weight_grads == "none" or not codes.are(s) end,
+        "{weights.dtype} has no gradients: it needs weight_grads = none, here {weight_grads}"},
+    numbers = {"weights.dtype", function(s) return s.quantize == "none" or not codes.are(s) end,
+        "{weights.dtype} is a format of codes, and {quantize} quantises weights that are numbers"},
+}
 
 -- Elements that are decoded at a time.
 function codes.unit(spec, plan)
@@ -117,8 +129,19 @@ local function tables_of(names, f, isa)
     return list and table.concat(list, ", ")
 end
 
--- Adds the names of decoding, once those of phases are there. how: cfg.product, of products of weights
-function codes.names(names, spec, plan, how)
+-- C: how many matrices a tensor of an expert holds, by its name; is it more than one in some?
+local function parts_of(matrices)
+    local list, some = {}, false
+    for _, m in ipairs(matrices) do
+        list[packed.tensor(m)] = m.parts > 1 and "GATES" or "1"
+        some = some or m.parts > 1
+    end
+    return list, some
+end
+
+-- Adds the names of decoding, once those of phases are there. how: cfg.product, of products of weights; matrices: as stored.matrices has
+-- them
+function codes.names(names, spec, plan, matrices, how)
     names.weights_c = names.io
     if not codes.are(spec) then
         return
@@ -137,6 +160,7 @@ function codes.names(names, spec, plan, how)
         shared_columns = scaled and share == "static", words = false, integers = names.integers or false, sums = sums,
         unscaled = sums and not format.second and coded.unscaled_by(plan.isa, f),
         scaled = plan.group == 2 and not integers.are(spec) and format.powers and coded.scaled_by(plan.isa, f, run)}
+    names.coded.parts, names.coded.parted = parts_of(matrices)
     names.coded.tables = tables_of(names, f, plan.isa)
     names.coded.unit = (names.runs or names.coded.unscaled) and coded.unit(run, depth)
     choose_tiles(names, depth)

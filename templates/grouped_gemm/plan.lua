@@ -4,6 +4,8 @@ local dtype = require "dtype"
 local types = require("schema").types
 local along = require "product.along"
 local amx = require "tiles.amx"
+local args = require "grouped_gemm.args"
+local codes = require "codes.plan"
 local dot = require "product.dot"
 local gemm = require "tiles.gemm"
 local in_place = require "product.in_place"
@@ -38,15 +40,9 @@ function grouped.uses(isa, spec, props)
     return dot.uses(isa, spec, props, panel_plan.odd_steps(spec), true, true)
 end
 
-grouped.weights = {"weights", stored.key[2], doc = "how W is stored; plain: [E, N, K]"}
+grouped.weights, grouped.weight_rules, grouped.args = args.weights, args.weight_rules, args.list
 
-grouped.weight_rules = plans.append({{"weights.layout", function(s) return not packed.are(s) or s.op == "forward" end,
-    "{weights.layout} is of the product of op = forward, here {op}"}}, stored.rules{layout = {"packed"}})
-
--- What may be packed, see packed.lua.
-local function matrices(s)
-    return {{name = "W", K = s.K, C = s.N, parts = 1, rows = true}}
-end
+local matrices, reduces = args.matrices, args.reduces
 
 function grouped.params(spec, plan)
     return plans.append(dot.params(spec, plan), packed.params(spec, plan, matrices(spec)))
@@ -57,7 +53,10 @@ local PASS <const> = "rows of an expert per pass: bounds the workspace"
 local choose = {}
 
 function choose.forward(plan, spec, info)
-    panel_plan.choose_block(plan, spec, info, plan.tiled and amx.kc or dtype[spec.dtype].narrow and 128 or 64, spec.N, spec.K)
+    local unit = codes.are(spec) and codes.unit(spec, plan)
+    local block = plan.tiled and amx.kc or dtype[spec.dtype].narrow and 128 or 64
+    panel_plan.choose_block(plan, spec, info, panel_plan.whole(plan, block, unit), spec.N, spec.K)
+    panel_plan.check_units(plan, info, unit)
     along.choose(plan, spec)
     plan:choose("pass_rows", 1024, PASS)
     packed_plan.choose(plan, spec)
@@ -98,7 +97,7 @@ end
 function grouped.plan(plan, spec, _, info)
     dot.choose(plan, spec, info, panel_plan.odd_steps(spec), true, true)
     plan.vectors = 2
-    panel_plan.choose_tile(plan)
+    panel_plan.choose_tile(plan, false, spec.op == "forward" and codes.run(spec, plan))
     if spec.op == "dX" then
         column_blocks.choose_steps(plan, "k steps of a loop body")
     elseif spec.op == "forward" then
@@ -107,52 +106,9 @@ function grouped.plan(plan, spec, _, info)
     choose[spec.op](plan, spec, info)
 end
 
--- Is dX summed over the rows of a token?
-local function reduces(s)
-    return s.op == "dX" and s.permute == "x" and s.reduce_topk
-end
-
-function grouped.args(s, plan)
-    local x_rows = s.permute == "x" and (s.op ~= "dX" or reduces(s)) and "T" or "M"
-    local list = {
-        {"m_sizes", s.index_dtype, "in", s.E, says = "rows of each expert"},
-        {"gather_indices", s.index_dtype, s.permute == "none" and "in?" or "in", "M",
-            says = s.permute == "none" and "not used" or "flat index token * top_k + choice of each sorted row"},
-    }
-    local function add(row)
-        list[#list + 1] = row
-    end
-    if s.op ~= "dX" then
-        add{"X", s.dtype, "in", x_rows, s.K, says = x_rows == "T" and "rows of tokens" or "rows in the order of the experts"}
-    end
-    if s.op ~= "forward" then
-        add{"dY", s.dtype, "in", "M", s.N,
-            says = "gradient of Y, " .. (s.permute == "y" and "in the order of the flat index" or "in the order of the experts")}
-    end
-    if s.op ~= "dW" then
-        local extents = packed.are(s) and {packed.form(s, plan, matrices(s)[1]).each} or {s.N, s.K}
-        add(plans.append({"W", s.dtype, "in", s.E, says = "of each expert"}, extents))
-    end
-    if s.fuse_mul == "post" then
-        add{"topk_weights", s.affinity_dtype, "in", "M", says = "factor of each flat index"}
-    end
-    if s.op == "forward" then
-        add{"Y", s.output_dtype, "out", "M", s.N,
-            says = s.permute == "y" and "rows in the order of the flat index" or "rows in the order of the experts"}
-    elseif s.op == "dX" then
-        add{"dX", s.output_dtype, "out", x_rows, s.K,
-            says = "gradient of X, " .. (reduces(s) and "summed over the rows of a token"
-                or s.permute == "x" and "in the order of the flat index" or "in the order of the experts")}
-    else
-        add{"dW", s.output_dtype, s.accumulate_grads and "inout" or "out", s.E, s.N, s.K,
-            says = s.accumulate_grads and "gradient of W, added to what is there" or "gradient of W; 0 for an expert without rows"}
-    end
-    return list
-end
-
 function grouped.work(s)
-    local size = s.op == "dW" and dtype[s.output_dtype].size * (s.accumulate_grads and 2 or 1) or dtype[s.dtype].size
-    return {flops_per_row = 2 * s.N * s.K, weight_bytes_per_expert = s.N * s.K * size}
+    local size = s.op == "dW" and dtype[s.output_dtype].size * (s.accumulate_grads and 2 or 1) or stored.size(s)
+    return {flops_per_row = 2 * s.N * s.K, weight_bytes_per_expert = math.ceil(s.N * s.K * size)}
 end
 
 -- Constants of a gradient of weights whose rows are put together before they are stored.
@@ -168,9 +124,9 @@ local function staged_constants(plan, spec)
     }
 end
 
--- Rows of a panel: full panels of k.
+-- Rows of a panel: full panels of k, and whole runs of scales.
 local function across(spec, plan)
-    return round_up(spec.op == "forward" and spec.K or spec.N, panels.depth(plan))
+    return round_up(spec.op == "forward" and spec.K or spec.N, math.max(panels.depth(plan), codes.rows(spec, plan)))
 end
 
 -- Floats between rows on their way into panels.
@@ -224,11 +180,12 @@ local function entering(spec, plan, names, cfg)
     }
 end
 
-function tiles.forward(spec, plan, names, cfg)
+function tiles.forward(spec, plan, names, cfg, of_weights)
     local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
-    return plans.append(panels.product_tiles(names, cfg, plan), panels.switches(cfg), entering(spec, plan, names, cfg), plans.list(
-        not cfg.in_place and panel_rows.copy(cfg, {name = "copy", pitch = plan.mc * width}),
-        names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.mc * width, masked = true}),
+    local products = panels.product_tiles(names, of_weights, plan)
+    return plans.append(products, panels.switches(cfg), codes.tiles(names, cfg, spec), entering(spec, plan, names, cfg), plans.list(
+        not (cfg.in_place or names.coded) and panel_rows.copy(cfg, {name = "copy", pitch = plan.mc * width}),
+        not names.coded and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.mc * width, masked = true}),
         rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = width, pitch = plan.mc, t_units = "MC", along = lanes * width,
             step = lanes}),
         rows.move(cfg, "put", {to = dtype[spec.output_dtype], scaled = names.factor})))
@@ -252,6 +209,7 @@ function grouped.names(spec, plan, job)
     local edges, dots = spec.K % width ~= 0, plan.group > 1
     local adds = dw and spec.accumulate_grads
     local cfg = dx and column_blocks.cfg(spec, plan, job, spec.N) or panels.cfg(spec, plan, job)
+    local of_weights = forward and codes.cfg(cfg, spec, plan)
     local names = {
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
         out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
@@ -264,11 +222,12 @@ function grouped.names(spec, plan, job)
         narrow_o = convert(out, "narrow"),
         widen_factor = factor and convert(factor, "widen"),
         constants = constants(spec, plan),
-        scalars = {(dx or not dots) and {io, "widen"}, (forward or dx and edges or reduces(spec)) and {out, "narrow"} or false,
+        scalars = {(dx or not dots) and {io, "widen"} or false,
+            (forward or dx and edges or reduces(spec)) and {out, "narrow"} or false,
             factor and {factor, "widen"} or false},
     }
     if forward then
-        panels.products(names, cfg, plan, {spec.N})
+        panels.products(names, of_weights, plan, {spec.N})
     else
         panels.words(names, cfg, plan)
         panels.tiled(names, plan)
@@ -283,13 +242,16 @@ function grouped.names(spec, plan, job)
         names.staged = plan.staged
     elseif forward then
         packed_plan.names(names, cfg, spec, plan, matrices(spec))
+        work.forward_phases(names)
+        codes.names(names, spec, plan, matrices(spec), of_weights.product)
         along.names(names, cfg, plan, spec.K)
+        names.scalars[1] = names.scalars[1] or along.scalar(names, cfg)
     else
         in_place.names(names, cfg, plan, spec, {spec.N})
     end
     work[spec.op](names)
     names.tiles = function()
-        return tiles[spec.op](spec, plan, names, cfg)
+        return tiles[spec.op](spec, plan, names, cfg, of_weights)
     end
     return names
 end

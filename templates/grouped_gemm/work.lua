@@ -17,11 +17,14 @@ local function seen(names)
     return names.once and {"seen", "float", {"rows"}, "flat indices that a row has"}
 end
 
-function work.forward(names)
+function work.forward_phases(names)
     phases.add(names, {
         gather(names),
         {"PRODUCT", rows = "N", k = "K", weights = "W", layout = "k", by = {"w->X", "APART"}, run = "columns_of_y"},
     })
+end
+
+function work.forward(names)
     space.rows(names, {
         seen(names),
         {"X", "float", {"APART"}, "rows of X, transposed", of = "columns"},

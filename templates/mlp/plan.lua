@@ -4,6 +4,7 @@ local along = require "product.along"
 local dtype = require "dtype"
 local back = require "tiles.back"
 local clamp = require "math.clamp"
+local codes = require "codes.plan"
 local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
 local keys = require "shared.keys"
@@ -36,20 +37,29 @@ local function planned(products, why_not)
     end
 end
 
-mlp.forward_plan, mlp.forward_uses = planned(panel_plan.forward, function() end)
+local function unit_of(spec)
+    return codes.are(spec) and codes.unit
+end
+
+mlp.forward_plan, mlp.forward_uses = planned(function(plan, spec, shape, info)
+    panel_plan.forward(plan, spec, shape, info, {unit = unit_of(spec), run = codes.run})
+end, function() end)
 mlp.backward_plan, mlp.backward_uses = planned(function(plan, spec, shape, info)
     local products = spec.weight_grads == "all" and panel_plan.both or panel_plan.forward
-    products(plan, spec, shape, info, {step = quantised.rows(spec), turns = true})
-end, panel_plan.no_pairs)
+    products(plan, spec, shape, info, {step = quantised.rows(spec), unit = unit_of(spec), turns = not codes.are(spec)})
+end, function(spec)
+    return codes.no_pairs(spec) or panel_plan.no_pairs(spec)
+end)
 
 local function gates(s)
     return s.gated and 2 or 1
 end
 
--- What may be packed, see packed.lua.
+-- As stored.matrices has those of experts; rows: see packed.lua.
 local function matrices(s)
-    return {{name = "gate_up_weights", K = s.H, C = gates(s) * s.I_TP, parts = gates(s), rows = true},
-        {name = "down_proj_weight", K = s.I_TP, C = s.H, parts = 1, rows = true}}
+    return {{name = "gate_up_weights", K = s.H, C = gates(s) * s.I_TP, width = s.I_TP, parts = gates(s), axis = s.gated, rows = true,
+            says = s.gated and "rows of gate, then of up" or "rows of up"},
+        {name = "down_proj_weight", K = s.I_TP, C = s.H, width = s.H, parts = 1, rows = true, says = "of the second product"}}
 end
 
 function mlp.params(spec, plan)
@@ -63,8 +73,7 @@ function mlp.keys(own, plan, backward)
         "activation", "gated", "clamp", "up_offset"}
     plans.append(list, own)
     for _, row in ipairs{
-        backward and stored.later or {"weights", stored.key[2],
-            doc = "how the matrices are stored; plain: rows of gate_up_weights and down_proj_weight are contracted"},
+        stored.key_of_rows("how the matrices are stored; plain: rows of gate_up_weights and down_proj_weight are contracted"),
         quantised.keys[1], quantised.keys[2], quantised.keys[3], prequantised.key(backward),
         "shard", "target", "spelling",
         {"plan", types.map{dot.key, table.unpack(plan)}, doc = "overrides of the planner, see moegen explain"}} do
@@ -73,16 +82,16 @@ function mlp.keys(own, plan, backward)
     return keys.rows(list)
 end
 
--- takes: of the key `weights`, see stored.lua
-local function rules(takes)
-    return plans.append(keys.rules{"gated", quantised.rules, prequantised.rules,
+-- layouts: beside `plain`
+local function rules(layouts)
+    return plans.append(keys.rules{"gated", quantised.rules, prequantised.rules, codes.rules.numbers,
         {"weights.layout", function(s) return not packed.are(s) or s.quantize == "none" end,
-            "{weights.layout} is of numbers that products read as they are, here {quantize}"}}, stored.rules(takes))
+            "{weights.layout} is of numbers that products read as they are, here {quantize}"}}, stored.rules(codes.takes(layouts)))
 end
 
-mlp.forward_rules = rules{layout = {"packed"}}
+mlp.forward_rules = rules{"transposed", "contiguous", "packed"}
 mlp.backward_rules = plans.append({{"accumulate_grads", function(s) return s.weight_grads == "all" or not s.accumulate_grads end,
-    "{accumulate_grads} leaves nothing for {weight_grads}"}}, rules{})
+    "{accumulate_grads} leaves nothing for {weight_grads}"}, codes.rules.frozen}, rules{"transposed", "contiguous"})
 
 -- The intermediates, in the order of arguments: name, what it is; those of a gate only if there is one, and what the second product sees
 -- unless only its weights' gradient does.
@@ -93,13 +102,9 @@ local function kept(s)
         s.weight_grads ~= "none" and {"hidden", "what the second product sees"})
 end
 
--- What both take, as numbers, and of intermediates those that are wanted, in a role.
-local function inputs(s)
-    return {
-        {"hidden_states", s.dtype, "in", "S", s.H, says = "rows of tokens"},
-        {"gate_up_weights", s.dtype, "in", gates(s) * s.I_TP, s.H, says = s.gated and "rows of gate, then of up" or "rows of up"},
-        {"down_proj_weight", s.dtype, "in", s.H, s.I_TP, says = "of the second product"},
-    }
+-- What both take, and of intermediates those that are wanted, in a role.
+local function inputs(s, plan)
+    return plans.append({{"hidden_states", s.dtype, "in", "S", s.H, says = "rows of tokens"}}, stored.tensors(s, plan, matrices(s)))
 end
 
 local function intermediates(s, wanted, role, note)
@@ -110,16 +115,9 @@ local function intermediates(s, wanted, role, note)
     return list
 end
 
--- The same, some as codes with scales, or packed for a plan.
-local function as_given(s, list, plan)
+-- The same, some as codes with scales of blocks.
+local function as_given(s, list)
     local out = {}
-    for _, m in ipairs(packed.are(s) and matrices(s) or {}) do
-        for _, row in ipairs(list) do
-            if row[1] == m.name then
-                row[4], row[5] = packed.form(s, plan, m).each, nil
-            end
-        end
-    end
     for _, row in ipairs(list) do
         plans.append(out, prequantised.args(s, row))
     end
@@ -127,14 +125,14 @@ local function as_given(s, list, plan)
 end
 
 function mlp.forward_args(s, plan)
-    return plans.append(as_given(s, inputs(s), plan), {{"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}},
+    return plans.append(as_given(s, inputs(s, plan)), {{"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}},
         intermediates(s, "save", "out", ""))
 end
 
 function mlp.backward_args(s)
     local list = inputs(s)
     local gate_up, down = list[2], list[3]
-    list[4] = {"output_hidden_states_grad", s.dtype, "in", "S", s.H, says = "gradient of output"}
+    list[#list + 1] = {"output_hidden_states_grad", s.dtype, "in", "S", s.H, says = "gradient of output"}
     local all = s.weight_grads == "all"
     return plans.append(as_given(s, list), intermediates(s, "saved", "in?", "; absent: computed again"), plans.list(
         {"hidden_states_grad", s.dtype, "out", "S", s.H, says = "gradient of hidden_states"},
@@ -144,7 +142,8 @@ end
 -- written: bytes of gradients of an element
 local function work_of(s, products, written)
     local size = s.H * s.I_TP
-    local bytes = gates(s) * prequantised.size(s, "gate_up_weights") + prequantised.size(s, "down_proj_weight") + (gates(s) + 1) * written
+    local function bytes_of(tensor) return stored.format(s) and stored.size(s) or prequantised.size(s, tensor) end
+    local bytes = gates(s) * bytes_of "gate_up_weights" + bytes_of "down_proj_weight" + (gates(s) + 1) * written
     return {flops_per_token = 2 * products * size, weight_bytes = size * bytes // 1 | 0}
 end
 
@@ -164,7 +163,7 @@ local function widest(spec, plan)
 end
 
 local function constants(spec, plan)
-    local depth = panels.depth(plan)
+    local depth = math.max(panels.depth(plan), codes.rows(spec, plan))
     return plans.append({
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", 1, "expert"},
         {"GATES", gates(spec), "gate and up, or up alone"},
@@ -176,17 +175,23 @@ local function constants(spec, plan)
 end
 
 -- What both families' templates refer to. gives: tensors of tokens that rows of panels become: name of the function, dtype,
--- columns (a constant and its value); tokens: those that panels are of
+-- columns (a constant and its value); tokens: those that panels are of. Phases come next, then what `decode` adds.
 local function names_of(spec, plan, job, totals, gives, tokens)
     local cfg = panels.cfg(spec, plan, job)
+    local of_weights = codes.cfg(cfg, spec, plan)
     local lanes, io = plan.isa.lanes, dtype[spec.dtype]
     local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
         quantised = quantised.is(spec),
-        routed_rows = "w->args->S > 0 ? w->args->S : 0", transposes_whole = false, scalars = {plan.group == 1 and {io, "widen"} or false}}
-    panels.products(names, cfg, plan, totals)
+        routed_rows = "w->args->S > 0 ? w->args->S : 0", transposes_whole = false,
+        scalars = {plan.group == 1 and {io, "widen"} or false}}
+    panels.products(names, of_weights, plan, totals)
     packed_plan.names(names, cfg, spec, plan, matrices(spec))
-    local weights_cfg = prequantised.names(names, cfg, spec, tokens, {"gate_up_weights", "down_proj_weight"})
-    along.names(names, weights_cfg, plan, math.max(spec.H, gates(spec) * spec.I_TP))
+    of_weights = prequantised.names(names, of_weights, spec, tokens, {"gate_up_weights", "down_proj_weight"})
+    local function decode()
+        codes.names(names, spec, plan, matrices(spec), of_weights.product)
+        along.names(names, stored.format(spec) and cfg or of_weights, plan, math.max(spec.H, gates(spec) * spec.I_TP))
+        names.scalars[1] = names.scalars[1] or along.scalar(names, cfg)
+    end
     if names.quantised then
         quantised.names(names, cfg, spec, plan.block_bytes ~= nil)
     end
@@ -197,12 +202,12 @@ local function names_of(spec, plan, job, totals, gives, tokens)
         names.scalars[#names.scalars + 1] = {dt, "narrow"}
     end
     local function tiles()
-        local list = plans.append(panels.tiles(names, weights_cfg, plan), plans.list(
+        local list = plans.append(panels.tiles(names, of_weights, plan), codes.tiles(names, cfg, spec), plans.list(
             rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE",
                 pitch = plan.vectors * lanes, along = lanes, step = lanes * plan.vectors * lanes}),
             names.dots and names.widens and rows.words(cfg, io, "words"),
             names.splits and panel_rows.split(cfg, "split")))
-        plans.append(list, names.quantised and quantised.tiles(names, weights_cfg, spec) or {},
+        plans.append(list, names.quantised and quantised.tiles(names, of_weights, spec) or {},
             prequantised.tiles(names, cfg, spec))
         for _, give in ipairs(gives) do
             if spec[give[4]] >= lanes then
@@ -211,15 +216,17 @@ local function names_of(spec, plan, job, totals, gives, tokens)
         end
         return list
     end
-    return names, cfg, tiles
+    return names, cfg, tiles, decode
 end
 
 function mlp.forward_names(spec, plan, job)
     local save = spec.checkpoint == "save"
     local gives = {{"give_output", spec.output_dtype, "H", "H"}, save and {"give_kept", spec.dtype, "I", "I_TP"} or nil}
-    local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, spec.H}, gives, {"hidden_states"})
+    local names, cfg, tiles, decode = names_of(spec, plan, job, {spec.I_TP, spec.H}, gives, {"hidden_states"})
     names.save, names.splits = save, false
-    work.forward(names, spec, save)
+    work.forward(names, spec)
+    decode()
+    work.forward_space(names, spec, save)
     names.tiles = function()
         return plans.append(tiles(), {epilogue.hidden(cfg, spec, {intermediates = save, stores = names.quantised})})
     end
@@ -251,7 +258,7 @@ end
 function mlp.backward_names(spec, plan, job)
     local lanes, out = plan.isa.lanes, dtype[spec.output_dtype]
     local both = gates(spec) * spec.I_TP
-    local names, cfg, tiles = names_of(spec, plan, job, {spec.I_TP, both, spec.H}, {{"give_gradient", spec.dtype, "H", "H"}},
+    local names, cfg, tiles, decode = names_of(spec, plan, job, {spec.I_TP, both, spec.H}, {{"give_gradient", spec.dtype, "H", "H"}},
         {"hidden_states", "output_hidden_states_grad"})
     names.weight_gradients = spec.weight_grads == "all"
     if names.weight_gradients then
@@ -260,8 +267,10 @@ function mlp.backward_names(spec, plan, job)
     if names.quantised then
         names.routed_rows, names.block_rows = quantised.padded("(" .. names.routed_rows .. ")"), quantised.rows(spec)
     end
-    work.backward(names)
     names.transposes_whole = spec.H >= lanes and (spec.I_TP >= lanes or both >= lanes)
+    work.backward(names)
+    decode()
+    work.backward_space(names)
     names.saved = spec.checkpoint == "saved"
     names.bounds = bounds(spec)
     names.tiles = function()

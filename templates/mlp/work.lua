@@ -15,9 +15,8 @@ local function quantised_weights(names)
     return {"quantised", names.io, {"MC", "Q_COLUMNS"}, "weights at work", own = true}
 end
 
-function work.forward(names, spec, save)
-    local io, dots, words, floats = names.panel_c, names.dots, names.words, names.as_floats
-    local by_block, q = "[panels][MC][WIDTH]", names.quantised
+function work.forward(names, spec)
+    local words, floats, q = names.words, names.as_floats, names.quantised
     names.token_rows_too = q and not names.given.hidden_states
     phases.add(names, {
         gather(names),
@@ -28,23 +27,27 @@ function work.forward(names, spec, save)
         {"OUTPUT", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = {floats "w->P", words "IK"},
             run = "output_columns"},
     })
+end
+
+function work.forward_space(names, spec, save)
+    local io, dots = names.panel_c, names.dots
+    local by_block = "[panels][MC][WIDTH]"
     space.rows(names, {
         {"X", io, {"HK"}, dots and "hidden states, in pairs" or "hidden states", of = "columns"},
         {"P", io, {"IK"}, dots and "what the second product sees, in pairs" or "what the second product sees", of = "columns"},
         spec.gated and {"G", "float", {"columns", "MC"}, "sums of the gate", own = true, shape = by_block},
         save and spec.gated and {"act", "float", {"columns", "MC"}, "act(gate)", own = true, shape = by_block},
         save and dots and {"hidden", "float", {"columns", "MC"}, "P in f32", own = true, shape = by_block},
-        q and quantised_weights(names),
+        names.quantised and quantised_weights(names),
     }, {})
 end
 
 -- The factors of products over rows and over tokens are the same panels, unless they are quantised: these are rounded along tokens, and
 -- their copies along rows, in a phase before each product that reads them.
 function work.backward(names)
-    local io, dots, words, all = names.panel_c, names.dots, names.words, names.weight_gradients
-    local q = names.quantised
+    local dots, words, all, q = names.dots, names.words, names.weight_gradients, names.quantised
     names.factor = q and not dots and function(panel) return panel .. "_rows" end or names.pairs_of
-    local factor, copied = names.factor, q and not dots
+    local factor = names.factor
     local rows_too = q and not (dots and names.given.hidden_states and names.given.output_hidden_states_grad)
     local tokens = rows_too and "TOKEN_ROWS" or "GATHER"   -- from here on products may read them
     names.token_rows_too = rows_too
@@ -65,6 +68,10 @@ function work.backward(names)
         all and {"DOWN_GRADIENT", gradient = {"H", "I"}, of = {"w->dY", "HK"}, by = {"w->P", "IK"}, to = "down_proj_weight_grad",
             reads = q and {"TOKEN_COLUMNS", "PRODUCT_COLUMNS"} or {"DOWN"}},
     })
+end
+
+function work.backward_space(names)
+    local io, dots, words, copied = names.panel_c, names.dots, names.words, names.quantised and not names.dots
     space.rows(names, {
         {"X", io, {"HK"}, "hidden states", of = "columns"},
         {"P", io, {"IK"}, "what the second product sees", of = "columns"},
@@ -76,9 +83,10 @@ function work.backward(names)
         copied and {"X_rows", "float", {"HK"}, "X, quantised along rows", of = "columns"},
         copied and {"dY_rows", "float", {"HK"}, "dY, quantised along rows", of = "columns"},
         copied and {"GU_rows", "float", {"GK"}, "GU, quantised along rows", of = "columns"},
-        q and quantised_weights(names),
+        names.quantised and quantised_weights(names),
         dots and {"seen", "float", {"GK"}, "gate and up as the activation saw them", of = "columns"},
-        all and {"held", "float", {names.phases.held}, "gradients of weights, over the segments", when = "rows > PASS_ROWS", shape = ""},
+        names.weight_gradients and {"held", "float", {names.phases.held}, "gradients of weights, over the segments",
+            when = "rows > PASS_ROWS", shape = ""},
     }, {pairs = "MC / 2", row = "most(HK, IK)"})
 end
 

@@ -8,7 +8,6 @@ local clamp = require "math.clamp"
 local activation = require "math.activation"
 local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
-local formats = require "tiles.formats"
 local norm = require "math.norm"
 local panel_rows = require "tiles.panel_rows"
 local packed = require "shared.packed"
@@ -31,12 +30,10 @@ local convert, round_up = plans.convert, plans.round_up
 backward.plan_keys = {dot.key, table.unpack(panel_plan.keys)}
 
 -- What moe_backward takes of the key `weights` beside those of tokens' dtype, see stored.lua: codes, which have no gradients.
-backward.weights = {dtype = formats.names,
-    scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous", "nki", "packed"},
-    gate_up_order = {"interleaved"}, gate_up = {"separate"}, experts = {"separate"}}
+backward.weights = setmetatable({shared = true, gate_up_order = {"interleaved"}, gate_up = {"separate"}, experts = {"separate"}},
+    {__index = codes.takes{"transposed", "contiguous", "nki", "packed"}})
 
-backward.rule = {"weights.dtype", function(s) return s.weight_grads == "none" or not codes.are(s) end,
-    "{weights.dtype} has no gradients: it needs weight_grads = none, here {weight_grads}"}
+backward.rule = codes.rules.frozen
 
 -- What is packed for the way back holds for its products alone.
 backward.packed_rules = {
@@ -59,8 +56,7 @@ local function beside(key, allowed, sentence)
 end
 
 backward.quantised_rules = {
-    beside("weights.dtype", function(s) return not codes.are(s) end,
-        "{weights.dtype} is a format of codes, and {quantize} quantises weights that are numbers"),
+    codes.rules.numbers,
     beside("weights.layout", function(s) return not packed.are(s) end,
         "{weights.layout} is of numbers that products read as they are, here {quantize}"),
     beside("weights.gate_up_order", function(s) return not stored.of(s).interleaved end,
@@ -262,7 +258,7 @@ function backward.names(spec, plan, job)
     end
     packed_plan.names(names, cfg, spec, plan, stored.matrices(spec))
     work.phases(names, has, spec)
-    codes.names(names, spec, plan)
+    codes.names(names, spec, plan, stored.matrices(spec))
     if names.phases.contiguous then
         along.names(names, cfg, plan, math.max(spec.H, gates * spec.I_TP))
     end

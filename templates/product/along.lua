@@ -71,6 +71,11 @@ function along.names(names, cfg, plan, deep)
         coded and {"ALONG_SCALES", room, "between rows of scales"}))
 end
 
+-- Are pairs of tokens widened on their way to rows? The dtype's scalar function, or false.
+function along.scalar(names, cfg)
+    return names.along and names.coded and names.dots and not names.along.unit.pairs and {cfg.dtype, "widen"}
+end
+
 -- What it keeps: rows of workspace.lua.
 function along.space(names, add)
     local also = names.phases.also

@@ -95,6 +95,17 @@ function panel_plan.choose_block(plan, spec, info, kc, rows, deep, many, square)
     panel_plan.check(plan, info)
 end
 
+-- Words of K of a block that is of whole units, if there are some: so many elements of a row of weights are made at a time.
+function panel_plan.whole(plan, block, unit)
+    return round_up(block, math.max(1, (unit or 1) // plan.group))
+end
+
+function panel_plan.check_units(plan, info, unit)
+    if unit and plan.kc % unit ~= 0 then
+        schema.complain(info, "plan.kc", ("%d products are no multiple of %d, which are decoded together"):format(plan.kc, unit))
+    end
+end
+
 -- tiles: that a block of rows has of matrix tiles: the more, the more rarely tokens come that do not stay in L2
 function panel_plan.choose_mc(plan, rows, why, tiles, square)
     local isa = plan.isa
@@ -154,11 +165,8 @@ function panel_plan.forward(plan, spec, _, info, has)
     panel_plan.choose_tile(plan, false, run)
     plan:choose("unroll", 4, "k steps of a loop body")
     local block = has.block or plan.tiled and amx.kc or run and 128 or 64
-    panel_plan.choose_block(plan, spec, info, round_up(block, math.max(1, (unit or 1) // plan.group)),
-        longest(spec), longest(spec), has.gradients, has.square)
-    if unit and plan.kc % unit ~= 0 then
-        schema.complain(info, "plan.kc", ("%d products are no multiple of %d, which are decoded together"):format(plan.kc, unit))
-    end
+    panel_plan.choose_block(plan, spec, info, panel_plan.whole(plan, block, unit), longest(spec), longest(spec), has.gradients, has.square)
+    panel_plan.check_units(plan, info, unit)
     if has.turns then
         choose_across(plan)
     end

@@ -53,8 +53,17 @@ stored.key = {"weights", types.map{
     {"experts", enum{"joined", "separate"}, default = "joined", doc = "one tensor, or each expert's matrices at addresses of their own"}},
     doc = "how the matrices are stored"}
 
--- The same for a family that takes none of it as yet.
-stored.later = {stored.key[1], stored.key[2], later = true, doc = stored.key.doc}
+-- The same for a family whose products contract rows of its matrices: `plain` means that there, see stored.by_columns.
+local of_rows = {__index = {rows = true}}
+
+function stored.key_of_rows(doc)
+    return {"weights", stored.key[2], doc = doc, into = function(w) return setmetatable(w, of_rows) end}
+end
+
+-- Is what products contract the extent of a matrix that does not lie contiguously?
+function stored.by_columns(s)
+    return s.weights.layout == "plain" and not s.weights.rows
+end
 
 -- Of a spec: are matrices stored transposed, gate and up in turn, in tensors of their own?
 function stored.of(s)
@@ -114,7 +123,7 @@ function stored.rules(takes)
         list[#list + 1] = {"weights.layout", function(s) return not wrong(s.weights, stored.format(s), stored.scale(s)) end, sentence}
     end
     list[#list + 1] = {"weights.layout", function(s)
-        return s.weights.layout == "plain" or stored.format(s) or s.weights.dtype == s.dtype
+        return stored.by_columns(s) or stored.format(s) or s.weights.dtype == s.dtype
     end, "{weights.layout} of {weights.dtype} is not supported yet beside {dtype}"}
     local grouped = {contiguous = true, nki = true}
     layout(function(w, format) return grouped[w.layout] and not (format and format.scale == "group") end,
@@ -126,9 +135,11 @@ function stored.rules(takes)
     end
     list[#list + 1] = {"weights.experts", function(s) return not packed.are(s) or s.weights.experts == "joined" end,
         "{weights.experts} is not for weights.layout = packed, which is one tensor"}
-    layout(function(w, format) return format and format.scale == "group" and not (grouped[w.layout] or w.layout == "packed") end,
+    layout(function(w, format)
+        return format and format.scale == "group" and not (grouped[w.layout] or w.layout == "packed" or w.rows and w.layout == "plain")
+    end,
         "{weights.layout} is not for {weights.dtype}, whose codes share scales along the contraction: contiguous or nki")
-    layout(function(w, _, scale) return scale == "block" and w.layout == "plain" end,
+    layout(function(w, _, scale) return scale == "block" and w.layout == "plain" and not w.rows end,
         "{weights.layout} has no scales of blocks; transposed has")
     layout(function(w, format) return w.layout == "nki" and format and not format.blocked end,
         "{weights.layout} is of MX formats, not of {weights.dtype}")
@@ -186,7 +197,13 @@ function stored.group(s)
     return s.weights.group or stored.format(s).groups[1]
 end
 
--- The matrices [K][parts * width]. tensor: names without suffix. axis: the parts are an extent of a tensor's shape.
+-- The tensor of scales of weights, as `moegen quantize` names it.
+function stored.beside(weights, suffix)
+    return weights:gsub("_weight$", "") .. suffix
+end
+
+-- The matrices [K][parts * width]. tensor: names without suffix. axis: the parts are an extent of a tensor's shape. A family may have a
+-- list of its own: name: of the tensor of weights; says: what it is.
 function stored.matrices(s)
     local H, I, gates = s.H, s.I_TP, s.gated and 2 or 1
     local down = {tensor = "down_proj", down = true, K = I, parts = 1, width = H, C = H}
@@ -216,8 +233,12 @@ local function nki(m, run)
 end
 
 -- Extents of a tensor of codes or numbers after the experts', by layout.
-local shapes = {
+local shapes
+shapes = {
     plain = function(s, m)
+        if s.weights.rows then
+            return shapes[stored.scale(s) == "group" and "contiguous" or "transposed"](s, m)
+        end
         return not interleaved(s, m) and m.axis and {m.K, m.parts, m.width} or {m.K, m.C}
     end,
     transposed = function(_, m) return {m.C, m.K} end,
@@ -246,7 +267,7 @@ local function says_codes(s, m)
     local format, layout = stored.format(s), s.weights.layout
     local order = m.parts > 1 and (interleaved(s, m) and "gate and up in turn"
         or (layout == "plain" or layout == "nki") and "0 = gate, 1 = up" or "gate, then up")
-    local text = "of each expert" .. (order and ": " .. order or m.axis and ": up" or "")
+    local text = m.says or "of each expert" .. (order and ": " .. order or m.axis and ": up" or "")
     if layout == "nki" then
         return text .. "; 4 codes an element"
     end
@@ -254,31 +275,35 @@ local function says_codes(s, m)
 end
 
 -- The rows of `args`: all matrices, then their scales, then what else scales a whole matrix. A scale's row has scale = true; listed =
--- true: the argument is a list of addresses, one for each index of the first extent. plan: of packed weights
-function stored.tensors(s, plan)
+-- true: the argument is a list of addresses, one for each index of the first extent. plan: of packed weights; matrices: those of a
+-- family that has others than stored.matrices, of an expert each or, without experts, alone
+function stored.tensors(s, plan, matrices)
     local format, list = stored.format(s), {}
-    local function add(m, suffix, type, experts, extents, says, scale)
+    matrices = matrices or stored.matrices(s)
+    local function add(name, type, experts, extents, says, scale)
         local listed = stored.of(s).listed and not (scale and s.weights.shared)
-        list[#list + 1] = {m.tensor .. suffix, type, "in", experts, says = says, scale = scale, listed = listed}
-        table.move(extents, 1, #extents, 5, list[#list])
+        local row = {name, type, "in", experts, says = says, scale = scale, listed = listed}
+        list[#list + 1] = table.move(extents, 1, #extents, #row + 1, row)
     end
-    for _, m in ipairs(stored.matrices(s)) do
-        add(m, "_weight", codes_dtype(s), s.E, shapes[s.weights.layout](s, m, plan), says_codes(s, m))
+    for _, m in ipairs(matrices) do
+        add(packed.tensor(m), codes_dtype(s), s.E, shapes[s.weights.layout](s, m, plan), says_codes(s, m))
     end
-    local experts = s.weights.shared and 1 or s.E
-    for _, m in ipairs(format and stored.matrices(s) or {}) do
-        add(m, "_scale", format.scales, experts, scales[stored.scale(s)](s, m),
-            "factors of " .. m.tensor .. "_weight", true)
+    local experts = s.E and s.weights.shared and 1 or s.E
+    for _, m in ipairs(format and matrices or {}) do
+        local name = packed.tensor(m)
+        add(stored.beside(name, "_scale"), format.scales, experts, scales[stored.scale(s)](s, m), "factors of " .. name, true)
     end
-    for _, m in ipairs(format and format.second and stored.matrices(s) or {}) do
-        add(m, "_scale_2", "f32", experts, m.axis and {m.parts} or {}, "factor of " .. m.tensor .. "_scale", true)
+    for _, m in ipairs(format and format.second and matrices or {}) do
+        local name = packed.tensor(m)
+        add(stored.beside(name, "_scale_2"), "f32", experts, m.axis and {m.parts} or not s.E and {1} or {},
+            "factor of " .. stored.beside(name, "_scale"), true)
     end
     return list
 end
 
 -- Where an expert's factors of the matrix `weights` start, `each` of them: C. suffix: of their tensor
 function stored.factors(s, weights, suffix, expert, each)
-    local tensor = "w->args->" .. weights:gsub("_weight$", suffix)
+    local tensor = "w->args->" .. stored.beside(weights, suffix)
     return s.weights.shared and tensor or stored.of(s).listed and ("%s[%s]"):format(tensor, expert)
         or ("%s + %s * (%s)"):format(tensor, expert, each)
 end

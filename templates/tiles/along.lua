@@ -110,7 +110,7 @@ local function code_step(p, cfg, t, read, before, scale)
     end
 end
 
--- What parts hold: sums of numbers go on from there, so that their bits do not depend on how K is cut.
+-- What parts hold: sums go on from there, so that their bits do not depend on how K is cut, unless they are scaled at the end.
 local function before(p, cfg, t, parts)
     local acc = {}
     for r = 0, t.rows - 1 do
@@ -152,6 +152,7 @@ function along.tile(cfg, tokens, has, tall)
     local scales, s_over = coded and p:pointer("scales", "const float"), coded and along_units.scales(cfg, coded) and p:integer("s_over")
     local tables = coded and along_units.tables(cfg, coded) and p:pointer("tables", "const float")
     local each, scale = along_units.scales(cfg, coded), nil
+    local scaled_later = coded and not each
     local read, first
     if coded then
         read, first = along_units.read(p, cfg, t, coded.format, tables)
@@ -186,7 +187,7 @@ function along.tile(cfg, tokens, has, tall)
         end, "units of K")
     end
     p:loop(groups, function()
-        t.acc = coded and micro.zeros(p, t.rows, tokens, "acc") or before(p, cfg, t, parts)
+        t.acc = scaled_later and micro.zeros(p, t.rows, tokens, "acc") or before(p, cfg, t, parts)
         if run then
             p:loop(p:count_from("panels_left", panels), function()
                 units()
@@ -198,13 +199,11 @@ function along.tile(cfg, tokens, has, tall)
         for token = 0, tokens - 1 do
             for r = 0, t.rows - 1 do
                 local at, name = p:at(parts, (token * cfg.mc + r) * lanes), ("_%d_%d"):format(r, token)
-                local so_far = coded and p:op("load", "before" .. name, at)
-                if coded and not each then
-                    p:op("fma", so_far, p:op("bcast", "scale" .. name, p:at(scales, r)), t.acc[r][token])
-                    p:op("store", at, so_far)
-                else
-                    p:op("store", at, coded and p:op("add", "part" .. name, so_far, t.acc[r][token]) or t.acc[r][token])
+                local sum = scaled_later and p:op("load", "before" .. name, at) or t.acc[r][token]
+                if scaled_later then
+                    p:op("fma", sum, p:op("bcast", "scale" .. name, p:at(scales, r)), t.acc[r][token])
                 end
+                p:op("store", at, sum)
             end
         end
         p:advance(parts, t.rows * lanes)

@@ -29,11 +29,11 @@ bool rt_mlp_has(const struct rt_mlp *m, int given);
 /* An operand [rows, columns]. If it is given as codes, scales are along one of its extents. */
 struct rt_operand_shape {
     const char *name;
-    int64_t rows, columns; /* rows -1: as many tokens as there are */
-    int64_t parts;         /* matrices one after the other: scales down the rows are of each */
-    const char *down;      /* what prequantised.NAME.along calls the rows */
-    const char *along;     /* its value if it is not there */
-    bool is_matrix;        /* of weights, which may be packed */
+    int64_t rows, columns;      /* rows -1: as many tokens as there are */
+    int64_t parts;              /* matrices one after the other: scales down the rows are of each */
+    const char *down;           /* what prequantised.NAME.along calls the rows */
+    const char *along;          /* its value if it is not there */
+    const char *scale, *second; /* of weights: tensors of scales if they are codes of a format */
 };
 struct rt_operand {
     const moegen_rt_tensor *t; /* of numbers: f64 if it was decoded */
@@ -51,16 +51,16 @@ moegen_rt_status rt_operand_fill(moegen_rt_problem *p, const struct rt_quantiser
                                  uint64_t seed, double scale, moegen_rt_error *err);
 void rt_operand_free(struct rt_operand *o);
 
-/* ---- pack_mlp.c: matrices in the order of weights.layout = packed ---- */
+/* ---- pack_mlp.c: matrices as the key `weights` has them: packed, or codes of a format ---- */
 
-/* to->t becomes its numbers, or stays NULL if it is not packed. */
+/* to->t becomes its numbers, or stays NULL if they are there as its shape says. */
 moegen_rt_status rt_operand_unpack(const moegen_rt_problem *p, const struct rt_operand_shape *o,
                                    struct rt_operand *to, moegen_rt_error *err);
-/* Adds an operand that is packed, of the same numbers as one that is not; else *is_packed is false.
- */
+/* Adds an operand that is packed, of the same numbers as one that is not, or of codes; else *done
+ * is false. */
 moegen_rt_status rt_operand_pack(moegen_rt_problem *p, const struct rt_operand_shape *o,
-                                 moegen_rt_dtype dtype, uint64_t seed, double scale,
-                                 bool *is_packed, moegen_rt_error *err);
+                                 moegen_rt_dtype dtype, uint64_t seed, double scale, bool *done,
+                                 moegen_rt_error *err);
 
 /* ---- prequantised.c again ---- */
 

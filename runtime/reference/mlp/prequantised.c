@@ -26,12 +26,15 @@ struct codes {
 void rt_mlp_operands(const struct rt_mlp *m, int64_t S, bool backward,
                      struct rt_operand_shape of[RT_OPERANDS])
 {
-    of[RT_X] = (struct rt_operand_shape){"hidden_states", S, m->H, 1, "S", "H", false};
+    of[RT_X] = (struct rt_operand_shape){"hidden_states", S, m->H, 1, "S", "H", NULL, NULL};
     of[RT_WGU] = (struct rt_operand_shape){
-        "gate_up_weights", m->parts * m->I, m->H, m->parts, "I", "H", true};
-    of[RT_WD] = (struct rt_operand_shape){"down_proj_weight",   m->H, m->I, 1, "H",
-                                          backward ? "H" : "I", true};
-    of[RT_DY] = (struct rt_operand_shape){"output_hidden_states_grad", S, m->H, 1, "S", "H", false};
+        "gate_up_weights",       m->parts * m->I,          m->H, m->parts, "I", "H",
+        "gate_up_weights_scale", "gate_up_weights_scale_2"};
+    of[RT_WD] = (struct rt_operand_shape){
+        "down_proj_weight", m->H, m->I, 1, "H", backward ? "H" : "I", "down_proj_scale",
+        "down_proj_scale_2"};
+    of[RT_DY] =
+        (struct rt_operand_shape){"output_hidden_states_grad", S, m->H, 1, "S", "H", NULL, NULL};
 }
 
 /* ---- places ---- */
@@ -288,13 +291,13 @@ moegen_rt_status rt_operand_fill(moegen_rt_problem *p, const struct rt_quantiser
                                  uint64_t seed, double scale, moegen_rt_error *err)
 {
     struct codes c;
-    bool is_given, is_packed = false;
+    bool is_given, is_done = false;
     moegen_rt_tensor *codes, *scales;
     int64_t extents[] = {shape->rows, shape->columns}, code[2], by[2];
     moegen_rt_status status = codes_read(p, q, shape, &c, &is_given, err);
     if (status == MOEGEN_RT_OK && !is_given)
-        status = rt_operand_pack(p, shape, dtype, seed, scale, &is_packed, err);
-    if (status == MOEGEN_RT_OK && !is_given && !is_packed)
+        status = rt_operand_pack(p, shape, dtype, seed, scale, &is_done, err);
+    if (status == MOEGEN_RT_OK && !is_given && !is_done)
         status = rt_add_normal(p, shape->name, dtype, 2, extents, seed, scale, err);
     if (status != MOEGEN_RT_OK || !is_given)
         goto out;

@@ -1,0 +1,66 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- args.lua - what grouped_gemm takes and gives: how W is stored, and the arguments.
+local codes = require "codes.plan"
+local packed = require "shared.packed"
+local plans = require "shared.plans"
+local stored = require "shared.stored"
+
+local args = {}
+
+args.weights = stored.key_of_rows("how W is stored; plain: [E, N, K], rows of K")
+
+local function of_forward(key, is)
+    return {key, function(s) return s.op == "forward" or not is(s) end, "{" .. key .. "} is of the product of op = forward, here {op}"}
+end
+
+args.weight_rules = plans.append({of_forward("weights.layout", packed.are), of_forward("weights.dtype", codes.are)},
+    stored.rules(setmetatable({shared = true}, {__index = codes.takes{"transposed", "contiguous", "packed"}})))
+
+-- As stored.matrices has those of experts; rows: see packed.lua.
+function args.matrices(s)
+    return {{name = "W", K = s.K, C = s.N, width = s.N, parts = 1, rows = true, says = "of each expert"}}
+end
+
+-- Is dX summed over the rows of a token?
+function args.reduces(s)
+    return s.op == "dX" and s.permute == "x" and s.reduce_topk
+end
+
+function args.list(s, plan)
+    local x_rows = s.permute == "x" and (s.op ~= "dX" or args.reduces(s)) and "T" or "M"
+    local list = {
+        {"m_sizes", s.index_dtype, "in", s.E, says = "rows of each expert"},
+        {"gather_indices", s.index_dtype, s.permute == "none" and "in?" or "in", "M",
+            says = s.permute == "none" and "not used" or "flat index token * top_k + choice of each sorted row"},
+    }
+    local function add(row)
+        list[#list + 1] = row
+    end
+    if s.op ~= "dX" then
+        add{"X", s.dtype, "in", x_rows, s.K, says = x_rows == "T" and "rows of tokens" or "rows in the order of the experts"}
+    end
+    if s.op ~= "forward" then
+        add{"dY", s.dtype, "in", "M", s.N,
+            says = "gradient of Y, " .. (s.permute == "y" and "in the order of the flat index" or "in the order of the experts")}
+    end
+    if s.op ~= "dW" then
+        plans.append(list, stored.tensors(s, plan, args.matrices(s)))
+    end
+    if s.fuse_mul == "post" then
+        add{"topk_weights", s.affinity_dtype, "in", "M", says = "factor of each flat index"}
+    end
+    if s.op == "forward" then
+        add{"Y", s.output_dtype, "out", "M", s.N,
+            says = s.permute == "y" and "rows in the order of the flat index" or "rows in the order of the experts"}
+    elseif s.op == "dX" then
+        add{"dX", s.output_dtype, "out", x_rows, s.K,
+            says = "gradient of X, " .. (args.reduces(s) and "summed over the rows of a token"
+                or s.permute == "x" and "in the order of the flat index" or "in the order of the experts")}
+    else
+        add{"dW", s.output_dtype, s.accumulate_grads and "inout" or "out", s.E, s.N, s.K,
+            says = s.accumulate_grads and "gradient of W, added to what is there" or "gradient of W; 0 for an expert without rows"}
+    end
+    return list
+end
+
+return args
