@@ -4,6 +4,7 @@ local codes = require "codes.plan"
 local packed = require "shared.packed"
 local plans = require "shared.plans"
 local stored = require "shared.stored"
+local stored_rules = require "shared.stored_rules"
 
 local args = {}
 
@@ -14,7 +15,7 @@ local function of_forward(key, is)
 end
 
 args.weight_rules = plans.append({of_forward("weights.layout", packed.are), of_forward("weights.dtype", codes.are)},
-    stored.rules(setmetatable({shared = true}, {__index = codes.takes{"transposed", "contiguous", "packed"}})))
+    stored_rules.of(setmetatable({shared = true}, {__index = codes.takes{"transposed", "contiguous", "packed"}})))
 
 -- As stored.matrices has those of experts; rows: see packed.lua.
 function args.matrices(s)

@@ -18,6 +18,7 @@ local prequantised = require "codes.prequantised"
 local quantised = require "codes.quantised"
 local rows = require "tiles.rows"
 local stored = require "shared.stored"
+local stored_rules = require "shared.stored_rules"
 local tensors = require "shared.tensors"
 local work = require "mlp.work"
 
@@ -86,7 +87,7 @@ end
 local function rules(layouts)
     return plans.append(keys.rules{"gated", quantised.rules, prequantised.rules, codes.rules.numbers,
         {"weights.layout", function(s) return not packed.are(s) or s.quantize == "none" end,
-            "{weights.layout} is of numbers that products read as they are, here {quantize}"}}, stored.rules(codes.takes(layouts)))
+            "{weights.layout} is of numbers that products read as they are, here {quantize}"}}, stored_rules.of(codes.takes(layouts)))
 end
 
 mlp.forward_rules = rules{"transposed", "contiguous", "packed"}

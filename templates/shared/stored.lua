@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- stored.lua - how the experts' matrices are stored: the key `weights`, what of it a family takes, and the tensors' shapes.
+-- stored.lua - how the experts' matrices are stored: the key `weights`, and the tensors' shapes. Rules: stored_rules.lua.
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local packed = require "shared.packed"
@@ -9,6 +9,8 @@ local types = schema.types
 local stored = {}
 
 local TILE <const>, LANES <const>, DEEP <const>, RUN <const> = 512, 4, 128, 8   -- of nki
+
+stored.nki_multiples = {H = TILE, I_TP = LANES}
 
 local enum, bool = types.enum, types.bool
 
@@ -37,13 +39,13 @@ for _, row in ipairs(all) do
         choices[#choices + 1] = ("%s has %s"):format(row[1], table.concat(row.groups, " or "))
     end
 end
-choices = table.concat(choices, ", ")
+stored.choices = table.concat(choices, ", ")
 
 stored.key = {"weights", types.map{
     {"dtype", enum(names), default_of = "dtype", doc = "of the matrices"},
     {"scale", enum{"row", "static", "block", "group"}, optional = true,
         doc = "what shares a scale: an output channel, a matrix, 128 x 128 elements, a run along the contraction"},
-    {"group", types.int(1, 65536), optional = true, doc = "elements along the contraction that share a scale: " .. choices},
+    {"group", types.int(1, 65536), optional = true, doc = "elements along the contraction that share a scale: " .. stored.choices},
     {"shared", bool(), default = false, doc = "one set of scales for all experts"},
     {"layout", enum{"plain", "transposed", "contiguous", "nki", "packed"}, default = "plain",
         doc = "plain: [in][out]; transposed: [out][in]; contiguous: blocks along in; nki: words of 4 codes, in tiles of 512; " ..
@@ -80,87 +82,6 @@ function stored.gate_up(s)
         return "gate_proj_weight", "up_proj_weight"
     end
     return "up_proj_weight"
-end
-
--- Rules of what a family takes: for each key of `weights`, a list of values (dtype: in addition to what tokens are of).
-function stored.rules(takes)
-    local list = {}
-    local function only(key, default)
-        local values = {table.unpack(takes[key] or {})}
-        values[#values + 1] = default
-        local path = "weights." .. key
-        list[#list + 1] = {path, function(s)
-            local value = s.weights[key]
-            for _, one in ipairs(values) do
-                if value == one then
-                    return true
-                end
-            end
-            return value == nil or key == "dtype" and value == s.dtype
-        end, "{" .. path .. "} is not supported yet"
-            .. (values[1] and "; only " .. table.concat(values, ", ") or ": weights are of {dtype}")}
-    end
-    only("dtype")
-    only("scale", "row")
-    only("layout", "plain")
-    only("gate_up_order", "split")
-    only("gate_up", "joined")
-    only("experts", "joined")
-    list[#list + 1] = {"weights.gate_up_order", function(s)
-        return s.weights.gate_up_order == "split" or s.weights.gate_up == "joined"
-    end, "{weights.gate_up_order} is about one tensor of gate and up, here {weights.gate_up}"}
-    list[#list + 1] = {"weights.group", function(s) return takes.group or not s.weights.group end,
-        "{weights.group} is not supported yet"}
-    list[#list + 1] = {"weights.shared", function(s) return takes.shared or not s.weights.shared end,
-        "{weights.shared} is not supported yet"}
-    list[#list + 1] = {"weights.shared", function(s) return stored.format(s) or not s.weights.shared end,
-        "{weights.shared} is about scales: {weights.dtype} has none"}
-    list[#list + 1] = {"weights.scale", function(s)
-        local scale, format = s.weights.scale, stored.format(s) or {}
-        return scale == nil or scale == format.scale or (format.other or {})[scale]
-    end, "{weights.scale} is not a scale of {weights.dtype}"}
-    local function layout(wrong, sentence)
-        list[#list + 1] = {"weights.layout", function(s) return not wrong(s.weights, stored.format(s), stored.scale(s)) end, sentence}
-    end
-    list[#list + 1] = {"weights.layout", function(s)
-        return stored.by_columns(s) or stored.format(s) or s.weights.dtype == s.dtype
-    end, "{weights.layout} of {weights.dtype} is not supported yet beside {dtype}"}
-    local grouped = {contiguous = true, nki = true}
-    layout(function(w, format) return grouped[w.layout] and not (format and format.scale == "group") end,
-        "{weights.layout} is of codes that share scales along the contraction, which {weights.dtype} has not")
-    for _, one in ipairs{{"contiguous", true}, {"transposed or plain", false}} do
-        layout(function(w, format) return w.layout == "packed" and format and (format.scale == "group") == one[2] end,
-            ("{weights.layout} is of numbers (%s), not of {weights.dtype}: products decode its codes where they lie, in layout %s"):format(
-                table.concat(formats.numbers, ", "), one[1]))
-    end
-    list[#list + 1] = {"weights.experts", function(s) return not packed.are(s) or s.weights.experts == "joined" end,
-        "{weights.experts} is not for weights.layout = packed, which is one tensor"}
-    layout(function(w, format)
-        return format and format.scale == "group" and not (grouped[w.layout] or w.layout == "packed" or w.rows and w.layout == "plain")
-    end,
-        "{weights.layout} is not for {weights.dtype}, whose codes share scales along the contraction: contiguous or nki")
-    layout(function(w, _, scale) return scale == "block" and w.layout == "plain" and not w.rows end,
-        "{weights.layout} has no scales of blocks; transposed has")
-    layout(function(w, format) return w.layout == "nki" and format and not format.blocked end,
-        "{weights.layout} is of MX formats, not of {weights.dtype}")
-    layout(function(w) return w.layout == "nki" and w.gate_up_order ~= "split" end,
-        "{weights.layout} holds gate and up apart, here {weights.gate_up_order}")
-    local function of_nki(key, by)
-        list[#list + 1] = {key, function(s) return s.weights.layout ~= "nki" or not s[key] or s[key] % by == 0 end,
-            ("{%s} is no multiple of %d, as weights.layout = nki needs"):format(key, by)}
-    end
-    of_nki("H", TILE)
-    of_nki("I_TP", LANES)
-    list[#list + 1] = {"weights.group", function(s)
-        local format, given = stored.format(s) or {}, s.weights.group
-        for _, group in ipairs(format.groups and #format.groups > 1 and format.groups or {}) do
-            if group == given then
-                return true
-            end
-        end
-        return not given
-    end, "{weights.group} is no group of {weights.dtype}: " .. choices}
-    return list
 end
 
 -- ---- tensors ----
