@@ -13,6 +13,8 @@ local units = require "tiles.along_units"
 
 local along = {}
 
+local STREAMED <const> = 2   -- tokens at most for which four streams are faster: sums of more would not fit into 16 registers
+
 along.key = {"along", schema.types.int(0, 128), optional = true,
     doc = "tokens (of an expert) up to which products with rows of weights have K in lanes; 0: never"}
 
@@ -47,7 +49,7 @@ function along.names(names, cfg, plan, deep)
         line = plans.odd_lines(words), coded = coded,
         run = names.packed and names.packed.run,
         -- on CPUs with matrix tiles fetching ahead is as fast, and with many cores at work faster
-        streams = not (coded or names.packed or cfg.tiled) and cfg.product.group > 1 and height == 4,
+        streams = not (coded or names.packed or cfg.tiled) and math.min(STREAMED, plan.along),
         pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
         c = coded and "uint8_t" or names.io, scales = units.scales(cfg, coded),
         tables = coded and units.tables(cfg, coded)}
@@ -103,7 +105,9 @@ function along.tiles(names, cfg)
     for tokens = 1, has.tokens do
         list[tokens] = tiles.tile(cfg, tokens, has)
     end
-    list[#list + 1] = has.streams and tiles.streams(cfg) or nil
+    for tokens = 1, has.streams or 0 do
+        list[#list + 1] = tiles.streams(cfg, tokens, has)
+    end
     for tokens = 1, has.tall do
         list[#list + 1] = tiles.tile(cfg, tokens, has, true)
     end

@@ -219,31 +219,38 @@ function along.tile(cfg, tokens, has, tall)
     return p
 end
 
--- For a token and numbers: parts[rows] += W * X over n units, K in lanes, for a row of each quarter of the rows at a time. Memory gives
--- four long streams faster than a single one that is fetched ahead. `over` leads from the end of a row to the next one.
-function along.streams(cfg)
-    local p = ir.program(cfg.isa, cfg.prefix .. "quarters_1",
-        {"parts[rows] += W * X over n units, K in lanes, for a row of each quarter of the rows at a time."})
+-- For one token, or a few, and numbers: parts[tokens][rows] += W * X over n units, K in lanes, for a row of each quarter of the rows at a
+-- time. Memory gives four long streams faster than a single one that is fetched ahead. `over` leads from the end of a row to the next one.
+function along.streams(cfg, tokens, has)
+    local p = ir.program(cfg.isa, ("%squarters_%d"):format(cfg.prefix, tokens),
+        {("parts[%d tokens][rows] += W * X over n units, K in lanes, for a row of each quarter of the rows at a time."):format(tokens)})
     local lanes, unit = cfg.isa.lanes, along_units.unit(cfg)
-    local parts, W, acc = {}, {}, {}
+    local parts, W = {}, {}
     for r = 0, 3 do
-        parts[r] = p:pointer("parts_" .. r, "float", "LANES")
+        parts[r] = p:pointer("parts_" .. r, "float", "MC*LANES LANES")
     end
-    local X = p:pointer("X", "const float", "LANES")
+    local X = p:pointer("X", "const float", "LINE LANES")
     for r = 0, 3 do
         W[r] = p:pointer("W_" .. r, "const " .. cfg.dtype.c)
     end
     local n, rows, over, back = p:amount("n"), p:integer("rows"), p:integer("over"), p:integer("back")
     local read = of_numbers(p, cfg)
+    local function sum(r, token)
+        return p:at(parts[r], token * cfg.mc * lanes)
+    end
     p:loop(rows, function()
-        for r = 0, 3 do
-            acc[r] = p:op("load", "acc_" .. r, p:at(parts[r], 0))
-        end
+        local acc = micro.zeros(p, 4, tokens, "acc", function(it, token, r) return p:op("load", it, sum(r, token)) end)
         p:loop(p:count_from("left", n), function()
+            local w, x = {}, {}
             for i = 1, unit.vectors do
-                local x = p:op("load", "x_" .. i, p:at(X, (i - 1) * lanes))
+                for token = 0, tokens - 1 do
+                    x[token] = p:op("load", ("x_%d_%d"):format(token, i), p:at(X, token * has.line + (i - 1) * lanes))
+                end
                 for r = 0, 3 do
-                    p:op(cfg.product.multiply, acc[r], read(r, function(k) return p:at(W[r], k) end)[i], x)
+                    w[r] = w[r] or read(r, function(k) return p:at(W[r], k) end)
+                    for token = 0, tokens - 1 do
+                        p:op(cfg.product.multiply, acc[r][token], w[r][i], x[token])
+                    end
                 end
             end
             for r = 0, 3 do
@@ -252,7 +259,9 @@ function along.streams(cfg)
             p:advance(X, unit.words)
         end, "units of K")
         for r = 0, 3 do
-            p:op("store", p:at(parts[r], 0), acc[r])
+            for token = 0, tokens - 1 do
+                p:op("store", sum(r, token), acc[r][token])
+            end
             p:advance(parts[r], lanes)
             p:advance(W[r], over)
         end
