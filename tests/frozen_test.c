@@ -2,22 +2,12 @@
 /* frozen_test.c - the way back through weights that are stored as codes: gradients of tokens and
  * affinities have the same bits as those of the f32 numbers that the codes are, decoded here on
  * their own; and a code or a scale that is no number reaches what it must and nothing else. */
-#include "moegen.h"
+#include "settings.h"
 #include "stored.h"
 
-enum { RESULTS = 2, SETS = 16 };
+enum { RESULTS = 2 };
 static const char *const results[RESULTS] = {"hidden_states_grad", "expert_affinities_masked_grad"};
 static int compared, infected;
-
-/* "key value key value ..." as overrides; cuts the text. */
-static size_t overrides_of(char *text, moegen_override *to)
-{
-    size_t n = 0;
-    char *save = NULL;
-    for (char *key = strtok_r(text, " ", &save); key && n < SETS; key = strtok_r(NULL, " ", &save))
-        to[n++] = (moegen_override){key, strtok_r(NULL, " ", &save)};
-    return n;
-}
 
 static moegen_kernel *kernel_of(moegen_engine *engine, const struct how *w, const char *more)
 {
@@ -28,18 +18,7 @@ static moegen_kernel *kernel_of(moegen_engine *engine, const struct how *w, cons
              "kernel: moe_backward\nH: %lld\nI_TP: %lld\nE: %lld\ntop_k: 2\nblock_size: 4\n"
              "plan: {kc: 128, along: 0}\n",
              (long long)w->H, (long long)w->I, (long long)w->E);
-    moegen_override set[SETS];
-    moegen_spec spec = {.struct_size = sizeof spec,
-                        .text = head,
-                        .len = strlen(head),
-                        .overrides = set,
-                        .override_count = overrides_of(sets, set)};
-    moegen_kernel *kernel = NULL;
-    moegen_error *err = NULL;
-    moegen_status status = moegen_kernel_get(engine, &spec, &kernel, &err);
-    CHECK(!status, "%s", moegen_error_text(err));
-    moegen_error_release(err);
-    return kernel;
+    return kernel_with(engine, head, sets);
 }
 
 /* Runs a kernel on the tensors of a problem that it has a name for; the results are for the caller

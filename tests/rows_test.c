@@ -6,9 +6,7 @@
 #include <stdlib.h>
 
 #include "coded.h"
-#include "moegen.h"
-
-enum { SETS = 24 };
+#include "settings.h"
 
 /* Rows [E][C][K] in `parts`. */
 struct rows {
@@ -48,33 +46,12 @@ enum { FAMILIES = sizeof families / sizeof *families };
 
 static int compared, infected;
 
-/* "key value key value ..." as overrides; cuts the text. */
-static size_t overrides_of(char *text, moegen_override *to)
-{
-    size_t n = 0;
-    char *save = NULL;
-    for (char *key = strtok_r(text, " ", &save); key && n < SETS; key = strtok_r(NULL, " ", &save))
-        to[n++] = (moegen_override){key, strtok_r(NULL, " ", &save)};
-    return n;
-}
-
 static moegen_kernel *kernel_of(moegen_engine *engine, const struct family *f, const char *params)
 {
     char head[64], sets[512];
     snprintf(head, sizeof head, "kernel: %s\nname: k\n", f->name);
     snprintf(sets, sizeof sets, "dtype f32 %s %s", f->spec, params);
-    moegen_override set[SETS];
-    moegen_spec spec = {.struct_size = sizeof spec,
-                        .text = head,
-                        .len = strlen(head),
-                        .overrides = set,
-                        .override_count = overrides_of(sets, set)};
-    moegen_kernel *kernel = NULL;
-    moegen_error *err = NULL;
-    CHECK(!moegen_kernel_get(engine, &spec, &kernel, &err), "%s %s: %s", f->name, params,
-          moegen_error_text(err));
-    moegen_error_release(err);
-    return kernel;
+    return kernel_with(engine, head, sets);
 }
 
 /* The output, for the caller to free. */

@@ -13,7 +13,8 @@
 -- name an op of this table, an intrinsic, a mnemonic and the encoding as the Intel manual prints it; `requires` names
 -- the CPU features), and, for a feature moegen has not met yet, one row in runtime/cpu.c. The planner ranks targets by
 -- their properties, and takes one for kernels that multiply or convert by rows of its own; the encoder test and the kernel tests
--- enumerate isa/ by themselves. An op that is in no table yet gets its meaning here first. What all instruction sets of a machine share is in gen/lua/arch/<arch>: see target.lua.
+-- enumerate isa/ by themselves. An op that is in no table yet gets its meaning here first. What all instruction sets of a machine
+-- share is in gen/lua/arch/<arch>: see target.lua.
 local ops = {
     -- op            operands                meaning
     zero         = {operands = "d",         meaning = "d->u[l] = 0", says = "$d = 0"},

@@ -177,6 +177,16 @@ def first_of(ids: Tensor, weights: Tensor, E: int) -> tuple[Tensor, Tensor]:
 PARAMETERS = ("Tensor gate_up, Tensor down, Tensor? gate_up_bias, Tensor? down_bias, Tensor? post_norm, "
               "Tensor? gate_up_scale, Tensor? down_scale")
 LIBRARY = torch.library.Library("moegen", "DEF")
+
+
+def register(operators: Sequence[tuple[str, str, Any, Any]]) -> None:
+    """Adds operators to the library: name, schema, function for the CPU, fake function."""
+    for name, schema, cpu, fake in operators:
+        LIBRARY.define(name + schema, tags=torch.Tag.pt2_compliant_tag)
+        LIBRARY.impl(name, cpu, "CPU")
+        torch.library.register_fake(f"moegen::{name}", fake, lib=LIBRARY)
+
+
 _FORWARD = f"Tensor x, Tensor ids, Tensor weights, {PARAMETERS}, str options"
 LIBRARY.define(f"experts({_FORWARD}) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
 LIBRARY.define(f"experts_saving({_FORWARD}) -> (Tensor, Tensor, Tensor)", tags=torch.Tag.pt2_compliant_tag)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from . import _memory, kernel
 from ._check import DTYPES
-from ._experts import BLOCKS, LIBRARY
+from ._experts import BLOCKS, register
 from ._library import ArgumentError
 from ._main_grad import add, adds_in_place, mains_of, stand_in
 from ._split import SplitLayer
@@ -158,14 +158,10 @@ def _backward_in_place_fake(dy: Tensor, x: Tensor, *_: Any) -> Tensor:
 
 
 _GIVEN = "Tensor dy, Tensor x, Tensor[] parameters, Tensor[] state, str spec, bool trains"
-_OPERATORS: tuple[tuple[str, str, Any, Any], ...] = (
+register((
     ("layer", "(Tensor x, Tensor[] parameters, str spec, bool saves) -> (Tensor, Tensor[])", _forward, _forward_fake),
     ("layer_backward", f"({_GIVEN}, ScalarType? into) -> Tensor[]", _backward, _backward_fake),
-    ("layer_backward_", f"({_GIVEN}, Tensor(a!)[] grads) -> Tensor", _backward_in_place, _backward_in_place_fake))
-for _name, _schema, _cpu, _fake in _OPERATORS:
-    LIBRARY.define(_name + _schema, tags=torch.Tag.pt2_compliant_tag)
-    LIBRARY.impl(_name, _cpu, "CPU")
-    torch.library.register_fake(f"moegen::{_name}", _fake, lib=LIBRARY)
+    ("layer_backward_", f"({_GIVEN}, Tensor(a!)[] grads) -> Tensor", _backward_in_place, _backward_in_place_fake)))
 
 
 class _Function(torch.autograd.Function):

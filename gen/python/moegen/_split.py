@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import kernel
-from ._experts import LIBRARY
+from ._experts import register
 from ._library import ArgumentError
 
 PARAMETERS = ("router_weight", "router_bias", "router_norm_weight", "router_scale", "correction_bias")
@@ -89,14 +89,10 @@ def _route_back_fake(dweights: Tensor, x: Tensor, parameters: list[Tensor], ids:
     return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, *(own[n] for n in router_of(text).trained))]
 
 
-_OPERATORS: tuple[tuple[str, str, Any, Any], ...] = (
+register((
     ("router", "(Tensor x, Tensor[] parameters, str spec) -> (Tensor, Tensor, Tensor)", _route, _route_fake),
     ("router_backward", "(Tensor dweights, Tensor x, Tensor[] parameters, Tensor ids, Tensor logits, str spec) -> Tensor[]",
-     _route_back, _route_back_fake))
-for _name, _schema, _cpu, _fake in _OPERATORS:
-    LIBRARY.define(_name + _schema, tags=torch.Tag.pt2_compliant_tag)
-    LIBRARY.impl(_name, _cpu, "CPU")
-    torch.library.register_fake(f"moegen::{_name}", _fake, lib=LIBRARY)
+     _route_back, _route_back_fake)))
 
 
 class _Function(torch.autograd.Function):
