@@ -126,14 +126,15 @@ local function longest(spec)
     return math.max(spec.H, (spec.gated and 2 or 1) * spec.I_TP)
 end
 
--- Rows of the tallest tile. packs: tiles pack the next weights while they multiply. On Emerald Rapids two tiles of sums are then as fast as
--- four of them where cores are in their fast state, and take 0.83 of their time in the slow one (forward of layer A, OLMoE, Qwen3).
+-- Rows of the tallest tile. packs: tiles pack the next weights while they multiply, and tokens pass. Matrix tiles have two tiles
+-- of sums, see amx.lua: what comes from L2 is read once for both.
 -- run: words whose sums are multiplied by a scale before they are added up, or nil.
 function panel_plan.choose_tile(plan, packs, run)
     local isa, rows = plan.isa, limits.tile(plan.isa, 2 * plan.vectors, plan.vectors).most
     if plan.tiled then
         plan:choose("tile_rows", packs and amx.unit or amx.tallest,
-            packs and "1 x 2 matrix tiles of sums: as fast as 2 x 2, and faster where cores are slow" or "2 x 2 matrix tiles of sums",
+            packs and "1 x 2 matrix tiles of sums: as fast as 2 x 2, and faster where cores are slow"
+                or "2 x 1 matrix tiles of sums: as fast as 2 x 2, and faster where cores are slow",
             {useful = amx.tallest, of = "so many fit", step = amx.unit})
     elseif run and run <= SHORT and rows >= LEAST then
         plan:choose("tile_rows", rows, ("%d x 2 sums of runs of %d words, and as many of all runs, fill %d registers"):format(

@@ -39,11 +39,17 @@ function panels.cfg(spec, plan, job)
             t_unroll = plan.t_unroll, block = panels.block(plan), mc = plan.mc}
 end
 
+-- Rows of the tallest tile of a gradient.
+function panels.sum_rows(plan)
+    return plan.tiled and amx.unit or plan.tile_rows
+end
+
 -- Constants of gradients whose elements have `size` bytes.
 local function gradient_constants(plan, size)
-    local width = plan.vectors * plan.isa.lanes
+    local width, tallest = plan.vectors * plan.isa.lanes, panels.sum_rows(plan)
     local list = {
         {"T_STEPS", width // plan.t_unroll, "loops of a weight gradient over a full panel of tokens"},
+        {"SUM_ROWS", tallest, "rows of the tallest tile of a gradient"},
         {"PART_ROWS", math.max(1, plan.mc // plan.tile_rows) * plan.tile_rows, "rows of a gradient whose sums pass through memory"},
         {"GROUP", heights.group(plan.tile_rows, plan.isa.lanes), "rows of whole tiles and whole vectors"},
         {"T_PANELS", math.max(1, plan.t_block // width), "panels of tokens that are summed in a register"},
@@ -59,7 +65,7 @@ local function gradient_constants(plan, size)
         {"ROW_FLOATS", plan.row_bytes // 4, "floats of B that groups of a weight gradient's rows pass over"},
         {"ROW_PANELS", run, "panels of columns that they pass over at least"},
         {"LINE_PANELS", line, "panels of columns of a cache line"},
-        {"BURST", plan.tile_rows * most, "elements of a group of rows that are put together, then stored"},
+        {"BURST", tallest * most, "elements of a group of rows that are put together, then stored"},
     })
 end
 
@@ -225,11 +231,12 @@ function panels.gradients(names, cfg, plan, out, how)
     end
     names.scalars[#names.scalars + 1] = names.edges and {out, "narrow"} or false
     names.scalars[#names.scalars + 1] = names.edges and how.add and {out, "widen"} or false
-    local set = {[plan.tile_rows] = true}
+    local tallest = panels.sum_rows(plan)
+    local set = {[tallest] = true}
     for _, total in ipairs(how.rows) do
-        set[total % plan.tile_rows] = true
+        set[total % tallest] = true
     end
-    names.gradient_rows = plans.members(set, plan.tile_rows)
+    names.gradient_rows = plans.members(set, tallest)
 end
 
 -- The tiles that multiply.
@@ -270,7 +277,8 @@ function panels.gradient_tiles(names, cfg, ld, jump)
         plans.append(list, plans.list(
             gradient(cfg, m, {name = "gradient", dtype = out, add = names.adds, gives = names.staged, ld = ld, jump = jump}),
             names.part == "part" and gradient(cfg, m, {name = "part", dtype = dtype.f32, add = true}),
-            names.streams and m > 1 and gradient(cfg, m, {name = "stream", dtype = out, stream = true})))
+            names.streams and m > 1 and (m == amx.unit and cfg.tiled and amx.stream or gradient)(
+                cfg, m, {name = "stream", dtype = out, stream = true})))
     end
     return plans.append(list, plans.list(
         (names.bursts or names.staged) and rows.lines(cfg, out, "give"),

@@ -3,10 +3,15 @@
 --
 -- A   16 rows for each tile of rows, 32 elements of each in one step of K
 -- B   16 columns for each tile of columns; two rows of K interleaved: element 2 n + k % 2 of row k / 2
--- Strides are the bytes between rows of a tile; a step is what leads to the next 32 of K, in elements.
 --
 -- A thread calls tiles.on before its first product and tiles.off after its last; loading shapes is slow, so it is not
 -- part of the product. Between them every tile has its full size: pad A and S to whole tiles.
+--
+-- Where another guest works on the other thread of a core, tiles in use decide how fast this one is: registers that tiles are
+-- renamed to are shared out, and each tile that holds something takes one. Cycles per product (Emerald Rapids, operands in L1, 16
+-- at best, loads included) of 1 x 2 tiles of sums with 4 in use: 34, of 2 x 2 with 7: 53, with 8: 75; alone on its core each of
+-- them takes 16. A tile that was cleared takes none, a tile that a program before left behind does. So products have two tiles of
+-- sums, a row or a column of them, and one for each factor.
 local ir = require "ir"
 local matrix = require "tiles.matrix"
 local quantise = require "tiles.quantise"
@@ -14,58 +19,8 @@ local row_tiles = require "tiles.rows"
 
 local tiles = {}
 
--- cfg: isa, prefix, rows and columns (in tiles; rows * columns + rows + columns <= registers), add (to S, else S is set)
--- Parameters: S_<r>, A_<r> for each row of tiles; B_<c> for each column; steps >= 1; strides and steps of A and B; stride of S.
--- Tiles of a row of S are adjacent.
-function tiles.product(cfg)
-    local p = ir.program(cfg.isa, ("%stiles_%dx%d"):format(cfg.prefix, cfg.rows, cfg.columns),
-        {("S[%d rows][%d columns] %s A * B over steps * 32 of K."):format(16 * cfg.rows, 16 * cfg.columns, cfg.add and "+=" or "=")})
-    local S, A, B, acc = {}, {}, {}, {}
-    for r = 0, cfg.rows - 1 do
-        S[r], A[r] = p:pointer("S_" .. r, "float"), p:pointer("A_" .. r, "const uint16_t")
-    end
-    for c = 0, cfg.columns - 1 do
-        B[c] = p:pointer("B_" .. c, "const uint16_t")
-    end
-    local steps = p:integer("steps")
-    local a_stride, a_step = p:integer("a_stride"), p:integer("a_step")
-    local b_stride, b_step = p:integer("b_stride"), p:integer("b_step")
-    local s_stride = p:integer("s_stride")
-    local function each(body)
-        for r = 0, cfg.rows - 1 do
-            for c = 0, cfg.columns - 1 do
-                body(r, c, ("acc_%d_%d"):format(r, c), p:at(S[r], 16 * c))
-            end
-        end
-    end
-    each(function(r, c, name, mem)
-        acc[r] = acc[r] or {}
-        acc[r][c] = cfg.add and p:op("tile_load", name, mem, s_stride) or p:op("tile_zero", name)
-    end)
-    p:loop(steps, function()
-        local a, b = {}, {}
-        for r = 0, cfg.rows - 1 do
-            a[r] = p:op("tile_load", "a_" .. r, p:at(A[r], 0), a_stride)
-        end
-        for c = 0, cfg.columns - 1 do
-            b[c] = p:op("tile_load", "b_" .. c, p:at(B[c], 0), b_stride)
-        end
-        each(function(r, c) p:op("tile_dot", acc[r][c], a[r], b[c]) end)
-        for r = 0, cfg.rows - 1 do
-            p:advance(A[r], a_step)
-        end
-        for c = 0, cfg.columns - 1 do
-            p:advance(B[c], b_step)
-        end
-    end, "over K")
-    each(function(r, c, _, mem) p:op("tile_store", mem, s_stride, acc[r][c]) end)
-    return p
-end
-
--- ---- what matrix.lua makes, on tiles ----
-
 tiles.unit = 16      -- rows of a tile
-tiles.tallest = 32   -- rows of a product, 2 x 2 tiles of sums
+tiles.tallest = 32   -- rows of a product, 2 x 1 tiles of sums
 tiles.kc = 256  -- words of K that a block has: its columns of B stay in L1 while A passes
 
 local UNIT <const> = tiles.unit
@@ -85,11 +40,11 @@ end
 local sums = tiles.sums
 
 -- acc += A * B for 32 elements of K: a(r) and b(c) give the places of tiles, rows of both are `pitch` bytes apart (A: a_pitch).
--- Tiles of B pass, those of A are read again by the next columns; or it is the other way round: `holds` B.
+-- Tiles of B pass, those of A are read again by the next columns; or it is the other way round: `holds` "B", or "both".
 -- op: of words that are no pairs of bf16
 local function step(p, acc, a, b, a_pitch, pitch, tag, holds, op)
     local x, y = {}, {}
-    local load_a, load_b = holds and "tile_stream" or "tile_load", holds and "tile_load" or "tile_stream"
+    local load_a, load_b = holds == "B" and "tile_stream" or "tile_load", holds and "tile_load" or "tile_stream"
     for c = 0, #acc[0] do
         y[c] = p:op(load_b, ("b_%d%s"):format(c, tag), b(c), pitch)
         for r = 0, #acc do
@@ -125,21 +80,22 @@ local function fetch_line(p, cfg, t, line, to_next)
     p:advance(t.from, to_next)
 end
 
--- S[rows][WIDTH] += A * B for `groups` panels of B, one after the other; rows: a multiple of 16; set: instead of adding.
--- For each of them the tile copies `panels` panels of `count` rows of the next weights; this goes along K beside the products, so that
--- memory's lines come a few at a time and in order. cfg.in_place: A is packed weights in memory, panels `a_pitch` apart; those of the next
--- block, `from_pitch` apart, are fetched.
+-- S[rows][WIDTH] += A * B for `groups` panels of B, one after the other; rows: a multiple of 16; set: instead of adding. A panel
+-- takes a pass for each vector of its rows: tiles in use are as few as can be, see the head of this file. In each pass the tile
+-- copies `panels` panels of `count` rows of the next weights; this goes along K beside the products, so that memory's lines come a
+-- few at a time and in order. cfg.in_place: A is packed weights in memory, panels `a_pitch` apart; those of the next block,
+-- `from_pitch` apart, are fetched.
 function tiles.blocks(cfg, rows, vectors, set)
     local lanes = cfg.isa.lanes
     local width, words = cfg.vectors * lanes, lanes * cfg.product.group
     local kind = vectors == cfg.vectors and "product" or "narrow"
     local p = ir.program(cfg.isa, ("%s%s_%d%s"):format(cfg.prefix, kind, rows, set and "_set" or ""),
-        {("S[%d rows] %s A * B for groups of columns, on tiles; copies `count` rows of the next weights beside each."):format(
+        {("S[%d rows] %s A * B for groups of columns, on tiles; copies `count` rows of the next weights in each pass."):format(
             rows, set and "=" or "+=")})
     local S = p:pointer("S", "float", "MC*WIDTH WIDTH LANES")
     local A, B = p:pointer("A", "const float", "MC*WIDTH WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
     local panels, groups = p:integer("panels"), p:integer("groups")
-    local a_first, b_next = p:amount("a_first"), p:amount("b_next")
+    local a_first, b_first, b_next = p:amount("a_first"), vectors > 1 and p:amount("b_first"), p:amount("b_next")
     local held = not cfg.in_place
     local t = {to = held and p:pointer("to", "float", "MC*WIDTH WIDTH LANES"),
         from = p:pointer("from", held and "const " .. cfg.dtype.c or "const float")}
@@ -148,21 +104,23 @@ function tiles.blocks(cfg, rows, vectors, set)
     local from_next, to_next = p:amount("from_next"), held and p:amount("to_next")
     local a_next, from_pitch = not held and p:integer("a_pitch"), not held and p:integer("from_pitch")
     local pitch = p:count_from("pitch", 4 * width)
-    local function place(r, c)
-        return p:at(S, r * UNIT * width + c * lanes)
-    end
-    p:loop(groups, function()
-        local acc = sums(rows // UNIT, vectors, function(r, c, name)
-            return set and p:op("tile_zero", name) or p:op("tile_stream", name, place(r, c), pitch)
+    local function pass(v)
+        local function place(r)
+            return p:at(S, r * UNIT * width + v * lanes)
+        end
+        local acc = sums(rows // UNIT, 1, function(r, _, name)
+            name = ("%s_%d"):format(name, v)
+            return set and p:op("tile_zero", name) or p:op("tile_stream", name, place(r), pitch)
         end)
-        p:loop(p:count_from("down", panels), function()
+        p:loop(p:count_from("down_" .. v, panels), function()
             for k = 0, width - 1, UNIT do
-                step(p, acc, function(r) return p:at(A, r * UNIT * width + k) end, function(c) return p:at(B, k * width + c * lanes) end,
-                    pitch, pitch, "_" .. k, false, cfg.product.tile)
+                local line = ("%d_%d"):format(k // lanes, v)
+                step(p, acc, function(r) return p:at(A, r * UNIT * width + k) end, function() return p:at(B, k * width + v * lanes) end,
+                    pitch, pitch, "_" .. line, false, cfg.product.tile)
                 if held then
-                    copy_line(p, cfg, t, k // lanes, words, k + UNIT < width and lanes or cfg.mc * width - (width - lanes))
+                    copy_line(p, cfg, t, line, words, k + UNIT < width and lanes or cfg.mc * width - (width - lanes))
                 else
-                    fetch_line(p, cfg, t, k // lanes, k + UNIT < width and lanes or lanes - width)
+                    fetch_line(p, cfg, t, line, k + UNIT < width and lanes or lanes - width)
                 end
             end
             p:advance(A, a_next or cfg.mc * width)
@@ -172,17 +130,20 @@ function tiles.blocks(cfg, rows, vectors, set)
             p:advance(B, width * width)
         end, "panels of K")
         for r = 0, #acc do
-            for c = 0, vectors - 1 do
-                p:op("tile_store", place(r, c), pitch, acc[r][c])
-            end
+            p:op("tile_store", place(r), pitch, acc[r][0])
+        end
+        p:advance(A, p:count_from("again_" .. v, a_first))
+        p:advance(B, p:count_from("next_" .. v, v < vectors - 1 and b_first or b_next))
+        p:advance(t.from, p:count_from("next_from_" .. v, from_next))
+        if held then
+            p:advance(t.to, p:count_from("next_to_" .. v, to_next))
+        end
+    end
+    p:loop(groups, function()
+        for v = 0, vectors - 1 do
+            pass(v)
         end
         p:advance(S, cfg.mc * width)
-        p:advance(A, p:count_from("again", a_first))
-        p:advance(B, p:count_from("next", b_next))
-        p:advance(t.from, p:count_from("next_from", from_next))
-        if held then
-            p:advance(t.to, p:count_from("next_to", to_next))
-        end
     end, "panels of columns")
     return p
 end
@@ -207,7 +168,7 @@ function tiles.gradient(cfg, rows, has)
         local acc = sums(tall, cfg.vectors, function(_, _, name) return p:op("tile_zero", name) end)
         p:loop(p:count_from("down", panels), function()
             step(p, acc, function(r) return p:at(A, r * UNIT * width) end, function(c) return p:at(B, c * lanes) end,
-                a_pitch, pitch, "", true)
+                a_pitch, pitch, "", "both")
             p:advance(A, width)
             p:advance(A, jump)
             p:advance(B, UNIT * width)
@@ -231,6 +192,55 @@ function tiles.gradient(cfg, rows, has)
                 row_tiles.give(p, has.dtype, to, from, 16 // lanes)
             end, "cache lines", true)
         end
+    end, "panels of columns")
+    return p
+end
+
+-- The same for 16 rows whose stores pass the caches by, in which a core gets rid of a line now and then: so the sums of a panel are stored
+-- beside the products of the next one, `each` rows beside each panel of tokens and `rest` after them. First those go that are in `sums`, to
+-- `before` on, from whose end `over` leads to the first panel of C; the last ones stay there.
+function tiles.stream(cfg, rows, has)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
+        {("C[%d rows] = A * B for n panels of columns, on tiles; beside a panel the sums of the one before are stored."):format(rows)})
+    local C = p:pointer("before", has.dtype.c)
+    local A, B = p:pointer("A", "const uint16_t", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
+    local panels, jump, n = p:integer("panels"), p:integer("jump"), p:integer("n")
+    local again, skip, ld = p:amount("again"), p:amount("skip"), p:integer("ld")
+    local up, S = p:integer("up"), p:pointer("sums", "float", "WIDTH LANES")
+    local each, rest, over = p:amount("each"), p:amount("rest"), p:integer("over")
+    local pitch, a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
+    local function store_rows(tag, count)
+        p:loop(p:count_from("rows_" .. tag, count), function()
+            matrix.put_row(p, cfg, C, has, "c_" .. tag, function(v)
+                return p:op("load", ("sum_%s_%d"):format(tag, v), p:at(S, v * lanes))
+            end)
+            p:advance(C, ld)
+            p:advance(S, width)
+        end, "rows of the panel before", true)
+    end
+    p:loop(n, function()
+        local acc = sums(rows // UNIT, cfg.vectors, function(_, _, name) return p:op("tile_zero", name) end)
+        p:loop(p:count_from("down", panels), function()
+            step(p, acc, function(r) return p:at(A, r * UNIT * width) end, function(c) return p:at(B, c * lanes) end,
+                a_pitch, pitch, "", "both")
+            p:advance(A, width)
+            p:advance(A, jump)
+            p:advance(B, UNIT * width)
+            store_rows("beside", each)
+        end, "panels of tokens")
+        store_rows("after", rest)
+        p:advance(S, -rows * width)
+        for r = 0, #acc do
+            for c = 0, cfg.vectors - 1 do
+                p:op("tile_store", p:at(S, r * UNIT * width + c * lanes), pitch, acc[r][c])
+            end
+        end
+        p:advance(C, over)
+        p:set(over, up)
+        p:advance(A, p:count_from("a_again", again))
+        p:advance(B, p:count_from("b_skip", skip))
     end, "panels of columns")
     return p
 end
