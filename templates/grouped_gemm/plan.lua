@@ -88,7 +88,7 @@ function choose.dW(plan, spec, info)
     plan.staged = panels.stages(plan.isa, plan.vectors * plan.isa.lanes, out, spec.accumulate_grads, spec.K)
     if plan.staged then
         plan:choose("stage_bytes", 1 << 17, "of rows of an unaligned gradient, put together while as many are stored",
-            limits.useful(staged_row(plan, spec) * round_up(spec.N, panels.sum_rows(plan)), ("an expert's gradient has %d rows"):format(spec.N)))
+            limits.useful(staged_row(plan, spec) * round_up(spec.N, plan.sum_rows), ("an expert's gradient has %d rows"):format(spec.N)))
     else
         panel_plan.choose_cuts(plan, 1 << 18, spec.N, spec.K, out.size)
     end
@@ -114,14 +114,13 @@ end
 -- Constants of a gradient of weights whose rows are put together before they are stored.
 local function staged_constants(plan, spec)
     local width, size, row = plan.vectors * plan.isa.lanes, dtype[spec.output_dtype].size, staged_row(plan, spec)
-    local tallest = panels.sum_rows(plan)
     return {
         {"APART_STAGED", row // size, "elements between rows that are put together: an odd number of cache lines"},
-        {"STAGED", math.max(1, plan.stage_bytes // (row * tallest)) * tallest,
+        {"STAGED", math.max(1, plan.stage_bytes // (row * plan.sum_rows)) * plan.sum_rows,
             "rows of an unaligned gradient that are put together before they are stored"},
-        {"CALL_PANELS", math.max(1, math.min(4, round_up(spec.K, width) // width // tallest)),
+        {"CALL_PANELS", math.max(1, math.min(4, round_up(spec.K, width) // width // plan.sum_rows)),
             "panels of columns that a tile works on: it is called as often at least as there are rows to store"},
-        {"GIVEN", tallest * width * size // 32, "cache lines at most that go to memory beside each of them"},
+        {"GIVEN", plan.sum_rows * width * size // 32, "cache lines at most that go to memory beside each of them"},
     }
 end
 

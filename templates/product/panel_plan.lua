@@ -143,6 +143,7 @@ function panel_plan.choose_tile(plan, packs, run)
         plan:choose("tile_rows", isa.tile.rows, ("%d x 2 accumulators, 2 columns and a row value fill %d registers"):format(
             isa.tile.rows, isa.registers.v), limits.tile(isa, plan.vectors))
     end
+    plan.sum_rows = plan.tiled and amx.unit or plan.tile_rows   -- of the tallest tile of a gradient
 end
 
 -- Tokens of a pass. Matrix tiles read them for each block of weights: from L2, if so few leave room there; gradients are better of many.

@@ -39,17 +39,12 @@ function panels.cfg(spec, plan, job)
             t_unroll = plan.t_unroll, block = panels.block(plan), mc = plan.mc}
 end
 
--- Rows of the tallest tile of a gradient.
-function panels.sum_rows(plan)
-    return plan.tiled and amx.unit or plan.tile_rows
-end
-
 -- Constants of gradients whose elements have `size` bytes.
 local function gradient_constants(plan, size)
-    local width, tallest = plan.vectors * plan.isa.lanes, panels.sum_rows(plan)
+    local width = plan.vectors * plan.isa.lanes
     local list = {
         {"T_STEPS", width // plan.t_unroll, "loops of a weight gradient over a full panel of tokens"},
-        {"SUM_ROWS", tallest, "rows of the tallest tile of a gradient"},
+        {"SUM_ROWS", plan.sum_rows, "rows of the tallest tile of a gradient"},
         {"PART_ROWS", math.max(1, plan.mc // plan.tile_rows) * plan.tile_rows, "rows of a gradient whose sums pass through memory"},
         {"GROUP", heights.group(plan.tile_rows, plan.isa.lanes), "rows of whole tiles and whole vectors"},
         {"T_PANELS", math.max(1, plan.t_block // width), "panels of tokens that are summed in a register"},
@@ -65,7 +60,7 @@ local function gradient_constants(plan, size)
         {"ROW_FLOATS", plan.row_bytes // 4, "floats of B that groups of a weight gradient's rows pass over"},
         {"ROW_PANELS", run, "panels of columns that they pass over at least"},
         {"LINE_PANELS", line, "panels of columns of a cache line"},
-        {"BURST", tallest * most, "elements of a group of rows that are put together, then stored"},
+        {"BURST", plan.sum_rows * most, "elements of a group of rows that are put together, then stored"},
     })
 end
 
@@ -231,12 +226,11 @@ function panels.gradients(names, cfg, plan, out, how)
     end
     names.scalars[#names.scalars + 1] = names.edges and {out, "narrow"} or false
     names.scalars[#names.scalars + 1] = names.edges and how.add and {out, "widen"} or false
-    local tallest = panels.sum_rows(plan)
-    local set = {[tallest] = true}
+    local set = {[plan.sum_rows] = true}
     for _, total in ipairs(how.rows) do
-        set[total % tallest] = true
+        set[total % plan.sum_rows] = true
     end
-    names.gradient_rows = plans.members(set, tallest)
+    names.gradient_rows = plans.members(set, plan.sum_rows)
 end
 
 -- The tiles that multiply.
