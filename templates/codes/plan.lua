@@ -45,7 +45,7 @@ end
 codes.rules = {
     frozen = {"weights.dtype", function(s) return s.weight_grads == "none" or not codes.are(s) end,
         "{weights.dtype} has no gradients: it needs weight_grads = none, here {weight_grads}"},
-    numbers = {"weights.dtype", function(s) return s.quantize == "none" or not codes.are(s) end,
+    numbers = {"weights.dtype", function(s) return s.quantize == "none" or not stored.format(s) end,
         "{weights.dtype} is a format of codes, and {quantize} quantises weights that are numbers"},
 }
 

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- args.lua - what grouped_gemm takes and gives: how W is stored, and the arguments.
+local activations = require "codes.activations"
 local codes = require "codes.plan"
 local packed = require "shared.packed"
 local plans = require "shared.plans"
@@ -10,12 +11,18 @@ local args = {}
 
 args.weights = stored.key_of_rows("how W is stored; plain: [E, N, K], rows of K")
 
+-- key: what only Y = X W^T has
+local function of_forward(key, is)
+    return {key, function(s) return s.op == "forward" or not is(s) end, "{" .. key .. "} is of the product of op = forward, here {op}"}
+end
+
 args.weight_rules = plans.append({
-    {"weights.layout", function(s) return s.op == "forward" or not packed.are(s) end,
-        "{weights.layout} is of the product of op = forward, here {op}"},
+    of_forward("weights.layout", packed.are),
+    of_forward("quantize_activations", function(s) return s.quantize_activations ~= "none" end),
     {"weights.dtype", function(s) return s.op ~= "dW" or not codes.are(s) end,
         "{weights.dtype} is a format of frozen weights, which have no gradient: only op = forward and dX take it, here {op}"}},
-    stored_rules.of(setmetatable({shared = true}, {__index = codes.takes{"transposed", "contiguous", "packed"}})))
+    stored_rules.of(setmetatable({shared = true}, {__index = codes.takes{"transposed", "contiguous", "packed"}})),
+    activations.rules("K"), {activations.scale_rule})
 
 -- As stored.matrices has those of experts; rows: see packed.lua.
 function args.matrices(s)

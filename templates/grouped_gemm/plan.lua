@@ -2,6 +2,7 @@
 -- plan.lua - the plan of grouped_gemm, and the names that its template's holes refer to.
 local dtype = require "dtype"
 local types = require("schema").types
+local activations = require "codes.activations"
 local along = require "product.along"
 local amx = require "tiles.amx"
 local args = require "grouped_gemm.args"
@@ -9,6 +10,7 @@ local codes = require "codes.plan"
 local dot = require "product.dot"
 local gemm = require "tiles.gemm"
 local in_place = require "product.in_place"
+local integers = require "codes.integers"
 local limits = require "shared.limits"
 local packed = require "shared.packed"
 local packed_plan = require "packed.plan"
@@ -42,7 +44,7 @@ local function no_pairs(spec)
 end
 
 function grouped.uses(isa, spec, props)
-    return dot.uses(isa, spec, props, no_pairs(spec), true, true)
+    return activations.uses(isa, spec, props, no_pairs(spec), true, true)
 end
 
 grouped.weights, grouped.weight_rules, grouped.args, grouped.way = args.weights, args.weight_rules, args.list, args.way
@@ -50,7 +52,7 @@ grouped.weights, grouped.weight_rules, grouped.args, grouped.way = args.weights,
 local matrices, reduces, way = args.matrices, args.reduces, args.way
 
 function grouped.params(spec, plan)
-    return plans.append(dot.params(spec, plan), packed.params(spec, plan, matrices(spec)))
+    return plans.append(activations.params(spec, plan), packed.params(spec, plan, matrices(spec)))
 end
 
 local PASS <const> = "rows of an expert per pass: bounds the workspace"
@@ -60,10 +62,10 @@ local choose = {}
 function choose.rows(plan, spec, info)
     local product = args.products[spec.op]
     local unit = product.layout == "k" and codes.are(spec) and codes.unit(spec, plan)
-    local block = plan.tiled and amx.kc or dtype[spec.dtype].narrow and 128 or 64
+    local block = integers.block(spec, plan) or plan.tiled and amx.kc or dtype[spec.dtype].narrow and 128 or 64
     panel_plan.choose_block(plan, spec, info, panel_plan.whole(plan, block, unit), spec[product.to.row], spec[product.from.row])
     panel_plan.check_units(plan, info, unit)
-    if product.layout == "k" then
+    if product.layout == "k" and not plan.integers then
         along.choose(plan, spec)
     end
     plan:choose("pass_rows", 1024, PASS)
@@ -103,7 +105,7 @@ function choose.gradient(plan, spec, info)
 end
 
 function grouped.plan(plan, spec, _, info)
-    dot.choose(plan, spec, info, no_pairs(spec), true, true)
+    activations.choose(plan, spec, info, no_pairs(spec), true, true)
     plan.vectors = 2
     panel_plan.choose_tile(plan, false, codes.run(spec, plan))
     if way(spec) == "columns" then
@@ -134,12 +136,12 @@ end
 
 -- Rows of a panel of X or of dY: full panels of k, and whole runs of scales.
 local function across(spec, plan)
-    return round_up(spec.op == "forward" and spec.K or spec.N, math.max(panels.depth(plan), codes.rows(spec, plan)))
+    return round_up(spec.op == "forward" and spec.K or spec.N, activations.rows(spec, plan))
 end
 
 -- Floats between rows on their way into panels.
 local function stage(spec, plan)
-    return plans.odd_lines(across(spec, plan) // plan.group // 16 * 16 + 16)
+    return plans.odd_lines(across(spec, plan) // (plan.integers and 1 or plan.group) // 16 * 16 + 16)
 end
 
 local function constants(spec, plan)
@@ -157,7 +159,8 @@ local function constants(spec, plan)
     return plans.append(list, {
         {"ROWS", deep, "rows of a panel, full panels of k"},
         {"APART", apart + 1, "rows from a panel to the next one: its lines are in other sets of the caches"},
-    }, by_rows and panels.product_constants(plan) or {}, plan.staged and staged_constants(plan, spec) or {},
+    }, activations.constants(spec, plan, {{"X_ROWS", deep, "K"}}), by_rows and panels.product_constants(plan) or {},
+    plan.staged and staged_constants(plan, spec) or {},
     panels.token_constants(plan, stage(spec, plan), not by_rows and dtype[spec.output_dtype].size))
 end
 
@@ -196,9 +199,11 @@ end
 function tiles.rows(spec, plan, names, cfg, of_weights)
     local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
     local products = panels.product_tiles(names, of_weights, plan)
-    return plans.append(products, panels.switches(cfg), codes.tiles(names, cfg, spec), entering(spec, plan, names, cfg), plans.list(
-        not (cfg.in_place or names.coded) and panel_rows.copy(cfg, {name = "copy", pitch = plan.mc * width}),
-        not names.coded and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.mc * width, masked = true}),
+    plans.append(products, panels.switches(cfg), codes.tiles(names, cfg, spec), activations.tiles(names, spec, cfg, of_weights))
+    return plans.append(products, entering(spec, plan, names, cfg), plans.list(
+        not (cfg.in_place or names.coded) and panel_rows.copy(of_weights, {name = "copy", pitch = plan.mc * width}),
+        not names.coded and names.copies_edges and panel_rows.copy(of_weights, {name = "copy_edge", pitch = plan.mc * width,
+            masked = true}),
         rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = width, pitch = plan.mc, t_units = "MC", along = lanes * width,
             step = lanes}),
         names.transposes and rows.turned(cfg, "transpose_weights", names.dots, names.coded),
@@ -221,10 +226,10 @@ function grouped.names(spec, plan, job)
     local width = plan.vectors * lanes
     local by_rows, by_columns, dw = way(spec) == "rows", way(spec) == "columns", spec.op == "dW"
     local factor = spec.fuse_mul == "post" and dtype[spec.affinity_dtype]
-    local edges, dots = spec.K % width ~= 0, plan.group > 1
+    local edges, dots = spec.K % width ~= 0, plan.group > 1 and not plan.integers
     local adds = dw and spec.accumulate_grads
     local cfg = by_columns and column_blocks.cfg(spec, plan, job, spec.N) or panels.cfg(spec, plan, job)
-    local of_weights = by_rows and codes.cfg(cfg, spec, plan)
+    local of_weights = by_rows and activations.cfg(cfg, spec, plan) or cfg
     local names = {
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, by_rows = by_rows, by_columns = by_columns, reduces = reduces(spec),
         product = args.products[spec.op] or false, from_y = spec.op ~= "forward",
@@ -248,8 +253,8 @@ function grouped.names(spec, plan, job)
         panels.words(names, cfg, plan)
         panels.tiled(names, plan)
     end
-    names.copies_edges, cfg.unaligned = spec.K % panels.depth(plan) ~= 0, spec.K * io.size % 64 ~= 0
-    column_blocks.names(names, plan, cfg)
+    names.copies_edges, of_weights.unaligned = spec.K % panels.depth(plan) ~= 0, spec.K * of_weights.dtype.size % 64 ~= 0
+    activations.names(names, spec, plan, cfg, of_weights, {"X_ROWS", "ROWS"}, false)
     names.splits = dots and dw
     names.sums = names.reduces and {apart = true, first = "from", row = "K", is_long = spec.K >= lanes, rounded = out.narrow and
         {output = "dX", c = out.c, tile = "narrow", narrow = names.narrow_o, rows = "w->args->T"}}
@@ -263,6 +268,7 @@ function grouped.names(spec, plan, job)
         along.names(names, cfg, plan, spec.K)
         names.scalars[1] = names.scalars[1] or along.scalar(names, cfg)
     else
+        column_blocks.names(names, plan, cfg)
         in_place.names(names, cfg, plan, spec, {spec.N})
     end
     work[way(spec)](names)

@@ -10,7 +10,7 @@ local work = {}
 
 -- Parts of the rows of panels.
 local function gather(names)
-    return {"GATHER", parts = ("ROWS / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"}
+    return {"GATHER", parts = "ROWS / " .. names.gathered, run = "gather_part"}
 end
 
 -- Flat indices that a row has, if two rows must not have the same.
@@ -25,19 +25,23 @@ local function sums(names)
 end
 
 function work.row_phases(names)
-    local from, to = names.product.from, names.product.to
+    local from, to, integers = names.product.from, names.product.to, names.integers
+    names.entered = integers and {"tokens", "ROWS"} or {from.tensor, "APART"}   -- panels, and the rows of each
     phases.add(names, {
         gather(names),
-        {"PRODUCT", rows = to.row, k = from.row, weights = "W", layout = names.product.layout, by = {"w->" .. from.tensor, "APART"},
-            run = "finish_rows"},
+        integers and {"ENCODE", parts = "w->panels * VECTORS", run = "encode_tokens"},
+        {"PRODUCT", rows = to.row, k = from.row, weights = "W", layout = names.product.layout,
+            by = {"w->" .. from.tensor, integers and "X_ROWS" or "APART"}, run = "finish_rows"},
     })
 end
 
 function work.rows(names)
-    local from, to = names.product.from.tensor, names.product.to.tensor
+    local from, to, integers = names.product.from.tensor, names.product.to.tensor, names.integers
     space.rows(names, plans.list(
         seen(names),
-        {from, "float", {"APART"}, ("rows of %s, transposed"):format(from), of = "columns"},
+        integers and {"tokens", "float", {"ROWS"}, "rows of X, transposed", of = "columns"},
+        {from, "float", {integers and "X_ROWS" or "APART"}, integers and "the same in words with scales" or
+            ("rows of %s, transposed"):format(from), of = "columns"},
         {"out", "float", {"LANES", "MC"}, "parts of rows of " .. to, own = true},
         sums(names)), {})
 end
