@@ -103,7 +103,7 @@ static moegen_rt_status lay_w(const moegen_rt_problem *p, const struct grouped *
     return rt_packed_of(p, moegen_rt_problem_text(p, "dtype", "f32"), g->K, g->N, 1, false, l, err);
 }
 
-static moegen_rt_status fill_w(moegen_rt_problem *p, const struct grouped *g, moegen_rt_dtype dtype,
+static moegen_rt_status fill_w(moegen_rt_problem *p, const struct grouped *g, moegen_rt_dtype io,
                                uint64_t seed, double scale, moegen_rt_error *err)
 {
     const int64_t shape[] = {g->E, g->N, g->K};
@@ -111,7 +111,10 @@ static moegen_rt_status fill_w(moegen_rt_problem *p, const struct grouped *g, mo
     struct rt_packed l;
     if (rt_matrices_coded(p))
         return rt_matrices_fill(p, &matrices, seed, scale, err);
-    moegen_rt_status status = lay_w(p, g, &l, err);
+    moegen_rt_dtype dtype;
+    moegen_rt_status status = rt_dtype(p, "weights.dtype", io, &dtype, err);
+    if (status == MOEGEN_RT_OK)
+        status = lay_w(p, g, &l, err);
     if (status != MOEGEN_RT_OK)
         return status;
     return l.run ? rt_add_packed(p, "W", dtype, &l, g->E, seed, scale, err)
@@ -207,12 +210,11 @@ static void map_rows(struct pass *s, int64_t e, const int64_t *list, int64_t row
     const struct grouped *g = &s->g;
     bool forward = g->op == FORWARD;
     int64_t from = forward ? g->K : g->N, to = forward ? g->N : g->K;
-    for (int64_t i = 0; i < rows; i++)
-        rt_elements(forward ? s->X : s->dY,
-                    (forward ? row_of_x(s, list[i]) : row_of_y(s, list[i])) * from, from,
-                    s->in + i * from);
-    for (int64_t i = 0; i < rows; i++)
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t row = forward ? row_of_x(s, list[i]) : row_of_y(s, list[i]);
+        rt_elements(forward ? s->X : s->dY, row * from, from, s->in + i * from);
         rt_online_row(&s->online, s->in + i * from, false);
+    }
     memset(s->out, 0, (size_t)(rows * to) * sizeof *s->out);
     (forward ? rt_product_t : rt_product)(s->in, rows, from, s->W, e * g->N * g->K, to, s->out,
                                           s->work);

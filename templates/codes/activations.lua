@@ -65,8 +65,11 @@ function activations.params(spec, plan)
     return plan.integers and integers.params(plan) or dot.params(spec, plan)
 end
 
--- cfg of products of weights; that of everything else is cfg.
+-- cfg of products of weights; that of everything else is cfg. Numbers of another dtype than tokens' are widened as these are.
 function activations.cfg(cfg, spec, plan)
+    if not stored.format(spec) and spec.weights.dtype ~= spec.dtype then
+        return setmetatable({dtype = dtype[spec.weights.dtype]}, {__index = cfg})
+    end
     return plan.integers and integers.cfg(cfg, spec, plan) or codes.cfg(cfg, spec, plan)
 end
 
@@ -88,7 +91,13 @@ function activations.names(names, spec, plan, cfg, of_weights, token_rows, secon
     names.integers, names.rounds, names.token_rows = false, is(spec), token_rows
     names.entered_at = plan.integers and "tokens" or "X"
     if plan.integers then
-        integers.names(names, spec, cfg.dtype, of_weights.product)
+        integers.names(names, spec, of_weights.product)
+    end
+    if of_weights.dtype ~= cfg.dtype then
+        local tokens, weights = cfg.dtype, of_weights.dtype
+        names.tensor, names.tensor_c, names.keep_tensor = tokens, tokens.c, plans.convert(tokens, "widen")
+        names.scalars[#names.scalars + 1] = {tokens, "widen"}
+        names.scalars[#names.scalars + 1] = not plan.integers and {weights, "widen"}
     end
     names.hidden = second and ((plan.integers or names.rounds and names.dots) and "hidden" or "P")
     names.gathered = names.dots and "DEPTH" or names.rounds and "MX_BLOCK" or "LANES"   -- rows that are gathered together

@@ -140,10 +140,9 @@ function integers.constants(spec, plan, kinds)
     return plans.append(list, run and runs.constants(how, run) or {})
 end
 
--- Adds the names, once panels.products has been there. tokens: their dtype; how: of cfg
-function integers.names(names, spec, tokens, how)
+-- Adds the names, once panels.products has been there. how: of cfg
+function integers.names(names, spec, how)
     names.integers, names.runs = how, how.run and how
-    names.tensor, names.tensor_c, names.keep_tensor = tokens, tokens.c, plans.convert(tokens, "widen")
     -- The scales of an expert's matrix of so many rows: C
     function how.scales(weights, expert, all)
         return stored.factors(spec, weights, "_scale", expert, all)

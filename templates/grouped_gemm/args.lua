@@ -20,8 +20,10 @@ args.weight_rules = plans.append({
     of_forward("weights.layout", packed.are),
     of_forward("quantize_activations", function(s) return s.quantize_activations ~= "none" end),
     {"weights.dtype", function(s) return s.op ~= "dW" or not codes.are(s) end,
-        "{weights.dtype} is a format of frozen weights, which have no gradient: only op = forward and dX take it, here {op}"}},
-    stored_rules.of(setmetatable({shared = true}, {__index = codes.takes{"transposed", "contiguous", "packed"}})),
+        "{weights.dtype} is a format of frozen weights, which have no gradient: only op = forward and dX take it, here {op}"},
+    {"weights.dtype", function(s) return s.op ~= "dW" or codes.are(s) or s.weights.dtype == s.dtype end,
+        "{weights.dtype} is of W, which {op} does not read; {output_dtype} is that of its gradient"}},
+    stored_rules.of(setmetatable({shared = true}, {__index = codes.takes_numbers{"transposed", "contiguous", "packed"}})),
     activations.rules("K"), {activations.scale_rule})
 
 -- As stored.matrices has those of experts; rows: see packed.lua.

@@ -8,6 +8,7 @@ local amx = require "tiles.amx"
 local args = require "grouped_gemm.args"
 local codes = require "codes.plan"
 local dot = require "product.dot"
+local formats = require "tiles.formats"
 local gemm = require "tiles.gemm"
 local in_place = require "product.in_place"
 local integers = require "codes.integers"
@@ -80,7 +81,7 @@ function choose.columns(plan, spec, info)
     local width = plan.vectors * plan.isa.lanes
     in_place.choose(plan, spec, spec.N, (spec.K + width - 1) // width)
     local deep = column_blocks.panel_rows(plan, spec.N)
-    plan.nc, plan.pack_k = gemm.nc(plan.isa, dtype[spec.dtype]), deep * plan.group
+    plan.nc, plan.pack_k = gemm.nc(plan.isa, formats.of(spec)), deep * plan.group
     plan.stride = plans.odd_lines(plan.pack_k)   -- few rows are f32
 end
 
@@ -253,7 +254,7 @@ function grouped.names(spec, plan, job)
         panels.words(names, cfg, plan)
         panels.tiled(names, plan)
     end
-    names.copies_edges, of_weights.unaligned = spec.K % panels.depth(plan) ~= 0, spec.K * of_weights.dtype.size % 64 ~= 0
+    names.copies_edges, of_weights.unaligned = spec.K % panels.depth(plan) ~= 0, spec.K * stored.size(spec) % 64 ~= 0
     activations.names(names, spec, plan, cfg, of_weights, {"X_ROWS", "ROWS"}, false)
     names.splits = dots and dw
     names.sums = names.reduces and {apart = true, first = "from", row = "K", is_long = spec.K >= lanes, rounded = out.narrow and
@@ -265,7 +266,7 @@ function grouped.names(spec, plan, job)
         packed_plan.names(names, cfg, spec, plan, matrices(spec))
         work.row_phases(names)
         codes.names(names, spec, plan, matrices(spec), of_weights.product)
-        along.names(names, cfg, plan, spec.K)
+        along.names(names, stored.format(spec) and cfg or of_weights, plan, spec.K)
         names.scalars[1] = names.scalars[1] or along.scalar(names, cfg)
     else
         column_blocks.names(names, plan, cfg)

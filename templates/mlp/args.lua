@@ -44,16 +44,17 @@ function args.keys(own, plan, backward)
     return keys.rows(list)
 end
 
--- layouts: beside `plain`
-local function rules(layouts)
+-- takes: of the key `weights`
+local function rules(takes)
     return plans.append(keys.rules{"gated", quantised.rules, prequantised.rules, codes.rules.numbers,
         {"weights.layout", function(s) return not packed.are(s) or s.quantize == "none" end,
-            "{weights.layout} is of numbers that products read as they are, here {quantize}"}}, stored_rules.of(codes.takes(layouts)))
+            "{weights.layout} is of numbers that products read as they are, here {quantize}"}}, stored_rules.of(takes))
 end
 
-args.forward_rules = plans.append(rules{"transposed", "contiguous", "packed"}, activations.rules("H", "I_TP"))
+args.forward_rules = plans.append(rules(codes.takes_numbers{"transposed", "contiguous", "packed"}), {codes.rules.same},
+    activations.rules("H", "I_TP"))
 args.backward_rules = plans.append({{"accumulate_grads", function(s) return s.weight_grads == "all" or not s.accumulate_grads end,
-    "{accumulate_grads} leaves nothing for {weight_grads}"}, codes.rules.frozen}, rules{"transposed", "contiguous"})
+    "{accumulate_grads} leaves nothing for {weight_grads}"}, codes.rules.frozen}, rules(codes.takes{"transposed", "contiguous"}))
 
 -- The intermediates, in the order of arguments: name, what it is; those of a gate only if there is one, and what the second product sees
 -- unless only its weights' gradient does.
