@@ -14,32 +14,49 @@ struct rows {
     int64_t E, C, K, parts;
 };
 
+/* like: the input that the output has the shape of; codes, numbers: plans for many tokens in which
+ * both have the same order of sums */
 static const struct family {
-    const char *name, *spec, *output, *like; /* like: the input that the output has the shape of */
+    const char *name, *spec, *output, *like, *codes, *numbers;
     struct rows rows[2];
 } families[] = {
     {"mlp_forward",
      "H 150 I_TP 70",
      "output",
      "hidden_states",
+     " plan.along 0",
+     " plan.along 0",
      {{"gate_up_weights", "gate_up_weights_scale", "gate_up_weights_scale_2", 1, 140, 150, 2},
       {"down_proj_weight", "down_proj_scale", "down_proj_scale_2", 1, 150, 70, 1}}},
     {"mlp_forward",
      "H 37 I_TP 133 gated false",
      "output",
      "hidden_states",
+     " plan.along 0",
+     " plan.along 0",
      {{"gate_up_weights", "gate_up_weights_scale", "gate_up_weights_scale_2", 1, 133, 37, 1},
       {"down_proj_weight", "down_proj_scale", "down_proj_scale_2", 1, 37, 133, 1}}},
     {"mlp_backward",
      "H 150 I_TP 70 weight_grads none checkpoint recompute",
      "hidden_states_grad",
      "hidden_states",
+     " plan.along 0",
+     " plan.along 0 plan.across 0",
      {{"gate_up_weights", "gate_up_weights_scale", "gate_up_weights_scale_2", 1, 140, 150, 2},
       {"down_proj_weight", "down_proj_scale", "down_proj_scale_2", 1, 150, 70, 1}}},
     {"grouped_gemm",
      "op forward N 150 K 150 E 3",
      "Y",
      "X",
+     " plan.along 0",
+     " plan.along 0",
+     {{"W", "W_scale", "W_scale_2", 3, 150, 150, 1}}},
+    {"grouped_gemm",
+     "op dX N 150 K 150 E 3",
+     "dX",
+     "dY",
+     "",
+     " plan.direct_rows 1",
      {{"W", "W_scale", "W_scale_2", 3, 150, 150, 1}}},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
@@ -202,13 +219,10 @@ static void one_case(moegen_engine *engine, const struct family *f, const struct
     snprintf(weights, sizeof weights, "weights.dtype %s%s%s%s", of->name,
              of->fp8 ? " weights.scale " : "", of->fp8 ? shares[share] : "",
              of->group == 128 ? " weights.group 128" : "");
-    /* if codes are turned, numbers are to be, too: then sums have the same order */
-    snprintf(as_numbers, sizeof as_numbers, "plan.kc 128%s%s target %s spelling %s",
-             many ? " plan.along 0" : "",
-             many && strcmp(f->name, "mlp_backward") == 0 ? " plan.across 0" : "", target,
-             strcmp(target, "auto") ? "scalar" : "auto");
+    snprintf(as_numbers, sizeof as_numbers, "plan.kc 128%s target %s spelling %s",
+             many ? f->numbers : "", target, strcmp(target, "auto") ? "scalar" : "auto");
     snprintf(as_codes, sizeof as_codes, "%s plan.kc 128%s target %s spelling %s", weights,
-             many ? " plan.along 0" : "", target, strcmp(target, "auto") ? "scalar" : "auto");
+             many ? f->codes : "", target, strcmp(target, "auto") ? "scalar" : "auto");
     moegen_kernel *coded = kernel_of(engine, f, as_codes),
                   *plain = kernel_of(engine, f, as_numbers);
     moegen_rt_problem *p = moegen_rt_problem_create();

@@ -86,12 +86,13 @@ static void poke_all(const moegen_kernel *kernel, moegen_call *call, moegen_rt_p
     const struct rt_format *f = rt_format_find(moegen_kernel_param(kernel, "weights.dtype"));
     for (size_t i = 0; moegen_rt_problem_at(in, i); i++) {
         const char *name = moegen_rt_problem_at(in, i)->name;
+        const char *end = name ? strstr(name, "_weight") : NULL;
         char scale[80];
-        if (!name || strlen(name) < 8)
+        if (!name)
             continue;
-        size_t stem = strlen(name) - 7;
+        size_t stem = end && !end[7] ? (size_t)(end - name) : strlen(name);
         snprintf(scale, sizeof scale, "%.*s_scale", (int)stem, name);
-        if (strcmp(name + stem, "_weight") != 0 || !moegen_rt_problem_tensor(in, scale))
+        if (!moegen_rt_problem_tensor(in, scale))
             continue;
         for (int code = 0, some = 0; f->element->bits == 8 && code < 256 && some < 2; code++)
             if (isnan(f->element->value((uint32_t)code))) {
@@ -117,6 +118,7 @@ static void poke_tokens(const moegen_kernel *kernel, moegen_call *call, moegen_r
                  {0, true},
                  {64, false}};
     const moegen_rt_tensor *t = moegen_rt_problem_tensor(in, "hidden_states");
+    t = t ? t : moegen_rt_problem_tensor(in, "X");
     const size_t bytes = moegen_rt_dtype_of(t->dtype)->bytes, n = (size_t)t->shape[1];
     uint8_t *row = (uint8_t *)t->data + bytes * n, *before = malloc(bytes * n);
     for (size_t i = 0; before && i < sizeof pokes / sizeof *pokes; i++) {
@@ -176,7 +178,8 @@ static bool has_scales(moegen_engine *engine, const char *path, const char *name
     const struct rt_format *f = dtype ? rt_format_find(dtype) : NULL;
     const bool integers = kernel && has_integers(kernel);
     const char *top_k = kernel ? moegen_kernel_param(kernel, "top_k") : NULL;
-    *large = kernel && kernel->unit->facts.flops_per_row * TOKENS * atoi(top_k) > LARGE;
+    *large =
+        kernel && kernel->unit->facts.flops_per_row * TOKENS * (top_k ? atoi(top_k) : 1) > LARGE;
     moegen_kernel_release(kernel);
     return integers || (f && rt_format_has_rule(f));
 }
@@ -201,7 +204,9 @@ int main(int argc, char **argv)
     moegen_engine *engine = NULL;
     if (moegen_engine_create(&o, &engine, NULL))
         return 1;
-    each_case(argc > 1 ? argv[1] : "tests/kernels", "moe_forward", try_case, engine);
+    static const char *const families[] = {"moe_forward", "mlp_forward", "grouped_gemm"};
+    for (int i = 0; i < 3; i++)
+        each_case(argc > 1 ? argv[1] : "tests/kernels", families[i], try_case, engine);
     printf("%d bytes, %d elements reached, %d complaints\n", tried, reached, failures);
     moegen_engine_release(engine);
     return failures != 0 || tried < 100 || reached == 0;

@@ -103,7 +103,7 @@ static moegen_rt_status lay_w(const moegen_rt_problem *p, const struct grouped *
     return rt_packed_of(p, moegen_rt_problem_text(p, "dtype", "f32"), g->K, g->N, 1, false, l, err);
 }
 
-static moegen_rt_status fill_w(moegen_rt_problem *p, const struct grouped *g, moegen_rt_dtype dtype,
+static moegen_rt_status fill_w(moegen_rt_problem *p, const struct grouped *g, moegen_rt_dtype io,
                                uint64_t seed, double scale, moegen_rt_error *err)
 {
     const int64_t shape[] = {g->E, g->N, g->K};
@@ -111,7 +111,10 @@ static moegen_rt_status fill_w(moegen_rt_problem *p, const struct grouped *g, mo
     struct rt_packed l;
     if (rt_matrices_coded(p))
         return rt_matrices_fill(p, &matrices, seed, scale, err);
-    moegen_rt_status status = lay_w(p, g, &l, err);
+    moegen_rt_dtype dtype;
+    moegen_rt_status status = rt_dtype(p, "weights.dtype", io, &dtype, err);
+    if (status == MOEGEN_RT_OK)
+        status = lay_w(p, g, &l, err);
     if (status != MOEGEN_RT_OK)
         return status;
     return l.run ? rt_add_packed(p, "W", dtype, &l, g->E, seed, scale, err)
@@ -173,6 +176,7 @@ struct pass {
     struct grouped g;
     const moegen_rt_tensor *X, *W, *dY, *sizes, *gather, *weights;
     moegen_rt_tensor unpacked;
+    struct rt_online online; /* forward, of rows of X */
     int64_t R, T;
     double *to; /* Y [R, N], dX [R or T, K] or dW [E, N, K] */
     uint8_t *wanted;
@@ -206,10 +210,11 @@ static void map_rows(struct pass *s, int64_t e, const int64_t *list, int64_t row
     const struct grouped *g = &s->g;
     bool forward = g->op == FORWARD;
     int64_t from = forward ? g->K : g->N, to = forward ? g->N : g->K;
-    for (int64_t i = 0; i < rows; i++)
-        rt_elements(forward ? s->X : s->dY,
-                    (forward ? row_of_x(s, list[i]) : row_of_y(s, list[i])) * from, from,
-                    s->in + i * from);
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t row = forward ? row_of_x(s, list[i]) : row_of_y(s, list[i]);
+        rt_elements(forward ? s->X : s->dY, row * from, from, s->in + i * from);
+        rt_online_row(&s->online, s->in + i * from, false);
+    }
     memset(s->out, 0, (size_t)(rows * to) * sizeof *s->out);
     (forward ? rt_product_t : rt_product)(s->in, rows, from, s->W, e * g->N * g->K, to, s->out,
                                           s->work);
@@ -286,7 +291,8 @@ static moegen_rt_status read_w(struct pass *s, const moegen_rt_problem *p, moege
     struct rt_packed l;
     if (rt_matrices_coded(p)) {
         s->W = &s->unpacked;
-        return rt_matrices_read(p, &matrices, &s->unpacked, err);
+        moegen_rt_status status = rt_matrices_read(p, &matrices, &s->unpacked, err);
+        return status == MOEGEN_RT_OK ? rt_matrices_online(p, &matrices, &s->online, err) : status;
     }
     moegen_rt_status status = lay_w(p, g, &l, err);
     const int64_t shape[] = {g->E, g->N, g->K}, packed[] = {g->E, l.each};
@@ -383,6 +389,7 @@ moegen_rt_status rt_compute_grouped_gemm(const moegen_rt_problem *p, const moege
         else
             status = rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
     }
+    rt_online_free(&s.online);
     free(s.unpacked.data);
     free(s.in);
     free(s.out);

@@ -112,6 +112,10 @@ moegen_rt_status rt_matrices_fill(moegen_rt_problem *p, const struct rt_matrices
 /* Finds codes and scales. to: the numbers, f64; to->data is the caller's, NULL after a failure. */
 moegen_rt_status rt_matrices_read(const moegen_rt_problem *p, const struct rt_matrices *r,
                                   moegen_rt_tensor *to, moegen_rt_error *err);
+struct rt_online;
+/* How rows of K that they multiply are quantised, see rt_online_read. */
+moegen_rt_status rt_matrices_online(const moegen_rt_problem *p, const struct rt_matrices *r,
+                                    struct rt_online *q, moegen_rt_error *err);
 
 /* ---- weights.c again ---- */
 

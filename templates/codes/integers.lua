@@ -35,17 +35,23 @@ local function fits(key)
         ("{%s} products of 8-bit integers are more than sums of 32 bits hold: %d"):format(key, LONGEST - 1)}
 end
 
-integers.rules = {
-    {"quantize_activations", function(s) return not integers.are(s) or (stored.format(s) or {}).integers end,
-        "{quantize_activations} needs weights that are integers, here {weights.dtype}"},
-    {"quantize_activations", function(s)
-        return not integers.are(s) or not (stored.format(s) or {}).integers or integers.run(s) or s.weights.layout == "transposed"
-    end, "{quantize_activations} needs weights.layout = transposed, whose rows are contracted, here {weights.layout}"},
-    fits "H", fits "I_TP",
-}
+-- ...: keys of the lengths of contractions
+function integers.rules(...)
+    local list = {
+        {"quantize_activations", function(s) return not integers.are(s) or (stored.format(s) or {}).integers end,
+            "{quantize_activations} needs weights that are integers, here {weights.dtype}"},
+        {"quantize_activations", function(s)
+            return not integers.are(s) or not (stored.format(s) or {}).integers or integers.run(s) or not stored.by_columns(s)
+        end, "{quantize_activations} needs weights.layout = transposed, whose rows are contracted, here {weights.layout}"},
+    }
+    for _, key in ipairs{...} do
+        list[#list + 1] = fits(key)
+    end
+    return list
+end
 
 -- How they are multiplied, best first: what a target needs for it, and why it is chosen.
-local kinds = {
+local ways = {
     {"tiles", op = "tile_dot_i8", why = "matrix tiles multiply 16 x 16 x 64 integers at once; sums are exact"},
     {"dot", op = "dot_bytes", why = "an instruction adds 4 products of integers a lane; sums are exact"},
     {"widen", op = "dot_words", why = "integers are widened to 16 bits, of which an instruction adds 2 products a lane; sums are exact"},
@@ -54,7 +60,7 @@ local kinds = {
 -- Has a target something for them that the one it extends has not? And why.
 function integers.uses(isa, spec)
     local given = spec.plan and spec.plan.product
-    for _, kind in ipairs(kinds) do
+    for _, kind in ipairs(ways) do
         if isa.rows[kind.op] and (given or kind[1]) == kind[1] then
             return true, kind.why
         end
@@ -65,7 +71,7 @@ end
 function integers.choose(plan, spec, info)
     local given = spec.plan and spec.plan.product
     local best
-    for _, kind in ipairs(kinds) do
+    for _, kind in ipairs(ways) do
         if plan.isa.rows[kind.op] and (not best or kind[1] == given) then
             best = kind
         end
@@ -80,7 +86,7 @@ end
 
 -- The op of the products, when it is one.
 function integers.params(plan)
-    for _, kind in ipairs(kinds) do
+    for _, kind in ipairs(ways) do
         if kind[1] == plan.integers and plan.group > 2 then
             return {"product.op " .. kind.op}
         end
@@ -120,23 +126,23 @@ function integers.cfg(cfg, spec, plan)
     return setmetatable({product = how_of(spec, plan), dtype = {name = "int8", c = "uint8_t", size = 1}}, {__index = cfg})
 end
 
--- h, i: rows of panels of tokens, and of what the second product sees, before they are quantised
-function integers.constants(spec, plan, h, i)
+-- kinds: {constant, rows, over}: of panels before they are quantised
+function integers.constants(spec, plan, kinds)
     local how, width, run = how_of(spec, plan), plan.vectors * plan.isa.lanes, integers.run(spec)
     local function rows(n)
         return n // (width * plan.group) * (how.panel_rows or width) + 1 + (run and how.offset and n // run or run and 0 or 1)
     end
-    return plans.append({
-        {"GROUP", plan.group, "integers of a word"},
-        {"H_ROWS", rows(h), "rows of a panel over H: words, scales, and what sums have too much;"},
-        {"I_ROWS", rows(i), "the same over I"},
-    }, run and runs.constants(how, run) or {})
+    local list = {{"GROUP", plan.group, "integers of a word"}}
+    for i, of in ipairs(kinds) do
+        local says = i == 1 and "rows of a panel over %s: words, scales, and what sums have too much" or "the same over %s"
+        list[i + 1] = {of[1], rows(of[2]), says:format(of[3])}
+    end
+    return plans.append(list, run and runs.constants(how, run) or {})
 end
 
--- Adds the names, once panels.products has been there. tokens: their dtype; how: of cfg
-function integers.names(names, spec, tokens, how)
-    names.integers, names.entered_at, names.runs = how, "tokens", how.run and how
-    names.tensor, names.tensor_c, names.keep_tensor = tokens, tokens.c, plans.convert(tokens, "widen")
+-- Adds the names, once panels.products has been there. how: of cfg
+function integers.names(names, spec, how)
+    names.integers, names.runs = how, how.run and how
     -- The scales of an expert's matrix of so many rows: C
     function how.scales(weights, expert, all)
         return stored.factors(spec, weights, "_scale", expert, all)

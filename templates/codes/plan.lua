@@ -41,12 +41,21 @@ function codes.takes(layouts)
     return {dtype = formats.names, scale = {"static", "block", "group"}, group = true, layout = layouts}
 end
 
+-- The same, and numbers of another dtype than tokens'.
+function codes.takes_numbers(layouts)
+    local takes = codes.takes(layouts)
+    takes.dtype, takes.widened = plans.append({}, formats.numbers, formats.names), true
+    return takes
+end
+
 -- Rules of the way back, and of families that quantise numbers.
 codes.rules = {
     frozen = {"weights.dtype", function(s) return s.weight_grads == "none" or not codes.are(s) end,
         "{weights.dtype} has no gradients: it needs weight_grads = none, here {weight_grads}"},
-    numbers = {"weights.dtype", function(s) return s.quantize == "none" or not codes.are(s) end,
+    numbers = {"weights.dtype", function(s) return s.quantize == "none" or not stored.format(s) end,
         "{weights.dtype} is a format of codes, and {quantize} quantises weights that are numbers"},
+    same = {"weights.dtype", function(s) return s.quantize == "none" or stored.format(s) or s.weights.dtype == s.dtype end,
+        "{weights.dtype} is not supported yet beside {quantize}: weights are of {dtype}"},
 }
 
 -- Elements that are decoded at a time.

@@ -29,11 +29,12 @@ quantised.keys = {
     {"scale_rule", enum{"ocp", "wide"}, default = "ocp", doc = "of quantised operands; wide: twice the scale, no element saturates"},
 }
 
-local function asks(key, usual)
-    return {key, function(s) return s.quantize ~= "none" or s[key] == usual end, "{" .. key .. "} is about quantised operands: {quantize}"}
+local function asks(key, usual, also)
+    return {key, function(s) return s.quantize ~= "none" or also and s.quantize_activations == also or s[key] == usual end,
+        "{" .. key .. "} is about quantised operands: {quantize}"}
 end
 
-quantised.rules = {asks("block_order", "contiguous"), asks("scale_rule", "ocp")}
+quantised.rules = {asks("block_order", "contiguous"), asks("scale_rule", "ocp", "mxfp8")}
 
 function quantised.is(spec)
     return spec.quantize ~= "none"

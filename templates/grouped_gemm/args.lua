@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- args.lua - what grouped_gemm takes and gives: how W is stored, and the arguments.
+local activations = require "codes.activations"
 local codes = require "codes.plan"
 local packed = require "shared.packed"
 local plans = require "shared.plans"
@@ -10,17 +11,44 @@ local args = {}
 
 args.weights = stored.key_of_rows("how W is stored; plain: [E, N, K], rows of K")
 
+-- key: what only Y = X W^T has
 local function of_forward(key, is)
     return {key, function(s) return s.op == "forward" or not is(s) end, "{" .. key .. "} is of the product of op = forward, here {op}"}
 end
 
-args.weight_rules = plans.append({of_forward("weights.layout", packed.are), of_forward("weights.dtype", codes.are)},
-    stored_rules.of(setmetatable({shared = true}, {__index = codes.takes{"transposed", "contiguous", "packed"}})))
+args.weight_rules = plans.append({
+    of_forward("weights.layout", packed.are),
+    of_forward("quantize_activations", function(s) return s.quantize_activations ~= "none" end),
+    {"weights.dtype", function(s) return s.op ~= "dW" or not codes.are(s) end,
+        "{weights.dtype} is a format of frozen weights, which have no gradient: only op = forward and dX take it, here {op}"},
+    {"weights.dtype", function(s) return s.op ~= "dW" or codes.are(s) or s.weights.dtype == s.dtype end,
+        "{weights.dtype} is of W, which {op} does not read; {output_dtype} is that of its gradient"}},
+    stored_rules.of(setmetatable({shared = true}, {__index = codes.takes_numbers{"transposed", "contiguous", "packed"}})),
+    activations.rules("K"), {activations.scale_rule})
 
 -- As stored.matrices has those of experts; rows: see packed.lua.
 function args.matrices(s)
     return {{name = "W", K = s.K, C = s.N, width = s.N, parts = 1, rows = true, says = "of each expert"}}
 end
+
+-- How the rows of an expert are multiplied: as columns of panels by "rows" of W, or by its columns, turned on their way (dX of codes, whose
+-- scales lie along rows); as rows by "columns"; or with each other, to a "gradient".
+function args.way(s)
+    return s.op == "dW" and "gradient" or (s.op == "forward" or codes.are(s)) and "rows" or "columns"
+end
+
+-- Of a product: what it multiplies and what it gives: a tensor, the length of its rows, the function that says which of these a sorted row
+-- is; and how W lies for it, see phases.lua.
+local X, Y = {row = "K", at = "x_row"}, {row = "N", at = "y_row"}
+
+local function named(tensor, side)
+    return setmetatable({tensor = tensor}, {__index = side})
+end
+
+args.products = {
+    forward = {from = named("X", X), to = named("Y", Y), layout = "k"},
+    dX = {from = named("dY", Y), to = named("dX", X), layout = "n"},
+}
 
 -- Is dX summed over the rows of a token?
 function args.reduces(s)

@@ -2,13 +2,16 @@
 -- plan.lua - the plan of grouped_gemm, and the names that its template's holes refer to.
 local dtype = require "dtype"
 local types = require("schema").types
+local activations = require "codes.activations"
 local along = require "product.along"
 local amx = require "tiles.amx"
 local args = require "grouped_gemm.args"
 local codes = require "codes.plan"
 local dot = require "product.dot"
+local formats = require "tiles.formats"
 local gemm = require "tiles.gemm"
 local in_place = require "product.in_place"
+local integers = require "codes.integers"
 local limits = require "shared.limits"
 local packed = require "shared.packed"
 local packed_plan = require "packed.plan"
@@ -36,33 +39,41 @@ grouped.plan_keys = {
 plans.append(grouped.plan_keys, panel_plan.gradient_keys)
 table.move(in_place.keys, 1, #in_place.keys, #grouped.plan_keys + 1, grouped.plan_keys)
 
-function grouped.uses(isa, spec, props)
-    return dot.uses(isa, spec, props, panel_plan.odd_steps(spec), true, true)
+-- Why products may not be of pairs, or nil.
+local function no_pairs(spec)
+    return spec.op == "dX" and codes.no_pairs(spec) or panel_plan.odd_steps(spec)
 end
 
-grouped.weights, grouped.weight_rules, grouped.args = args.weights, args.weight_rules, args.list
+function grouped.uses(isa, spec, props)
+    return activations.uses(isa, spec, props, no_pairs(spec), true, true)
+end
 
-local matrices, reduces = args.matrices, args.reduces
+grouped.weights, grouped.weight_rules, grouped.args, grouped.way = args.weights, args.weight_rules, args.list, args.way
+
+local matrices, reduces, way = args.matrices, args.reduces, args.way
 
 function grouped.params(spec, plan)
-    return plans.append(dot.params(spec, plan), packed.params(spec, plan, matrices(spec)))
+    return plans.append(activations.params(spec, plan), packed.params(spec, plan, matrices(spec)))
 end
 
 local PASS <const> = "rows of an expert per pass: bounds the workspace"
 
 local choose = {}
 
-function choose.forward(plan, spec, info)
-    local unit = codes.are(spec) and codes.unit(spec, plan)
-    local block = plan.tiled and amx.kc or dtype[spec.dtype].narrow and 128 or 64
-    panel_plan.choose_block(plan, spec, info, panel_plan.whole(plan, block, unit), spec.N, spec.K)
+function choose.rows(plan, spec, info)
+    local product = args.products[spec.op]
+    local unit = product.layout == "k" and codes.are(spec) and codes.unit(spec, plan)
+    local block = integers.block(spec, plan) or plan.tiled and amx.kc or dtype[spec.dtype].narrow and 128 or 64
+    panel_plan.choose_block(plan, spec, info, panel_plan.whole(plan, block, unit), spec[product.to.row], spec[product.from.row])
     panel_plan.check_units(plan, info, unit)
-    along.choose(plan, spec)
+    if product.layout == "k" and not plan.integers then
+        along.choose(plan, spec)
+    end
     plan:choose("pass_rows", 1024, PASS)
     packed_plan.choose(plan, spec)
 end
 
-function choose.dX(plan, spec, info)
+function choose.columns(plan, spec, info)
     column_blocks.choose_sums(plan, spec, spec.N)
     column_blocks.choose_fetch(plan, spec.N, "matrices have %d rows")
     plan:choose("pass_rows", 1024, PASS)
@@ -70,7 +81,7 @@ function choose.dX(plan, spec, info)
     local width = plan.vectors * plan.isa.lanes
     in_place.choose(plan, spec, spec.N, (spec.K + width - 1) // width)
     local deep = column_blocks.panel_rows(plan, spec.N)
-    plan.nc, plan.pack_k = gemm.nc(plan.isa, dtype[spec.dtype]), deep * plan.group
+    plan.nc, plan.pack_k = gemm.nc(plan.isa, formats.of(spec)), deep * plan.group
     plan.stride = plans.odd_lines(plan.pack_k)   -- few rows are f32
 end
 
@@ -79,7 +90,7 @@ local function staged_row(plan, spec)
     return ((round_up(spec.K, plan.vectors * plan.isa.lanes) * dtype[spec.output_dtype].size + 63) // 64 | 1) * 64
 end
 
-function choose.dW(plan, spec, info)
+function choose.gradient(plan, spec, info)
     local out = dtype[spec.output_dtype]
     panel_plan.choose_mc(plan, spec.N, "rows of a gradient whose sums pass through memory together", 2)
     plan:choose("pass_rows", 1024, PASS)
@@ -95,15 +106,15 @@ function choose.dW(plan, spec, info)
 end
 
 function grouped.plan(plan, spec, _, info)
-    dot.choose(plan, spec, info, panel_plan.odd_steps(spec), true, true)
+    activations.choose(plan, spec, info, no_pairs(spec), true, true)
     plan.vectors = 2
-    panel_plan.choose_tile(plan, false, spec.op == "forward" and codes.run(spec, plan))
-    if spec.op == "dX" then
+    panel_plan.choose_tile(plan, false, codes.run(spec, plan))
+    if way(spec) == "columns" then
         column_blocks.choose_steps(plan, "k steps of a loop body")
-    elseif spec.op == "forward" then
+    elseif way(spec) == "rows" then
         plan:choose("unroll", 4, "k steps of a loop body")
     end
-    choose[spec.op](plan, spec, info)
+    choose[way(spec)](plan, spec, info)
 end
 
 function grouped.work(s)
@@ -124,38 +135,45 @@ local function staged_constants(plan, spec)
     }
 end
 
--- Rows of a panel: full panels of k, and whole runs of scales.
+-- Rows of a panel of X or of dY: full panels of k, and whole runs of scales.
 local function across(spec, plan)
-    return round_up(spec.op == "forward" and spec.K or spec.N, math.max(panels.depth(plan), codes.rows(spec, plan)))
+    return round_up(spec.op == "forward" and spec.K or spec.N, activations.rows(spec, plan))
 end
 
 -- Floats between rows on their way into panels.
 local function stage(spec, plan)
-    return plans.odd_lines(across(spec, plan) // plan.group // 16 * 16 + 16)
+    return plans.odd_lines(across(spec, plan) // (plan.integers and 1 or plan.group) // 16 * 16 + 16)
 end
 
 local function constants(spec, plan)
-    local width, forward = plan.vectors * plan.isa.lanes, spec.op == "forward"
+    local width, by_rows = plan.vectors * plan.isa.lanes, way(spec) == "rows"
     local list = plans.append({
         {"N", spec.N, "rows of an expert's matrix"}, {"K", spec.K, "its columns"}, {"E", spec.E, "experts"},
         {"K_SLICES", round_up(spec.K, width) // width, "panels over K"},
         spec.permute == "x" and (spec.op ~= "dX" or spec.reduce_topk) and {"TOP_K", spec.top_k, "rows of a token"} or nil,
     }, panels.shape(plan))
-    if spec.op == "dX" then
+    if way(spec) == "columns" then
         return plans.append(list, in_place.constants(plan, spec), column_blocks.constants(plan, spec.N))
     end
     local deep = across(spec, plan)
-    local apart = forward and deep // plan.group or deep
+    local apart = by_rows and deep // plan.group or deep
     return plans.append(list, {
         {"ROWS", deep, "rows of a panel, full panels of k"},
         {"APART", apart + 1, "rows from a panel to the next one: its lines are in other sets of the caches"},
-    }, forward and panels.product_constants(plan) or {}, plan.staged and staged_constants(plan, spec) or {},
-    panels.token_constants(plan, stage(spec, plan), not forward and dtype[spec.output_dtype].size))
+    }, activations.constants(spec, plan, {{"X_ROWS", deep, "K"}}), by_rows and panels.product_constants(plan) or {},
+    plan.staged and staged_constants(plan, spec) or {},
+    panels.token_constants(plan, stage(spec, plan), not by_rows and dtype[spec.output_dtype].size))
 end
 
 local tiles = {}
 
-function tiles.dX(spec, _, names, cfg)
+-- Of sums of a token's rows, which are f32.
+local function sums(names, cfg, out, adds)
+    local long = names.reduces and names.sums.is_long
+    return (adds or long) and rows.move(cfg, "add", {add = true}), long and out.narrow and rows.move(cfg, "narrow", {to = out})
+end
+
+function tiles.columns(spec, _, names, cfg)
     local out = dtype[spec.output_dtype]
     return plans.append({rows.zero(cfg, "zero")}, column_blocks.packed(names, cfg), in_place.tiles(names, cfg), plans.list(
         gemm.pack(cfg),
@@ -165,8 +183,7 @@ function tiles.dX(spec, _, names, cfg)
         panel_rows.collect(cfg, {name = "collect", dtype = names.reduces and dtype.f32 or out}),
         names.reduces and panel_rows.collect_rows(cfg, {name = "collect_rows_add", add = true}),
         names.reduces and panel_rows.collect(cfg, {name = "collect_add", dtype = dtype.f32, add = true}),
-        (names.compensated or names.reduces and names.sums.is_long) and rows.move(cfg, "add", {add = true}),
-        names.reduces and names.sums.is_long and out.narrow and rows.move(cfg, "narrow", {to = out})))
+        sums(names, cfg, out, names.compensated)))
 end
 
 -- Rows of tokens into panels.
@@ -180,18 +197,22 @@ local function entering(spec, plan, names, cfg)
     }
 end
 
-function tiles.forward(spec, plan, names, cfg, of_weights)
+function tiles.rows(spec, plan, names, cfg, of_weights)
     local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
     local products = panels.product_tiles(names, of_weights, plan)
-    return plans.append(products, panels.switches(cfg), codes.tiles(names, cfg, spec), entering(spec, plan, names, cfg), plans.list(
-        not (cfg.in_place or names.coded) and panel_rows.copy(cfg, {name = "copy", pitch = plan.mc * width}),
-        not names.coded and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.mc * width, masked = true}),
+    plans.append(products, panels.switches(cfg), codes.tiles(names, cfg, spec), activations.tiles(names, spec, cfg, of_weights))
+    return plans.append(products, entering(spec, plan, names, cfg), plans.list(
+        not (cfg.in_place or names.coded) and panel_rows.copy(of_weights, {name = "copy", pitch = plan.mc * width}),
+        not names.coded and names.copies_edges and panel_rows.copy(of_weights, {name = "copy_edge", pitch = plan.mc * width,
+            masked = true}),
         rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = width, pitch = plan.mc, t_units = "MC", along = lanes * width,
             step = lanes}),
-        rows.move(cfg, "put", {to = dtype[spec.output_dtype], scaled = names.factor})))
+        names.transposes and rows.turned(cfg, "transpose_weights", names.dots, names.coded),
+        rows.move(cfg, "put", {to = names.reduces and dtype.f32 or dtype[spec.output_dtype], scaled = names.factor}),
+        sums(names, cfg, dtype[spec.output_dtype])))
 end
 
-function tiles.dW(spec, plan, names, cfg)
+function tiles.gradient(spec, plan, names, cfg)
     local staged, out = names.staged, dtype[spec.output_dtype]
     return plans.append(entering(spec, plan, names, cfg), panels.switches(cfg),
         panels.gradient_tiles(names, cfg, staged and staged_row(plan, spec) // out.size,
@@ -204,54 +225,56 @@ function grouped.names(spec, plan, job)
     local isa, io, out = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype]
     local lanes = isa.lanes
     local width = plan.vectors * lanes
-    local forward, dx, dw = spec.op == "forward", spec.op == "dX", spec.op == "dW"
+    local by_rows, by_columns, dw = way(spec) == "rows", way(spec) == "columns", spec.op == "dW"
     local factor = spec.fuse_mul == "post" and dtype[spec.affinity_dtype]
-    local edges, dots = spec.K % width ~= 0, plan.group > 1
+    local edges, dots = spec.K % width ~= 0, plan.group > 1 and not plan.integers
     local adds = dw and spec.accumulate_grads
-    local cfg = dx and column_blocks.cfg(spec, plan, job, spec.N) or panels.cfg(spec, plan, job)
-    local of_weights = forward and codes.cfg(cfg, spec, plan)
+    local cfg = by_columns and column_blocks.cfg(spec, plan, job, spec.N) or panels.cfg(spec, plan, job)
+    local of_weights = by_rows and activations.cfg(cfg, spec, plan) or cfg
     local names = {
-        spec = spec, plan = plan, isa = isa, p = cfg.prefix, forward = forward, dx = dx, dw = dw, reduces = reduces(spec),
+        spec = spec, plan = plan, isa = isa, p = cfg.prefix, by_rows = by_rows, by_columns = by_columns, reduces = reduces(spec),
+        product = args.products[spec.op] or false, from_y = spec.op ~= "forward",
         out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
         narrow_out = out.narrow ~= nil, out_size = out.size, lanes = lanes, staged = false, bursts = false,
         clears = reduces(spec) or dw and not adds, routed_rows = "w->args->M", edges = edges, lone = false,
-        parts_add = dw, reads_past = true, scaled = false, long = spec.N, enters = dw or dx and (reduces(spec) or not out.narrow),
+        parts_add = dw, reads_past = true, scaled = false, long = spec.N, enters = dw or by_columns and (reduces(spec) or not out.narrow),
         tile_sums = "w->tile",
         -- a flat index names a row of the output
-        once = spec.permute == "y" and forward or spec.permute == "x" and dx and not reduces(spec),
+        once = spec.permute == "y" and spec.op == "forward" or spec.permute == "x" and spec.op == "dX" and not reduces(spec),
         narrow_o = convert(out, "narrow"),
         widen_factor = factor and convert(factor, "widen"),
         constants = constants(spec, plan),
-        scalars = {(dx or not dots) and {io, "widen"} or false,
-            (forward or dx and edges or reduces(spec)) and {out, "narrow"} or false,
+        scalars = {(by_columns or not dots) and {io, "widen"} or false,
+            (by_rows or by_columns and edges or reduces(spec)) and {out, "narrow"} or false,
             factor and {factor, "widen"} or false},
     }
-    if forward then
-        panels.products(names, of_weights, plan, {spec.N})
+    if by_rows then
+        panels.products(names, of_weights, plan, {spec[names.product.to.row]})
     else
         panels.words(names, cfg, plan)
         panels.tiled(names, plan)
     end
-    names.copies_edges, cfg.unaligned = spec.K % panels.depth(plan) ~= 0, spec.K * io.size % 64 ~= 0
-    column_blocks.names(names, plan, cfg)
+    names.copies_edges, of_weights.unaligned = spec.K % panels.depth(plan) ~= 0, spec.K * stored.size(spec) % 64 ~= 0
+    activations.names(names, spec, plan, cfg, of_weights, {"X_ROWS", "ROWS"}, false)
     names.splits = dots and dw
     names.sums = names.reduces and {apart = true, first = "from", row = "K", is_long = spec.K >= lanes, rounded = out.narrow and
         {output = "dX", c = out.c, tile = "narrow", narrow = names.narrow_o, rows = "w->args->T"}}
     if dw then
         panels.gradients(names, cfg, plan, out, {add = adds, rows = {spec.N}, columns = {spec.K}})
         names.staged = plan.staged
-    elseif forward then
+    elseif by_rows then
         packed_plan.names(names, cfg, spec, plan, matrices(spec))
-        work.forward_phases(names)
+        work.row_phases(names)
         codes.names(names, spec, plan, matrices(spec), of_weights.product)
-        along.names(names, cfg, plan, spec.K)
+        along.names(names, stored.format(spec) and cfg or of_weights, plan, spec.K)
         names.scalars[1] = names.scalars[1] or along.scalar(names, cfg)
     else
+        column_blocks.names(names, plan, cfg)
         in_place.names(names, cfg, plan, spec, {spec.N})
     end
-    work[spec.op](names)
+    work[way(spec)](names)
     names.tiles = function()
-        return tiles[spec.op](spec, plan, names, cfg, of_weights)
+        return tiles[way(spec)](spec, plan, names, cfg, of_weights)
     end
     return names
 end

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- work.lua - what a call of grouped_gemm keeps, see workspace.lua, and what its segments go through, see phases.lua.
 local phases = require "product.phases"
+local plans = require "shared.plans"
 local space = require "product.space"
 local column_blocks = require "product.column_blocks"
 local workspace = require "shared.workspace"
@@ -9,7 +10,7 @@ local work = {}
 
 -- Parts of the rows of panels.
 local function gather(names)
-    return {"GATHER", parts = ("ROWS / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"}
+    return {"GATHER", parts = "ROWS / " .. names.gathered, run = "gather_part"}
 end
 
 -- Flat indices that a row has, if two rows must not have the same.
@@ -17,38 +18,48 @@ local function seen(names)
     return names.once and {"seen", "float", {"rows"}, "flat indices that a row has"}
 end
 
-function work.forward_phases(names)
+-- What sums of a token's rows take: each row's, and theirs in f32 if they are rounded.
+local function sums(names)
+    return names.reduces and {"Y", "float", {"most_rows", "K"}, "what each row adds to dX", when = "apart(w)"},
+        names.reduces and names.narrow_out and {"sum", "float", {"w->args->T", "K"}, "dX in f32"}
+end
+
+function work.row_phases(names)
+    local from, to, integers = names.product.from, names.product.to, names.integers
+    names.entered = integers and {"tokens", "ROWS"} or {from.tensor, "APART"}   -- panels, and the rows of each
     phases.add(names, {
         gather(names),
-        {"PRODUCT", rows = "N", k = "K", weights = "W", layout = "k", by = {"w->X", "APART"}, run = "columns_of_y"},
+        integers and {"ENCODE", parts = "w->panels * VECTORS", run = "encode_tokens"},
+        {"PRODUCT", rows = to.row, k = from.row, weights = "W", layout = names.product.layout,
+            by = {"w->" .. from.tensor, integers and "X_ROWS" or "APART"}, run = "finish_rows"},
     })
 end
 
-function work.forward(names)
-    space.rows(names, {
+function work.rows(names)
+    local from, to, integers = names.product.from.tensor, names.product.to.tensor, names.integers
+    space.rows(names, plans.list(
         seen(names),
-        {"X", "float", {"APART"}, "rows of X, transposed", of = "columns"},
-        {"out", "float", {"LANES", "MC"}, "parts of rows of Y", own = true},
-    }, {})
+        integers and {"tokens", "float", {"ROWS"}, "rows of X, transposed", of = "columns"},
+        {from, "float", {integers and "X_ROWS" or "APART"}, integers and "the same in words with scales" or
+            ("rows of %s, transposed"):format(from), of = "columns"},
+        {"out", "float", {"LANES", "MC"}, "parts of rows of " .. to, own = true},
+        sums(names)), {})
 end
 
-function work.dX(names)
+function work.columns(names)
     phases.add(names, {
         {"GATHER", parts = "w->rows", run = "gather_part"},
         {"PRODUCT", columns = "K", k = "N", weights = "W", ld = "K", wide = "WIDTH", second = "LANES", by = "w->dY",
             run = "finish_columns"},
     })
-    workspace.fill(names, {
+    workspace.fill(names, plans.append(plans.list(
         seen(names),
         {"dY", "float", {"STRIDE"}, "rows of A", of = "rows"},
-        names.reduces and {"Y", "float", {"most_rows", "K"}, "what each row adds to dX", when = "apart(w)"},
-        names.reduces and names.narrow_out and {"sum", "float", {"w->args->T", "K"}, "dX in f32"},
         names.enters and {"out", "float *", {"columns + 8"}, "rows of dX", own = true},
-        table.unpack(column_blocks.work(names, "N")),
-    })
+        sums(names)), column_blocks.work(names, "N")))
 end
 
-function work.dW(names)
+function work.gradient(names)
     phases.add(names, {gather(names),
         names.staged and {"PRODUCT", chunks = "steps_of(N, STAGED)", run = "staged_rows", staged = true, to = "dW"} or
         {"PRODUCT", gradient = {"N", "K"}, run = "block_of_dw", to = "dW"}})

@@ -1,13 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
--- plan.lua - keys, arguments and plans of mlp_forward and mlp_backward, and the names that their templates' holes refer to.
+-- plan.lua - plans of mlp_forward and mlp_backward, and the names that their templates' holes refer to.
+local activations = require "codes.activations"
 local along = require "product.along"
+local args = require "mlp.args"
 local dtype = require "dtype"
 local back = require "tiles.back"
 local clamp = require "math.clamp"
 local codes = require "codes.plan"
-local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
-local keys = require "shared.keys"
+local integers = require "codes.integers"
 local packed = require "shared.packed"
 local packed_plan = require "packed.plan"
 local panel_plan = require "product.panel_plan"
@@ -18,23 +19,20 @@ local prequantised = require "codes.prequantised"
 local quantised = require "codes.quantised"
 local rows = require "tiles.rows"
 local stored = require "shared.stored"
-local stored_rules = require "shared.stored_rules"
-local tensors = require "shared.tensors"
 local work = require "mlp.work"
 
 local mlp = {}
 
-local types = keys.types
-local round_up = plans.round_up
+local round_up, gates, matrices = plans.round_up, args.gates, args.matrices
 
 -- Plans and targets of a family: which plan of products it has, and what forbids pairs.
 local function planned(products, why_not)
     return function(plan, spec, shape, info)
-        dot.choose(plan, spec, info, why_not(spec), false, true)
+        activations.choose(plan, spec, info, why_not(spec), activations.are(spec), true)
         products(plan, spec, shape, info)
         packed_plan.choose(plan, spec)
     end, function(isa, spec, props)
-        return dot.uses(isa, spec, props, why_not(spec), false, true)
+        return activations.uses(isa, spec, props, why_not(spec), activations.are(spec), true)
     end
 end
 
@@ -43,7 +41,7 @@ local function unit_of(spec)
 end
 
 mlp.forward_plan, mlp.forward_uses = planned(function(plan, spec, shape, info)
-    panel_plan.forward(plan, spec, shape, info, {unit = unit_of(spec), run = codes.run})
+    panel_plan.forward(plan, spec, shape, info, {unit = unit_of(spec), run = codes.run, block = integers.block(spec, plan)})
 end, function() end)
 mlp.backward_plan, mlp.backward_uses = planned(function(plan, spec, shape, info)
     local products = spec.weight_grads == "all" and panel_plan.both or panel_plan.forward
@@ -52,92 +50,8 @@ end, function(spec)
     return codes.no_pairs(spec) or panel_plan.no_pairs(spec)
 end)
 
-local function gates(s)
-    return s.gated and 2 or 1
-end
-
--- As stored.matrices has those of experts; rows: see packed.lua.
-local function matrices(s)
-    return {{name = "gate_up_weights", K = s.H, C = gates(s) * s.I_TP, width = s.I_TP, parts = gates(s), axis = s.gated, rows = true,
-            says = s.gated and "rows of gate, then of up" or "rows of up"},
-        {name = "down_proj_weight", K = s.I_TP, C = s.H, width = s.H, parts = 1, rows = true, says = "of the second product"}}
-end
-
 function mlp.params(spec, plan)
-    return plans.append(dot.params(spec, plan), packed.params(spec, plan, matrices(spec)))
-end
-
--- Keys of both families, with the family's own between them, and those of its plan. backward: of mlp_backward
-function mlp.keys(own, plan, backward)
-    local list = {"dtype", "H", "I_TP",
-        {"S", types.int(1, 1 << 40), optional = true, doc = "tokens, when fixed at generation time"},
-        "activation", "gated", "clamp", "up_offset"}
-    plans.append(list, own)
-    for _, row in ipairs{
-        stored.key_of_rows("how the matrices are stored; plain: rows of gate_up_weights and down_proj_weight are contracted"),
-        quantised.keys[1], quantised.keys[2], quantised.keys[3], prequantised.key(backward),
-        "shard", "target", "spelling",
-        {"plan", types.map{dot.key, table.unpack(plan)}, doc = "overrides of the planner, see moegen explain"}} do
-        list[#list + 1] = row
-    end
-    return keys.rows(list)
-end
-
--- layouts: beside `plain`
-local function rules(layouts)
-    return plans.append(keys.rules{"gated", quantised.rules, prequantised.rules, codes.rules.numbers,
-        {"weights.layout", function(s) return not packed.are(s) or s.quantize == "none" end,
-            "{weights.layout} is of numbers that products read as they are, here {quantize}"}}, stored_rules.of(codes.takes(layouts)))
-end
-
-mlp.forward_rules = rules{"transposed", "contiguous", "packed"}
-mlp.backward_rules = plans.append({{"accumulate_grads", function(s) return s.weight_grads == "all" or not s.accumulate_grads end,
-    "{accumulate_grads} leaves nothing for {weight_grads}"}, codes.rules.frozen}, rules{"transposed", "contiguous"})
-
--- The intermediates, in the order of arguments: name, what it is; those of a gate only if there is one, and what the second product sees
--- unless only its weights' gradient does.
-local function kept(s)
-    return plans.list(
-        s.gated and {"gate_pre", "gate as the activation saw it"}, s.gated and {"gate_act", "act(gate)"},
-        {"up", "up, clamped and with its offset"},
-        s.weight_grads ~= "none" and {"hidden", "what the second product sees"})
-end
-
--- What both take, and of intermediates those that are wanted, in a role.
-local function inputs(s, plan)
-    return plans.append({{"hidden_states", s.dtype, "in", "S", s.H, says = "rows of tokens"}}, stored.tensors(s, plan, matrices(s)))
-end
-
-local function intermediates(s, wanted, role, note)
-    local list = {}
-    for _, row in ipairs(s.checkpoint == wanted and kept(s) or {}) do
-        list[#list + 1] = {row[1], s.dtype, role, "S", s.I_TP, says = row[2] .. note}
-    end
-    return list
-end
-
--- The same, some as codes with scales of blocks.
-local function as_given(s, list)
-    local out = {}
-    for _, row in ipairs(list) do
-        plans.append(out, prequantised.args(s, row))
-    end
-    return out
-end
-
-function mlp.forward_args(s, plan)
-    return plans.append(as_given(s, inputs(s, plan)), {{"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}},
-        intermediates(s, "save", "out", ""))
-end
-
-function mlp.backward_args(s)
-    local list = inputs(s)
-    local gate_up, down = list[2], list[3]
-    list[#list + 1] = {"output_hidden_states_grad", s.dtype, "in", "S", s.H, says = "gradient of output"}
-    local all = s.weight_grads == "all"
-    return plans.append(as_given(s, list), intermediates(s, "saved", "in?", "; absent: computed again"), plans.list(
-        {"hidden_states_grad", s.dtype, "out", "S", s.H, says = "gradient of hidden_states"},
-        all and tensors.gradient(s, gate_up, "gate_up_weight_grad"), all and tensors.gradient(s, down)))
+    return plans.append(activations.params(spec, plan), packed.params(spec, plan, matrices(spec)))
 end
 
 -- written: bytes of gradients of an element
@@ -160,18 +74,19 @@ end
 
 -- Words of the widest rows of tokens.
 local function widest(spec, plan)
-    return math.max(spec.H, spec.I_TP) // plan.group
+    return math.max(spec.H, spec.I_TP) // (plan.integers and 1 or plan.group)
 end
 
 local function constants(spec, plan)
-    local depth = math.max(panels.depth(plan), codes.rows(spec, plan))
+    local depth = activations.rows(spec, plan)
+    local hk, ik = round_up(spec.H, depth), round_up(spec.I_TP, depth)
     return plans.append({
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", 1, "expert"},
         {"GATES", gates(spec), "gate and up, or up alone"},
-        {"HK", round_up(spec.H, depth), "rows of a panel over H, full panels of k"},
-        {"IK", round_up(spec.I_TP, depth), "rows of a panel over I"},
+        {"HK", hk, "rows of a panel over H, full panels of k"}, {"IK", ik, "rows of a panel over I"},
         {"GK", round_up(gates(spec) * spec.I_TP, depth), "rows of a panel over gate and up"},
     }, panels.constants(plan, widest(spec, plan), plan.block_bytes and dtype[spec.output_dtype].size),
+        activations.constants(spec, plan, {{"H_ROWS", hk, "H"}, {"I_ROWS", ik, "I"}}),
         quantised.is(spec) and quantised.constants(math.max(spec.H, (spec.weight_grads and gates(spec) or 1) * spec.I_TP)) or {})
 end
 
@@ -179,13 +94,14 @@ end
 -- columns (a constant and its value); tokens: those that panels are of. Phases come next, then what `decode` adds.
 local function names_of(spec, plan, job, totals, gives, tokens)
     local cfg = panels.cfg(spec, plan, job)
-    local of_weights = codes.cfg(cfg, spec, plan)
+    local of_weights = activations.cfg(cfg, spec, plan)
     local lanes, io = plan.isa.lanes, dtype[spec.dtype]
     local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
         quantised = quantised.is(spec),
         routed_rows = "w->args->S > 0 ? w->args->S : 0", transposes_whole = false,
-        scalars = {plan.group == 1 and {io, "widen"} or false}}
+        scalars = {(plan.group == 1 or plan.integers) and {io, "widen"} or false}}
     panels.products(names, of_weights, plan, totals)
+    activations.names(names, spec, plan, cfg, of_weights, {"H_ROWS", "HK"}, true)
     packed_plan.names(names, cfg, spec, plan, matrices(spec))
     of_weights = prequantised.names(names, of_weights, spec, tokens, {"gate_up_weights", "down_proj_weight"})
     local function decode()
@@ -207,7 +123,7 @@ local function names_of(spec, plan, job, totals, gives, tokens)
             rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE",
                 pitch = plan.vectors * lanes, along = lanes, step = lanes * plan.vectors * lanes}),
             names.dots and names.widens and rows.words(cfg, io, "words"),
-            names.splits and panel_rows.split(cfg, "split")))
+            names.splits and panel_rows.split(cfg, "split")), activations.tiles(names, spec, cfg, of_weights))
         plans.append(list, names.quantised and quantised.tiles(names, of_weights, spec) or {},
             prequantised.tiles(names, cfg, spec))
         for _, give in ipairs(gives) do
@@ -229,7 +145,8 @@ function mlp.forward_names(spec, plan, job)
     decode()
     work.forward_space(names, spec, save)
     names.tiles = function()
-        return plans.append(tiles(), {epilogue.hidden(cfg, spec, {intermediates = save, stores = names.quantised})})
+        local wide = activations.wide(names, cfg)
+        return plans.append(tiles(), {epilogue.hidden(wide, spec, {intermediates = save, stores = names.quantised})})
     end
     return names
 end

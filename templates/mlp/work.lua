@@ -7,7 +7,7 @@ local work = {}
 
 -- Parts of the rows of panels over H.
 local function gather(names)
-    return {"GATHER", parts = ("HK / %s"):format(names.dots and "DEPTH" or "LANES"), run = "gather_part"}
+    return {"GATHER", parts = "HK / " .. names.gathered, run = "gather_part"}
 end
 
 -- Room of a rank for the weights of a chunk, quantised.
@@ -16,28 +16,35 @@ local function quantised_weights(names)
 end
 
 function work.forward(names, spec)
-    local words, floats, q = names.words, names.as_floats, names.quantised
+    local words, floats, q, integers = names.words, names.as_floats, names.quantised, names.integers
+    local x = integers and {"w->X", "H_ROWS"} or {floats "w->X", words "HK"}
+    local p = integers and {"w->P", "I_ROWS"} or {floats "w->P", words "IK"}
     names.token_rows_too = q and not names.given.hidden_states
     phases.add(names, {
         gather(names),
         names.token_rows_too and {"TOKEN_ROWS", panels = true, run = "token_rows"},
+        integers and {"ENCODE", parts = "w->panels * VECTORS", run = "encode_tokens"},
         {"HIDDEN", rows = "I", all = "GATES * I", k = "H", weights = "gate_up_weights", layout = "k", gate = spec.gated and "I" or nil,
-            by = {floats "w->X", words "HK"}, run = "hidden_rows"},
+            by = x, run = "hidden_rows"},
         q and {"HIDDEN_ROWS", panels = true, run = "product_rows"},
-        {"OUTPUT", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = {floats "w->P", words "IK"},
-            run = "output_columns"},
+        names.rounds and {"ROUND", parts = "IK / MX_BLOCK", run = "round_part"},
+        integers and {"ENCODE_HIDDEN", parts = "w->panels * VECTORS", run = "encode_hidden"},
+        {"OUTPUT", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = p, run = "output_columns"},
     })
 end
 
 function work.forward_space(names, spec, save)
-    local io, dots = names.panel_c, names.dots
+    local integers, dots = names.integers, names.dots
+    local io, kind = integers and "float" or names.panel_c, integers and ", in words with scales" or dots and ", in pairs" or ""
     local by_block = "[panels][MC][WIDTH]"
     space.rows(names, {
-        {"X", io, {"HK"}, dots and "hidden states, in pairs" or "hidden states", of = "columns"},
-        {"P", io, {"IK"}, dots and "what the second product sees, in pairs" or "what the second product sees", of = "columns"},
+        integers and {"tokens", "float", {"HK"}, "hidden states", of = "columns"},
+        {"X", io, {integers and "H_ROWS" or "HK"}, "hidden states" .. kind, of = "columns"},
+        {"P", io, {integers and "I_ROWS" or "IK"}, "what the second product sees" .. kind, of = "columns"},
+        names.hidden == "hidden" and {"hidden", "float", {"IK"}, "and before it is quantised", of = "columns"},
         spec.gated and {"G", "float", {"columns", "MC"}, "sums of the gate", own = true, shape = by_block},
         save and spec.gated and {"act", "float", {"columns", "MC"}, "act(gate)", own = true, shape = by_block},
-        save and dots and {"hidden", "float", {"columns", "MC"}, "P in f32", own = true, shape = by_block},
+        save and dots and names.hidden == "P" and {"kept", "float", {"columns", "MC"}, "P in f32", own = true, shape = by_block},
         names.quantised and quantised_weights(names),
     }, {})
 end

@@ -4,11 +4,9 @@ local activations = require "codes.activations"
 local along = require "product.along"
 local codes = require "codes.plan"
 local dtype = require "dtype"
-local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
 local formats = require "tiles.formats"
 local integers = require "codes.integers"
-local micro = require "tiles.micro"
 local packed = require "packed.plan"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
@@ -30,7 +28,7 @@ function by_rows.takes(spec)
 end
 
 -- What moe_forward takes of the key `weights`, see stored.lua.
-by_rows.weights = {dtype = plans.append({}, formats.numbers, formats.names),
+by_rows.weights = {dtype = plans.append({}, formats.numbers, formats.names), widened = true,
     scale = {"static", "block", "group"}, shared = true, group = true, layout = {"transposed", "contiguous", "nki"},
     gate_up_order = {"interleaved"}, gate_up = {"separate"}, experts = {"separate"}}
 
@@ -41,11 +39,7 @@ by_rows.rule = {"norm", function(s) return s.norm == "none" or not by_rows.takes
     "{norm} needs weights.layout = plain, here {weights.layout}"}
 
 function by_rows.plan(plan, spec, shape, info)
-    if integers.are(spec) then
-        integers.choose(plan, spec, info)
-    else
-        dot.choose(plan, spec, info, nil, activations.are(spec), true)
-    end
+    activations.choose(plan, spec, info, nil, activations.are(spec), true)
     panel_plan.forward(plan, spec, shape, info, {unit = codes.are(spec) and codes.unit, block = integers.block(spec, plan), run = codes.run,
         square = in_words.are(spec) and in_words.columns(spec) or nil})
     packed.choose(plan, spec)
@@ -57,12 +51,11 @@ function by_rows.stage(spec, plan)
 end
 
 function by_rows.constants(spec, plan)
-    local rows_of = math.max(activations.rows(spec, panels.depth(plan)), codes.rows(spec, plan))
+    local rows_of = activations.rows(spec, plan)
     local h, i = plans.round_up(spec.H, rows_of), plans.round_up(spec.I_TP, rows_of)
     return plans.append({
         {"HK", h, "rows of a panel over H, full panels of k"}, {"IK", i, "rows of a panel over I"},
-    }, plan.integers and integers.constants(spec, plan, h, i) or {}, panels.constants(plan, by_rows.stage(spec, plan)),
-        activations.constants(spec))
+    }, activations.constants(spec, plan, {{"H_ROWS", h, "H"}, {"I_ROWS", i, "I"}}), panels.constants(plan, by_rows.stage(spec, plan)))
 end
 
 local function phases_of(names, spec, has)
@@ -106,7 +99,7 @@ end
 local function tiles(spec, plan, names, cfg, of_weights)
     local has, io, out, lanes = names.has, dtype[spec.dtype], dtype[spec.output_dtype], cfg.isa.lanes
     local width, whole = plan.vectors * lanes, spec.H >= lanes
-    local wide = names.rounds and setmetatable({product = micro.widened}, {__index = cfg}) or cfg   -- P is quantised from f32
+    local wide = activations.wide(names, cfg)
     local apart = names.in_words and in_words.apart(plan) * width or width
     local row = names.along and names.phases.as_rows and whole and function(name, add)
         return epilogue.row(cfg, name, {bias = has.bias_down, bias_scaled = has.bias_scaled, scaled = has.affinity_in_finish, add = add})
@@ -116,8 +109,8 @@ local function tiles(spec, plan, names, cfg, of_weights)
             step = has.step, narrow = narrow})
     end
     local keeps = has.checkpoint_up and spec.block_size >= lanes
-    local products = plans.append(panels.tiles(names, of_weights, plan), codes.tiles(names, cfg, spec), activations.tiles(names, cfg, spec),
-        names.integers and integers.tiles(names, of_weights, spec) or {})
+    local products = plans.append(panels.tiles(names, of_weights, plan), codes.tiles(names, cfg, spec),
+        activations.tiles(names, spec, cfg, of_weights))
     return plans.append(products, plans.list(
         rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(by_rows.stage(spec, plan)),
             s_units = "STAGE", pitch = apart, along = lanes, step = lanes * apart}),
@@ -135,14 +128,6 @@ local function tiles(spec, plan, names, cfg, of_weights)
         whole and out.narrow and rows.move(cfg, "narrow_output", {to = out})))
 end
 
--- Rows of panels that are gathered together: whole squares, and whole blocks if they are quantised. C
-local function gathered(names)
-    if names.in_words then
-        return "(WORD * LANES)"
-    end
-    return names.dots and "DEPTH" or names.rounds and "MX_BLOCK" or "LANES"
-end
-
 -- Adds to the names what products of rows need. common: of the workspace, what both ways keep
 function by_rows.names(names, spec, plan, job, common)
     local has, cfg = names.has, panels.cfg(spec, plan, job)
@@ -151,23 +136,18 @@ function by_rows.names(names, spec, plan, job, common)
     names.affinity_of = function(row) return ("w->affinity[%s]"):format(row) end
     names.scattered = {scaled = has.affinity_in_finish, adds = has.add and "!apart(w)" or "0"}
     names.enters, names.saves_runs = true, has.checkpoint_up and spec.block_size >= plan.isa.lanes
-    local of_weights = plan.integers and integers.cfg(cfg, spec, plan) or codes.cfg(cfg, spec, plan)
+    local of_weights = activations.cfg(cfg, spec, plan)
     panels.products(names, of_weights, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
-    names.entered_at, names.integers = "X", false
-    if plan.integers then
-        integers.names(names, spec, cfg.dtype, of_weights.product)
-    end
+    activations.names(names, spec, plan, cfg, of_weights, {"H_ROWS", "HK"}, true)
     names.splits, names.in_words = false, in_words.are(spec)
     names.gathers_words, names.transpose_words = names.in_words, "transpose"
     names.save_step = names.in_words and in_words.WORD or has.step
-    names.rounds = activations.are(spec)
-    names.hidden = (plan.integers or names.rounds and names.dots) and "hidden" or "P"
-    names.gathered = gathered(names)
+    names.gathered = names.in_words and "(WORD * LANES)" or names.gathered
     names.transposes_whole = false
     packed.names(names, cfg, spec, plan, stored.matrices(spec))
     phases_of(names, spec, has)
     codes.names(names, spec, plan, stored.matrices(spec), of_weights.product)
-    along.names(names, cfg, plan, math.max(spec.H, spec.I_TP))
+    along.names(names, stored.format(spec) and cfg or of_weights, plan, math.max(spec.H, spec.I_TP))
     names.narrow = names.along and names.phases.as_rows and names.hidden == "P" or false   -- few tokens: no lanes but theirs
     space_of(names, has, common)
     names.tiles = function()

@@ -10,7 +10,6 @@ local epilogue = require "tiles.epilogue"
 local formats = require "tiles.formats"
 local gemm = require "tiles.gemm"
 local in_place = require "product.in_place"
-local integers = require "codes.integers"
 local keys = require "shared.keys"
 local limits = require "shared.limits"
 local norm = require "math.norm"
@@ -51,10 +50,7 @@ local function may_tile(spec)
 end
 
 function forward.uses(isa, spec, props)
-    if integers.are(spec) then
-        return integers.uses(isa, spec)
-    end
-    return dot.uses(isa, spec, props, nil, activations.are(spec), may_tile(spec))
+    return activations.uses(isa, spec, props, nil, activations.are(spec), may_tile(spec))
 end
 
 -- Rows of weights: how many are packed, and how many make a sum. step: rows that a tile takes at least
@@ -106,8 +102,7 @@ function forward.plan(plan, spec, shape, info)
 end
 
 function forward.params(spec, plan)
-    local params = plan.integers and integers.params(plan) or dot.params(spec, plan)
-    return plans.append(params, packed.params(spec, plan, stored.matrices(spec)))
+    return plans.append(activations.params(spec, plan), packed.params(spec, plan, stored.matrices(spec)))
 end
 
 function forward.args(s, plan)

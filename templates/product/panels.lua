@@ -288,8 +288,7 @@ function panels.tiles(names, cfg, plan)
         not names.coded and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.mc * width, masked = true}),
         not dots and names.widens and rows.move(cfg, "widen", {from = names.tensor or cfg.dtype}),
         rows.zero(cfg, "zero"),
-        names.transposes_whole and rows.squares(cfg, "transpose_weights", {dtype = names.coded and not dots and dtype.f32 or cfg.dtype,
-            joined = dots, pitch = width, fetch = not names.coded, step = lanes * width}),
+        names.transposes_whole and rows.turned(cfg, "transpose_weights", dots, names.coded),
         dots and panel_rows.join(cfg, "join")))
     return names.gradient_rows and plans.append(list, panels.gradient_tiles(names, cfg), {
         rows.squares(cfg, "transpose_back", {dtype = dots and cfg.dtype or dtype.f32, words = dots, stride = width, pitch = width,

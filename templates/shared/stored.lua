@@ -41,25 +41,33 @@ for _, row in ipairs(all) do
 end
 stored.choices = table.concat(choices, ", ")
 
-stored.key = {"weights", types.map{
-    {"dtype", enum(names), default_of = "dtype", doc = "of the matrices"},
-    {"scale", enum{"row", "static", "block", "group"}, optional = true,
-        doc = "what shares a scale: an output channel, a matrix, 128 x 128 elements, a run along the contraction"},
-    {"group", types.int(1, 65536), optional = true, doc = "elements along the contraction that share a scale: " .. stored.choices},
-    {"shared", bool(), default = false, doc = "one set of scales for all experts"},
-    {"layout", enum{"plain", "transposed", "contiguous", "nki", "packed"}, default = "plain",
-        doc = "plain: [in][out]; transposed: [out][in]; contiguous: blocks along in; nki: words of 4 codes, in tiles of 512; " ..
-            "packed: as products of rows read them, made by moegen pack for a plan"},
-    {"gate_up_order", enum{"split", "interleaved"}, default = "split", doc = "of the columns of gate and up, and of their bias"},
-    {"gate_up", enum{"joined", "separate"}, default = "joined", doc = "one tensor, or gate_proj_weight and up_proj_weight"},
-    {"experts", enum{"joined", "separate"}, default = "joined", doc = "one tensor, or each expert's matrices at addresses of their own"}},
+local PACKED <const> = "packed: as products of rows read them, made by moegen pack for a plan"
+
+-- layouts: what they mean
+local function map_of(layouts)
+    return types.map{
+        {"dtype", enum(names), default_of = "dtype", doc = "of the matrices"},
+        {"scale", enum{"row", "static", "block", "group"}, optional = true,
+            doc = "what shares a scale: an output channel, a matrix, 128 x 128 elements, a run along the contraction"},
+        {"group", types.int(1, 65536), optional = true, doc = "elements along the contraction that share a scale: " .. stored.choices},
+        {"shared", bool(), default = false, doc = "one set of scales for all experts"},
+        {"layout", enum{"plain", "transposed", "contiguous", "nki", "packed"}, default = "plain", doc = layouts .. "; " .. PACKED},
+        {"gate_up_order", enum{"split", "interleaved"}, default = "split", doc = "of the columns of gate and up, and of their bias"},
+        {"gate_up", enum{"joined", "separate"}, default = "joined", doc = "one tensor, or gate_proj_weight and up_proj_weight"},
+        {"experts", enum{"joined", "separate"}, default = "joined",
+            doc = "one tensor, or each expert's matrices at addresses of their own"}}
+end
+
+stored.key = {"weights",
+    map_of "plain: [in][out]; transposed: [out][in]; contiguous: blocks along in; nki: words of 4 codes, in tiles of 512",
     doc = "how the matrices are stored"}
 
 -- The same for a family whose products contract rows of its matrices: `plain` means that there, see stored.by_columns.
 local of_rows = {__index = {rows = true}}
 
 function stored.key_of_rows(doc)
-    return {"weights", stored.key[2], doc = doc, into = function(w) return setmetatable(w, of_rows) end}
+    return {"weights", map_of "plain: rows are contracted, as transposed and contiguous (codes that share scales in groups) say, too",
+        doc = doc, into = function(w) return setmetatable(w, of_rows) end}
 end
 
 -- Is what products contract the extent of a matrix that does not lie contiguously?

@@ -6,7 +6,8 @@ local stored = require "shared.stored"
 
 local stored_rules = {}
 
--- Rules of what a family takes: for each key of `weights`, a list of values (dtype: in addition to what tokens are of).
+-- Rules of what a family takes: for each key of `weights`, a list of values (dtype: in addition to what tokens are of). widened: its
+-- products of rows take numbers of another dtype.
 function stored_rules.of(takes)
     local list = {}
     local function only(key, default)
@@ -47,7 +48,8 @@ function stored_rules.of(takes)
         list[#list + 1] = {"weights.layout", function(s) return not wrong(s.weights, stored.format(s), stored.scale(s)) end, sentence}
     end
     list[#list + 1] = {"weights.layout", function(s)
-        return stored.by_columns(s) or stored.format(s) or s.weights.dtype == s.dtype
+        local widens = stored.by_columns(s) or takes.widened and not packed.are(s)
+        return widens or stored.format(s) or s.weights.dtype == s.dtype
     end, "{weights.layout} of {weights.dtype} is not supported yet beside {dtype}"}
     local grouped = {contiguous = true, nki = true}
     layout(function(w, format) return grouped[w.layout] and not (format and format.scale == "group") end,

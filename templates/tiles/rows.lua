@@ -187,6 +187,13 @@ function rows.squares(cfg, name, how)
     return p
 end
 
+-- Squares of weights whose columns are wanted: of numbers in memory, or of what codes are decoded to; joined: of pairs of rows.
+function rows.turned(cfg, name, joined, coded)
+    local width = cfg.vectors * cfg.isa.lanes
+    return rows.squares(cfg, name, {dtype = coded and not joined and dtype.f32 or cfg.dtype, joined = joined, pitch = width,
+        fetch = not coded, step = cfg.isa.lanes * width})
+end
+
 -- A square of lanes x lanes sums (rows `width` apart) to the rows out[c][column ..].
 -- has: scaled (column c times a[c]), add (to what the rows hold), step (of S, from a row to the next one)
 function rows.scatter(cfg, name, has)

@@ -59,10 +59,13 @@ static moegen_rt_status fill(moegen_rt_problem *p, const moegen_rt_fill *how, bo
                              moegen_rt_error *err)
 {
     struct rt_mlp m;
-    moegen_rt_dtype io;
+    moegen_rt_dtype io, numbers;
     moegen_rt_status status = rt_mlp_read(p, &m, err);
     if (status == MOEGEN_RT_OK)
         status = rt_dtype(p, "dtype", MOEGEN_RT_F32, &io, err);
+    numbers = io;
+    if (status == MOEGEN_RT_OK && !rt_matrices_coded(p))
+        status = rt_dtype(p, "weights.dtype", io, &numbers, err);
     if (status != MOEGEN_RT_OK)
         return status;
     int64_t S = moegen_rt_problem_int(p, "S", how->T);
@@ -75,7 +78,8 @@ static moegen_rt_status fill(moegen_rt_problem *p, const moegen_rt_fill *how, bo
     rt_mlp_operands(&m, S, backward, of);
     status = rt_quantiser_read(p, &q, err);
     for (int i = 0; i < (backward ? RT_OPERANDS : RT_DY) && status == MOEGEN_RT_OK; i++)
-        status = rt_operand_fill(p, &q, &of[i], io, how->seed, scale[i], err);
+        status =
+            rt_operand_fill(p, &q, &of[i], of[i].scale ? numbers : io, how->seed, scale[i], err);
     if (status == MOEGEN_RT_OK && backward && !m.frozen)
         status = rt_fill_gradient(p, "gate_up_weight_grad", 2, gate_up, how->seed, err);
     if (status == MOEGEN_RT_OK && backward && !m.frozen)

@@ -61,6 +61,9 @@ moegen_rt_status rt_operand_unpack(const moegen_rt_problem *p, const struct rt_o
 moegen_rt_status rt_operand_pack(moegen_rt_problem *p, const struct rt_operand_shape *o,
                                  moegen_rt_dtype dtype, uint64_t seed, double scale, bool *done,
                                  moegen_rt_error *err);
+/* How rows of X, and of hidden, are quantised beside such weights. */
+moegen_rt_status rt_mlp_online(const moegen_rt_problem *p, const struct rt_mlp *m,
+                               struct rt_online q[2], moegen_rt_error *err);
 
 /* ---- prequantised.c again ---- */
 
@@ -74,5 +77,10 @@ moegen_rt_status rt_mlp_operands_read(const moegen_rt_problem *p, const struct r
                                       const struct rt_mlp *m, bool backward,
                                       struct rt_operand to[RT_OPERANDS], int64_t *S,
                                       moegen_rt_error *err);
+/* The matrices, quantised: gate_up along H, backward also along I, and down. Their data is the
+ * caller's. */
+moegen_rt_status rt_mlp_quantise(const struct rt_quantiser *q, const struct rt_mlp *m,
+                                 bool backward, const struct rt_operand *operand,
+                                 moegen_rt_tensor to[3], moegen_rt_error *err);
 
 #endif

@@ -64,3 +64,13 @@ moegen_rt_status rt_operand_pack(moegen_rt_problem *p, const struct rt_operand_s
                ? rt_add_packed(p, o->name, dtype, &l, 0, seed, scale, err)
                : status;
 }
+
+moegen_rt_status rt_mlp_online(const moegen_rt_problem *p, const struct rt_mlp *m,
+                               struct rt_online q[2], moegen_rt_error *err)
+{
+    struct rt_operand_shape of[RT_OPERANDS];
+    rt_mlp_operands(m, -1, false, of);
+    struct rt_matrices gate_up = rows_of(&of[RT_WGU]), down = rows_of(&of[RT_WD]);
+    moegen_rt_status status = rt_matrices_online(p, &gate_up, &q[0], err);
+    return status == MOEGEN_RT_OK ? rt_matrices_online(p, &down, &q[1], err) : status;
+}

@@ -250,6 +250,20 @@ moegen_rt_status rt_operand_quantise(const struct rt_quantiser *q, const struct 
     return rt_quantise_matrix(&how, o->t, rows, columns, down, to, err);
 }
 
+moegen_rt_status rt_mlp_quantise(const struct rt_quantiser *q, const struct rt_mlp *m,
+                                 bool backward, const struct rt_operand *operand,
+                                 moegen_rt_tensor to[3], moegen_rt_error *err)
+{
+    const struct rt_operand *gate_up = &operand[RT_WGU], *down = &operand[RT_WD];
+    int64_t columns = m->parts * m->I;
+    moegen_rt_status status = rt_operand_quantise(q, gate_up, columns, m->H, 0, to, err);
+    if (backward && status == MOEGEN_RT_OK)
+        status = rt_operand_quantise(q, gate_up, columns, m->H, m->I, to + 1, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_operand_quantise(q, down, m->H, m->I, backward ? m->H : 0, to + 2, err);
+    return status;
+}
+
 /* ---- random ones ---- */
 
 /* A block of normal numbers, under the scale of rule `ocp`, or one that no rule would choose: of

@@ -18,6 +18,7 @@ struct pass {
     double *y, *kept[RT_GIVEN];    /* forward */
     double *dx, *dgate_up, *ddown; /* backward */
     struct rt_quantiser q;
+    struct rt_online online[2]; /* forward, of X and hidden beside codes; both stay without K */
     moegen_rt_tensor matrix[3]; /* quantised: gate_up along H, along I, and down */
     uint8_t *wanted;
     struct rt_part part; /* of I, for the weight gradients */
@@ -50,6 +51,12 @@ static const double *tokens(const struct pass *s, int which, const double *x, in
 /* x [rows, n], which was computed, as it enters a product along n. */
 static const double *along(const struct pass *s, const double *x, int64_t rows, int64_t n)
 {
+    if (s->online[1].K) {
+        memcpy(s->left, x, (size_t)(rows * n) * sizeof *x);
+        for (int64_t r = 0; r < rows; r++)
+            rt_online_row(&s->online[1], s->left + r * n, true);
+        return s->left;
+    }
     return rt_quantised(&s->q, x, rows, n, false, true, s->left);
 }
 
@@ -204,6 +211,7 @@ static void sweep(struct pass *s, bool rows_too, bool weights_too)
     for (int64_t r = 0; r < s->S; r++) {
         if (part || !s->wanted || s->wanted[r]) {
             rt_elements(s->operand[RT_X].t, r * H, H, s->in + rows * H);
+            rt_online_row(&s->online[0], s->in + rows * H, false);
             if (s->backward)
                 rt_elements(s->operand[RT_DY].t, r * H, H, s->out + rows * H);
             list[rows++] = r;
@@ -273,29 +281,18 @@ static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_problem *p,
 /* Weights, quantised: they take the places of the inputs. */
 static moegen_rt_status quantise_weights(struct pass *s, moegen_rt_error *err)
 {
-    const struct rt_mlp *m = &s->m;
-    moegen_rt_tensor *to = s->matrix;
-    int64_t columns = m->parts * m->I;
-    moegen_rt_status status = MOEGEN_RT_OK;
     if (!s->q.on)
-        return status;
-    const struct rt_operand *gate_up = &s->operand[RT_WGU], *down = &s->operand[RT_WD];
-    if (s->backward)
-        status = rt_operand_quantise(&s->q, gate_up, columns, m->H, m->I, to + 1, err);
-    if (status == MOEGEN_RT_OK)
-        status = rt_operand_quantise(&s->q, gate_up, columns, m->H, 0, to, err);
-    if (status == MOEGEN_RT_OK)
-        status = rt_operand_quantise(&s->q, down, m->H, m->I, s->backward ? m->H : 0, to + 2, err);
-    s->gate_up = to;
-    s->down = to + 2;
-    return status;
+        return MOEGEN_RT_OK;
+    s->gate_up = &s->matrix[0];
+    s->down = &s->matrix[2];
+    return rt_mlp_quantise(&s->q, &s->m, s->backward, s->operand, s->matrix, err);
 }
 
 static moegen_rt_status allocate(struct pass *s, moegen_rt_error *err)
 {
     const struct rt_mlp *m = &s->m;
     int64_t columns = m->parts * m->I, wide = columns > m->H ? columns : m->H, C = s->part.count;
-    int64_t rows = s->most, quantised = s->q.on ? rows * wide : 1;
+    int64_t rows = s->most, quantised = s->q.on || s->online[1].K ? rows * wide : 1;
     struct {
         double **at;
         int64_t count;
@@ -333,6 +330,8 @@ static void release(struct pass *s)
         free(s->matrix[i].data);
     for (int i = 0; i < RT_OPERANDS; i++)
         rt_operand_free(&s->operand[i]);
+    rt_online_free(&s->online[0]);
+    rt_online_free(&s->online[1]);
     free(s->pairs);
     free(s->part.at);
     free(s->wanted);
@@ -347,8 +346,10 @@ static moegen_rt_status compute_once(const moegen_rt_problem *p, const moegen_rt
     moegen_rt_status status = rt_mlp_read(p, &s.m, err);
     if (status == MOEGEN_RT_OK)
         status = rt_quantiser_read(p, &s.q, err);
-    *quantised = s.q.on;
-    s.q.other = other;
+    if (status == MOEGEN_RT_OK && !is_backward)
+        status = rt_mlp_online(p, &s.m, s.online, err);
+    *quantised = s.q.on || s.online[1].K;
+    s.q.other = s.online[1].other = other;
     s.most = s.q.on ? TILE : ROWS;
     if (status == MOEGEN_RT_OK)
         status = read_inputs(&s, p, err);

@@ -2,6 +2,7 @@
 /* matrices.c - weights whose rows are contracted, of families that have none of the experts'
  * tensors, as codes of a format: random ones, and the numbers that they are. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "stored.h"
 
@@ -47,6 +48,20 @@ moegen_rt_status rt_matrices_read(const moegen_rt_problem *p, const struct rt_ma
         to->data = rows;
     else
         free(rows);
+    rt_weights_free(&w);
+    return status;
+}
+
+moegen_rt_status rt_matrices_online(const moegen_rt_problem *p, const struct rt_matrices *r,
+                                    struct rt_online *q, moegen_rt_error *err)
+{
+    struct rt_weights w;
+    *q = (struct rt_online){0};
+    if (strcmp(moegen_rt_problem_text(p, "quantize_activations", "none"), "none") == 0)
+        return MOEGEN_RT_OK;
+    moegen_rt_status status = rt_matrices_lay(p, r, &w, err);
+    if (status == MOEGEN_RT_OK)
+        status = rt_online_read(p, &w, q, err);
     rt_weights_free(&w);
     return status;
 }

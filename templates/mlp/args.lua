@@ -1,0 +1,105 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- args.lua - keys of mlp_forward and mlp_backward, which of their values go together, and the arguments.
+local activations = require "codes.activations"
+local codes = require "codes.plan"
+local dot = require "product.dot"
+local keys = require "shared.keys"
+local packed = require "shared.packed"
+local plans = require "shared.plans"
+local prequantised = require "codes.prequantised"
+local quantised = require "codes.quantised"
+local stored = require "shared.stored"
+local stored_rules = require "shared.stored_rules"
+local tensors = require "shared.tensors"
+
+local args = {}
+
+local types = keys.types
+
+function args.gates(s)
+    return s.gated and 2 or 1
+end
+
+-- As stored.matrices has those of experts; rows: see packed.lua.
+function args.matrices(s)
+    local gates = args.gates(s)
+    return {{name = "gate_up_weights", K = s.H, C = gates * s.I_TP, width = s.I_TP, parts = gates, axis = s.gated, rows = true,
+            says = s.gated and "rows of gate, then of up" or "rows of up"},
+        {name = "down_proj_weight", K = s.I_TP, C = s.H, width = s.H, parts = 1, rows = true, says = "of the second product"}}
+end
+
+-- Keys of both families, with the family's own between them, and those of its plan. backward: of mlp_backward
+function args.keys(own, plan, backward)
+    local list = {"dtype", "H", "I_TP",
+        {"S", types.int(1, 1 << 40), optional = true, doc = "tokens, when fixed at generation time"},
+        "activation", "gated", "clamp", "up_offset"}
+    plans.append(list, own)
+    for _, row in ipairs(plans.list(
+        stored.key_of_rows("how the matrices are stored; plain: rows of gate_up_weights and down_proj_weight are contracted"),
+        quantised.keys[1], quantised.keys[2], quantised.keys[3], not backward and activations.keys[1], prequantised.key(backward),
+        "shard", "target", "spelling",
+        {"plan", types.map{dot.key, table.unpack(plan)}, doc = "overrides of the planner, see moegen explain"})) do
+        list[#list + 1] = row
+    end
+    return keys.rows(list)
+end
+
+-- takes: of the key `weights`
+local function rules(takes)
+    return plans.append(keys.rules{"gated", quantised.rules, prequantised.rules, codes.rules.numbers,
+        {"weights.layout", function(s) return not packed.are(s) or s.quantize == "none" end,
+            "{weights.layout} is of numbers that products read as they are, here {quantize}"}}, stored_rules.of(takes))
+end
+
+args.forward_rules = plans.append(rules(codes.takes_numbers{"transposed", "contiguous", "packed"}), {codes.rules.same},
+    activations.rules("H", "I_TP"))
+args.backward_rules = plans.append({{"accumulate_grads", function(s) return s.weight_grads == "all" or not s.accumulate_grads end,
+    "{accumulate_grads} leaves nothing for {weight_grads}"}, codes.rules.frozen}, rules(codes.takes{"transposed", "contiguous"}))
+
+-- The intermediates, in the order of arguments: name, what it is; those of a gate only if there is one, and what the second product sees
+-- unless only its weights' gradient does.
+local function kept(s)
+    return plans.list(
+        s.gated and {"gate_pre", "gate as the activation saw it"}, s.gated and {"gate_act", "act(gate)"},
+        {"up", "up, clamped and with its offset"},
+        s.weight_grads ~= "none" and {"hidden", "what the second product sees"})
+end
+
+-- What both take, and of intermediates those that are wanted, in a role.
+local function inputs(s, plan)
+    return plans.append({{"hidden_states", s.dtype, "in", "S", s.H, says = "rows of tokens"}}, stored.tensors(s, plan, args.matrices(s)))
+end
+
+local function intermediates(s, wanted, role, note)
+    local list = {}
+    for _, row in ipairs(s.checkpoint == wanted and kept(s) or {}) do
+        list[#list + 1] = {row[1], s.dtype, role, "S", s.I_TP, says = row[2] .. note}
+    end
+    return list
+end
+
+-- The same, some as codes with scales of blocks.
+local function as_given(s, list)
+    local out = {}
+    for _, row in ipairs(list) do
+        plans.append(out, prequantised.args(s, row))
+    end
+    return out
+end
+
+function args.forward_args(s, plan)
+    return plans.append(as_given(s, inputs(s, plan)), {{"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}},
+        intermediates(s, "save", "out", ""))
+end
+
+function args.backward_args(s)
+    local list = inputs(s)
+    local gate_up, down = list[2], list[3]
+    list[#list + 1] = {"output_hidden_states_grad", s.dtype, "in", "S", s.H, says = "gradient of output"}
+    local all = s.weight_grads == "all"
+    return plans.append(as_given(s, list), intermediates(s, "saved", "in?", "; absent: computed again"), plans.list(
+        {"hidden_states_grad", s.dtype, "out", "S", s.H, says = "gradient of hidden_states"},
+        all and tensors.gradient(s, gate_up, "gate_up_weight_grad"), all and tensors.gradient(s, down)))
+end
+
+return args
