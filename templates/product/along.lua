@@ -45,21 +45,18 @@ function along.names(names, cfg, plan, deep)
     local height, tokens, tall = units.shape(cfg, coded)
     local room = coded and plans.round_up(math.max(coded.run and (deep + coded.run - 1) // coded.run or 1,
         (deep + unit.elements - 1) // unit.elements), lanes) + lanes
+    -- on CPUs with matrix tiles fetching ahead is as fast, and with many cores at work faster
+    local few = not (names.packed or cfg.tiled) and math.min(STREAMED, plan.along)
     names.along = {unit = unit, rows = height, tokens = tokens, tall = coded and math.min(tall, plan.along) or 0,
         line = plans.odd_lines(words), coded = coded,
         run = names.packed and names.packed.run,
-        -- on CPUs with matrix tiles fetching ahead is as fast, and with many cores at work faster
-        streams = not (coded or names.packed or cfg.tiled) and math.min(STREAMED, plan.along),
+        streams = few, streamed = few and (coded and plan.along or few),
         pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
         c = coded and "uint8_t" or names.io, scales = units.scales(cfg, coded),
         tables = coded and units.tables(cfg, coded)}
-    -- arguments for all rows but the first, C
-    function names.along.others(form)
-        local list = {}
-        for r = 1, height - 1 do
-            list[r] = form:format(r)
-        end
-        return table.concat(list)
+    -- streams of a tile for so many tokens
+    function names.along.far(of)
+        return units.streams(cfg, coded, of)
     end
     plans.append(names.constants, plans.list(
         {"ALONG", plan.along, "tokens for which K lies in lanes,"},

@@ -15,19 +15,7 @@ local quantise = require "tiles.quantise"
 
 local along = {}
 
--- f(row, place) -> vectors of a unit of weights, one by one
-local function of_numbers(p, cfg)
-    local split = cfg.product.group == 1 and quantise.split(p, cfg.dtype)
-    return function(r, at)
-        local name = "w_" .. r
-        if cfg.product.group > 1 then
-            return {p:op("load_bits", name, at(0))}
-        elseif quantise.per_lane(cfg.dtype) > 1 then
-            return {split(name, p:op("load_bits", name .. "_pairs", at(0)))}
-        end
-        return {quantise.load(p, cfg.dtype, name, at(0))}
-    end
-end
+local AHEAD <const> = 1024   -- bytes of a row between codes that are multiplied and those that are fetched
 
 -- acc += W * X over a unit of numbers.
 local function number_step(p, cfg, t, read)
@@ -41,6 +29,22 @@ local function number_step(p, cfg, t, read)
             local x = p:op("load", ("x_%d_%d"):format(token, i), p:at(t.X, token * t.line + (i - 1) * lanes))
             for r = 0, t.rows - 1 do
                 p:op(cfg.product.multiply, t.acc[r][token], w[r][i], x)
+            end
+        end
+    end
+end
+
+-- The same for rows far apart, which are not fetched ahead.
+local function far_step(p, cfg, t, read)
+    local w, x = {}, {}
+    for i = 1, t.unit.vectors do
+        for token = 0, t.tokens - 1 do
+            x[token] = p:op("load", ("x_%d_%d"):format(token, i), p:at(t.X, token * t.line + (i - 1) * cfg.isa.lanes))
+        end
+        for r = 0, t.rows - 1 do
+            w[r] = w[r] or read(r, function(k) return t.at(r, k) end)
+            for token = 0, t.tokens - 1 do
+                p:op(cfg.product.multiply, t.acc[r][token], w[r][i], x[token])
             end
         end
     end
@@ -91,7 +95,7 @@ local function code_step(p, cfg, t, read, before, scale)
             end
         end
     end
-    local last, by_row = t.unit.vectors - 1, t.unit.in_halves   -- by_row: the next row needs the registers of this one's sums
+    local last, by_row = t.unit.vectors - 1, t.by_row or t.unit.in_halves   -- by_row: the next row needs the registers of this one's sums
     for r = 0, t.rows - 1 do
         p:op("prefetch_1", t.near(r))
         sum[r] = {}
@@ -110,16 +114,50 @@ local function code_step(p, cfg, t, read, before, scale)
     end
 end
 
--- What parts hold: sums go on from there, so that their bits do not depend on how K is cut, unless they are scaled at the end.
-local function before(p, cfg, t, parts)
-    local acc = {}
-    for r = 0, t.rows - 1 do
-        acc[r] = {}
+-- What sums start from, and what becomes of them; sum(r, token): their places, of f32 vectors. They go on from what parts hold, so that
+-- their bits do not depend on how K is cut, unless they are scaled in the end, by what scale_at(r) is the place of.
+local function begin(p, t, sum)
+    local from = not t.later and function(name, token, r) return p:op("load", name, sum(r, token)) end or nil
+    t.acc = micro.zeros(p, t.rows, t.tokens, "acc", from)
+    for r = 0, t.nan and t.rows - 1 or -1 do
+        t.nan.start(r)
+    end
+end
+
+local function finish(p, t, sum, scale_at)
+    for r = 0, t.nan and t.rows - 1 or -1 do
+        local nan = t.nan.found(r)
         for token = 0, t.tokens - 1 do
-            acc[r][token] = p:op("load", ("acc_%d_%d"):format(r, token), p:at(parts, (token * cfg.mc + r) * cfg.isa.lanes))
+            t.acc[r][token] = p:op("add", ("all_%d_%d"):format(r, token), t.acc[r][token], nan)
         end
     end
-    return acc
+    for token = 0, t.tokens - 1 do
+        for r = 0, t.rows - 1 do
+            local at, name = sum(r, token), ("_%d_%d"):format(r, token)
+            local x = t.later and p:op("load", "before" .. name, at) or t.acc[r][token]
+            if t.later then
+                p:op("fma", x, p:op("bcast", "scale" .. name, scale_at(r)), t.acc[r][token])
+            end
+            p:op("store", at, x)
+        end
+    end
+end
+
+-- A function that multiplies a unit. tables: of codes, or nil; scale_at(r): place of the scales of row r
+local function steps(p, cfg, t, coded, tables, scale_at)
+    if not coded then
+        local read, step = along_units.numbers(p, cfg), t.near and number_step or far_step
+        return function() step(p, cfg, t, read) end
+    end
+    local read, first
+    read, first, t.nan = along_units.read(p, cfg, t, coded.format, tables)
+    local each = along_units.scales(cfg, coded)
+    local spread = each and each > 1 and p:op("load", "spread", p:at(tables, 0))
+    local scale = each and function(r)
+        return spread and p:op("lookup", "scale_" .. r, spread, p:op("load", "scales_" .. r, scale_at(r)))
+            or p:op("bcast", "scale_" .. r, scale_at(r))
+    end
+    return function() code_step(p, cfg, t, read, first, scale) end
 end
 
 -- The tile for so many tokens; tall: of twice as many rows. has: line (words of a token's row), coded (see codes/plan.lua) and pitch
@@ -132,8 +170,9 @@ function along.tile(cfg, tokens, has, tall)
     local lanes, coded, unit = cfg.isa.lanes, has.coded, along_units.unit(cfg, has.coded)
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, tall and "tall" or "along", tokens),
         {("parts[%d tokens][rows] += W * X over n units, K in lanes, for groups of rows; fetches weights at `near`."):format(tokens)})
+    local each = along_units.scales(cfg, coded)
     local t = {tokens = tokens, rows = has.rows * (tall and 2 or 1), unit = unit, line = has.line,
-        in_turn = coded and tokens <= has.tall}
+        in_turn = coded and tokens <= has.tall, later = coded and not each}
     local c = coded and "const uint8_t" or "const " .. cfg.dtype.c
     local parts = p:pointer("parts", "float", "MC*LANES LANES")
     t.X = p:pointer("X", "const float", "LINE LANES")
@@ -149,30 +188,15 @@ function along.tile(cfg, tokens, has, tall)
     t.at = function(r, i)
         return run and p:at(W, r * run + i) or p:at(r >= 2 and W_2 or W, i, r == 1 and ld or r == 3 and (ld_2 or ld) or nil)
     end
-    local scales, s_over = coded and p:pointer("scales", "const float"), coded and along_units.scales(cfg, coded) and p:integer("s_over")
+    local scales, s_over = coded and p:pointer("scales", "const float"), each and p:integer("s_over")
     local tables = coded and along_units.tables(cfg, coded) and p:pointer("tables", "const float")
-    local each, scale = along_units.scales(cfg, coded), nil
-    local scaled_later = coded and not each
-    local read, first
-    if coded then
-        read, first = along_units.read(p, cfg, t, coded.format, tables)
-        local spread = each and each > 1 and p:op("load", "spread", p:at(tables, 0))
-        scale = each and function(r)
-            local at = p:at(scales, r * has.pitch)
-            return spread and p:op("lookup", "scale_" .. r, spread, p:op("load", "scales_" .. r, at))
-                or p:op("bcast", "scale_" .. r, at)
-        end
-    else
+    if not coded then
         quantise.crowded(p, cfg.dtype)
-        read = of_numbers(p, cfg)
     end
+    local multiply = steps(p, cfg, t, coded, tables, function(r) return p:at(scales, r * has.pitch) end)
     local function units()
         p:loop(p:count_from("left", n), function()
-            if coded then
-                code_step(p, cfg, t, read, first, scale)
-            else
-                number_step(p, cfg, t, read)
-            end
+            multiply()
             p:advance(W, unit.wide)
             if W_2 then
                 p:advance(W_2, unit.wide)
@@ -186,8 +210,9 @@ function along.tile(cfg, tokens, has, tall)
             end
         end, "units of K")
     end
+    local function sum(r, token) return p:at(parts, (token * cfg.mc + r) * lanes) end
     p:loop(groups, function()
-        t.acc = scaled_later and micro.zeros(p, t.rows, tokens, "acc") or before(p, cfg, t, parts)
+        begin(p, t, sum)
         if run then
             p:loop(p:count_from("panels_left", panels), function()
                 units()
@@ -196,16 +221,7 @@ function along.tile(cfg, tokens, has, tall)
         else
             units()
         end
-        for token = 0, tokens - 1 do
-            for r = 0, t.rows - 1 do
-                local at, name = p:at(parts, (token * cfg.mc + r) * lanes), ("_%d_%d"):format(r, token)
-                local sum = scaled_later and p:op("load", "before" .. name, at) or t.acc[r][token]
-                if scaled_later then
-                    p:op("fma", sum, p:op("bcast", "scale" .. name, p:at(scales, r)), t.acc[r][token])
-                end
-                p:op("store", at, sum)
-            end
-        end
+        finish(p, t, sum, function(r) return p:at(scales, r) end)
         p:advance(parts, t.rows * lanes)
         p:advance(W, over)
         if W_2 then
@@ -219,54 +235,62 @@ function along.tile(cfg, tokens, has, tall)
     return p
 end
 
--- For one token, or a few, and numbers: parts[tokens][rows] += W * X over n units, K in lanes, for a row of each quarter of the rows at a
--- time. Memory gives four long streams faster than a single one that is fetched ahead. `over` leads from the end of a row to the next one.
-function along.streams(cfg, tokens, has)
-    local p = ir.program(cfg.isa, ("%squarters_%d"):format(cfg.prefix, tokens),
-        {("parts[%d tokens][rows] += W * X over n units, K in lanes, for a row of each quarter of the rows at a time."):format(tokens)})
-    local lanes, unit = cfg.isa.lanes, along_units.unit(cfg)
-    local parts, W = {}, {}
-    for r = 0, 3 do
-        parts[r] = p:pointer("parts_" .. r, "float", "MC*LANES LANES")
-    end
-    local X = p:pointer("X", "const float", "LINE LANES")
-    for r = 0, 3 do
-        W[r] = p:pointer("W_" .. r, "const " .. cfg.dtype.c)
-    end
-    local n, rows, over, back = p:amount("n"), p:integer("rows"), p:integer("over"), p:integer("back")
-    local read = of_numbers(p, cfg)
-    local function sum(r, token)
-        return p:at(parts[r], token * cfg.mc * lanes)
-    end
-    p:loop(rows, function()
-        local acc = micro.zeros(p, 4, tokens, "acc", function(it, token, r) return p:op("load", it, sum(r, token)) end)
-        p:loop(p:count_from("left", n), function()
-            local w, x = {}, {}
-            for i = 1, unit.vectors do
-                for token = 0, tokens - 1 do
-                    x[token] = p:op("load", ("x_%d_%d"):format(token, i), p:at(X, token * has.line + (i - 1) * lanes))
-                end
-                for r = 0, 3 do
-                    w[r] = w[r] or read(r, function(k) return p:at(W[r], k) end)
-                    for token = 0, tokens - 1 do
-                        p:op(cfg.product.multiply, acc[r][token], w[r][i], x[token])
-                    end
-                end
-            end
-            for r = 0, 3 do
-                p:advance(W[r], unit.wide)
-            end
-            p:advance(X, unit.words)
-        end, "units of K")
-        for r = 0, 3 do
-            for token = 0, tokens - 1 do
-                p:op("store", sum(r, token), acc[r][token])
-            end
-            p:advance(parts[r], lanes)
-            p:advance(W[r], over)
+-- Rows 0 and 1 lie at the first of these pointers and so far `apart`, rows 2 and 3 likewise at a second one. Returns a function of
+-- (r, i) that gives places, and one that moves on.
+local function far_apart(p, rows, name, c, apart, units)
+    local first, second = p:pointer(name, c, units), rows > 2 and p:pointer(name .. "_far", c, units)
+    local between = p:integer(apart)
+    return function(r, i)
+        return p:at(r > 1 and second or first, i, r % 2 == 1 and between or nil)
+    end, function(by)
+        p:advance(first, by)
+        if second then
+            p:advance(second, by)
         end
-        p:advance(X, back)
-    end, "rows of a quarter")
+    end
+end
+
+-- parts[tokens][rows] += W * X over n units, K in lanes, for a row of each quarter of the rows at a time, or of each half. Memory gives
+-- long streams faster than a single one that is fetched ahead; codes, which keep a core busy between loads, are fetched ahead of each.
+-- `over`, `back` and `s_over` lead from the end of a row to the next one.
+function along.streams(cfg, tokens, has)
+    local coded, lanes, unit = has.coded, cfg.isa.lanes, along_units.unit(cfg, has.coded)
+    local each = along_units.scales(cfg, coded)
+    local t = {tokens = tokens, rows = along_units.streams(cfg, coded, tokens), unit = unit, line = has.line,
+        in_turn = unit.in_words or unit.alone and not each, by_row = not unit.in_words, later = coded and not each}
+    local p = ir.program(cfg.isa, ("%squarters_%d"):format(cfg.prefix, tokens),
+        {("parts[%d tokens][rows] += W * X over n units, K in lanes, for a row of %d parts of the rows at a time."):format(tokens, t.rows)})
+    local part, next_parts = far_apart(p, t.rows, "parts", "float", "apart", "MC*LANES LANES")
+    t.X = p:pointer("X", "const float", "LINE LANES")
+    local at, next_codes = far_apart(p, t.rows, "W", coded and "const uint8_t" or "const " .. cfg.dtype.c, "ld")
+    t.at, t.near = at, coded and function(r) return at(r, AHEAD) end
+    local n, rows, over, back = p:amount("n"), p:integer("rows"), p:integer("over"), p:integer("back")
+    local scale_at, next_scales, s_over, tables
+    if coded then
+        scale_at, next_scales = far_apart(p, t.rows, "scales", "const float", "s_apart")
+        s_over = each and p:integer("s_over")
+        tables = along_units.tables(cfg, coded) and p:pointer("tables", "const float")
+    end
+    local multiply = steps(p, cfg, t, coded, tables, scale_at and function(r) return scale_at(r, 0) end)
+    local function sum(r, token) return part(r, token * cfg.mc * lanes) end
+    p:loop(rows, function()
+        begin(p, t, sum)
+        p:loop(p:count_from("left", n), function()
+            multiply()
+            next_codes(unit.wide)
+            p:advance(t.X, unit.words)
+            if each then
+                next_scales(each)
+            end
+        end, "units of K")
+        finish(p, t, sum, scale_at and function(r) return scale_at(r, 0) end)
+        next_parts(lanes)
+        next_codes(over)
+        p:advance(t.X, back)
+        if coded then
+            next_scales(s_over or 1)
+        end
+    end, "rows of a part")
     return p
 end
 

@@ -76,7 +76,8 @@ end
 
 -- What tiles take at a time. elements: of K; vectors: of words; wide: elements of the type that W points to; looked_up: by bytes of
 -- codes; in_words: by words of codes; pairs: these become words; apart: of elements that are so many words from each other; times: so many
--- vectors after each other begin equally far apart, and then as many again; in_halves: even codes are decoded first, then odd ones
+-- vectors after each other begin equally far apart, and then as many again; in_halves: even codes are decoded first, then odd ones;
+-- alone: each vector is decoded by itself, and nothing else is looked at
 function along_units.unit(cfg, coded)
     local lanes = cfg.isa.lanes
     -- run: neighbours of a lane of memory, of which vector i holds those numbered i
@@ -102,7 +103,9 @@ function along_units.unit(cfg, coded)
     elseif coded and coded.bits == 4 then
         return unit(8, 8, 4 * lanes)
     elseif coded then
-        return unit(1, 32 // lanes, 32)
+        local bytes = unit(1, 32 // lanes, 32)
+        bytes.alone = not coded.format.unchecked
+        return bytes
     elseif cfg.product.group > 1 then
         local words = unit(1, 1, cfg.product.group * lanes)
         words.elements = words.wide
@@ -112,8 +115,44 @@ function along_units.unit(cfg, coded)
     return unit(run, run, run * lanes)
 end
 
+-- Vectors of a unit of numbers of a row: f(row, place) -> list
+function along_units.numbers(p, cfg)
+    local split = cfg.product.group == 1 and quantise.split(p, cfg.dtype)
+    return function(r, at)
+        local name = "w_" .. r
+        if cfg.product.group > 1 then
+            return {p:op("load_bits", name, at(0))}
+        elseif quantise.per_lane(cfg.dtype) > 1 then
+            return {split(name, p:op("load_bits", name .. "_pairs", at(0)))}
+        end
+        return {quantise.load(p, cfg.dtype, name, at(0))}
+    end
+end
+
+-- Codes of which only those of all ones are NaN are looked at as bytes, a vector at a time: twice the largest one is 254 or more. Returns
+-- what along_units.read says of NaN; see: (row, codes).
+local function nan_codes(p)
+    local peak, nan = {}, {}
+    function nan.start(r)
+        peak[r] = p:op("zero", "peak_" .. r)
+    end
+    function nan.see(r, codes)
+        local twice = p:op("int_add", "twice_" .. r, codes, codes)
+        p:op("move", peak[r], p:op("max_bytes", "larger_" .. r, peak[r], twice))
+    end
+    function nan.found(r)
+        local name = "peak_" .. r
+        local code = p:op("bit_and", name .. "_codes", p:op("shr", name .. "_half", peak[r], 1), p:const("all_ones", 0x7f7f7f7f))
+        local over = p:op("int_add", name .. "_over", code, p:const("one_more", 0x01010101))
+        local some = p:op("to_float", name .. "_some", p:op("bit_and", name .. "_signs", over, p:const("signs", 0x80808080)))
+        local huge = p:op("mul", name .. "_huge", some, p:const("huge", 0x1p127))
+        return p:op("sub", name .. "_nan", huge, huge)
+    end
+    return nan
+end
+
 -- Vectors of a unit of codes of a row: f(row, i) -> vector, and what comes before that, a step that all rows are better taken through
--- together: f(row, i), or nil
+-- together: f(row, i), or nil; and what sees NaN, or nil: start(row), found(row) -> vector that is added to the row's sums
 function along_units.read(p, cfg, t, f, tables)
     local lanes = cfg.isa.lanes
     if t.unit.in_words then
@@ -149,11 +188,16 @@ function along_units.read(p, cfg, t, f, tables)
             return f.number(p, ("w_%d_%d"):format(r, i), raw, values)
         end
     end
-    local read, pair = formats.pairs(p, f), nil
+    local exact, nan = f.unit and p:const("unit", f.unit), f.unchecked and t.unit.wide == p.isa.bytes and nan_codes(p) or nil
+    local decode = nan and f.unchecked or f.decode
     return function(r, i)
-        pair = i % 2 == 0 and read(("w_%d_%d"):format(r, i), function(k) return t.at(r, i * lanes + k) end) or pair
-        return pair[i % 2]
-    end
+        if nan and i == 0 then
+            nan.see(r, p:op("load_bits", "codes_" .. r, t.at(r, 0)))
+        end
+        local name = ("w_%d_%d"):format(r, i)
+        local x = decode(p, exact and name .. "_small" or name, t.at(r, i * lanes))
+        return exact and p:op("mul", name, x, exact) or x
+    end, nil, nan
 end
 
 -- Rows of a tile, and its tokens at most: sums, vectors of each row and of a token are in registers, of codes sums of a unit too; tokens of
@@ -169,6 +213,12 @@ function along_units.shape(cfg, coded)
     return height, (registers - height * along_units.unit(cfg).vectors - 1 - quantise.registers(cfg.dtype)) // height
 end
 
+-- Streams of rows far apart that a tile for so many tokens reads: as many as registers hold the sums of.
+function along_units.streams(cfg, coded, tokens)
+    local unit = along_units.unit(cfg, coded)
+    return (tokens == 1 or not coded or cfg.isa.registers.v >= 32 or unit.alone and not coded.run) and 4 or 2
+end
+
 -- Scales of a unit, if a run of a row shares one: tiles have one for each at least.
 function along_units.scales(cfg, coded)
     return coded and coded.run and math.max(1, along_units.unit(cfg, coded).elements // coded.run)
@@ -178,10 +228,11 @@ end
 function along_units.tables(cfg, coded)
     local lanes, f, unit = cfg.isa.lanes, coded.format, along_units.unit(cfg, coded)
     local looked_up, of_unit = unit.looked_up or unit.in_words, along_units.scales(cfg, coded) or 1
-    if not (looked_up or f.number and (formats.reads_values(f, lanes) or of_unit > 1)) then
+    if not (looked_up or f.number and formats.reads_values(f, lanes) or of_unit > 1) then
         return nil
     end
-    local list = unit.in_words and along_units.word_table(f) or looked_up and formats.byte_tables(f, lanes) or formats.tables(lanes, f)
+    local list = unit.in_words and along_units.word_table(f) or looked_up and formats.byte_tables(f, lanes)
+        or f.number and formats.tables(lanes, f) or {}
     local each = lanes // of_unit
     local out = {}
     for l = 0, lanes - 1 do

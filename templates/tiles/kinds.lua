@@ -38,9 +38,10 @@ local function rows(names, plan, phase)
     local across, list = phase.layout == "n", {}
     if names.along and not across then
         local op = names.coded and not names.along.unit.pairs and "fma" or vectors
-        local few = names.along.streams
-        list[1] = few and {to(few), "quarters", op, "weights are read in four streams where they lie, K in lanes"} or nil
-        list[#list + 1] = {to(plan.along), "along", op, "weights are read once where they lie, K in lanes"}
+        local few = names.along.streamed
+        list[1] = few and {to(few), "quarters", op, "weights are read in some streams where they lie, K in lanes"} or nil
+        list[#list + 1] = {to(plan.along), "along", op,
+            few == plan.along and "likewise, rows that fill no stream" or "weights are read once where they lie, K in lanes"}
     elseif names.across and across then
         list[1] = {to(plan.across), "across", vectors, "weights are read once where they lie, their columns in lanes"}
     end

@@ -38,6 +38,8 @@ return {
         dot_words    = {"_mm256_castsi256_ps(_mm256_madd_epi16(_mm256_castps_si256($a), _mm256_castps_si256($b)))",
                                                                                           "vpmaddwd",    "VEX.256.66.0F.WIG F5 /r",        "RVM"},
         shl_words    = {"_mm256_castsi256_ps(_mm256_slli_epi16(_mm256_castps_si256($a), $i))", "vpsllw", "VEX.256.66.0F.WIG 71 /6 ib",     "VMI"},
+        max_bytes    = {"_mm256_castsi256_ps(_mm256_max_epu8(_mm256_castps_si256($a), _mm256_castps_si256($b)))",
+                                                                                          "vpmaxub",     "VEX.256.66.0F.WIG DE /r",        "RVM"},
 
         is_nan       = {"_mm256_cmp_ps($a, $b, _CMP_UNORD_Q)",                            "vcmpps",      "VEX.256.NP.0F.WIG C2 /r ib",     "RVM",   32, fixed = 3},
         is_less      = {"_mm256_cmp_ps($a, $b, _CMP_LT_OS)",                              "vcmpps",      "VEX.256.NP.0F.WIG C2 /r ib",     "RVM",   32, fixed = 1},

@@ -46,6 +46,8 @@ return {
         dot_words    = {"_mm512_castsi512_ps(_mm512_madd_epi16(_mm512_castps_si512($a), _mm512_castps_si512($b)))",
                                                                                           "vpmaddwd",    "EVEX.512.66.0F.W0 F5 /r",        "RVM"},
         shl_words    = {"_mm512_castsi512_ps(_mm512_slli_epi16(_mm512_castps_si512($a), $i))", "vpsllw", "EVEX.512.66.0F.W0 71 /6 ib",     "VMI"},
+        max_bytes    = {"_mm512_castsi512_ps(_mm512_max_epu8(_mm512_castps_si512($a), _mm512_castps_si512($b)))",
+                                                                                          "vpmaxub",     "EVEX.512.66.0F.W0 DE /r",        "RVM"},
 
         is_nan       = {"_mm512_cmp_ps_mask($a, $b, _CMP_UNORD_Q)",                       "vcmpps",      "EVEX.512.NP.0F.W0 C2 /r ib",     "RVM",   64, fixed = 3},
         is_less      = {"_mm512_cmp_ps_mask($a, $b, _CMP_LT_OS)",                         "vcmpps",      "EVEX.512.NP.0F.W0 C2 /r ib",     "RVM",   64, fixed = 1},

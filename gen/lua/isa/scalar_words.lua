@@ -15,6 +15,8 @@ return {
                                             says = "$d += $a * $b, unsigned bytes by signed ones"},
     shl_words    = {operands = "d a i",     whole = "for (int h = 0; h < 2 * LANES; h++) d->h[h] = (uint16_t)((uint32_t)a->h[h] << i);",
                                             says = "$d = words of $a << $i"},
+    max_bytes    = {operands = "d a b",     whole = "for (int j = 0; j < 4 * LANES; j++) d->b[j] = a->b[j] > b->b[j] ? a->b[j] : b->b[j];",
+                                            says = "$d = max($a, $b), unsigned bytes"},
     widen_f16    = {operands = "d a",       meaning = "d->f[l] = half_to_float(a->h[l])", says = "$d = low half of $a"},
 
     -- lanes narrowed to 16 bits, and these to 8, in groups of 128 bits: half of the 256-bit pack of avx2
