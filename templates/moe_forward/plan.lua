@@ -211,10 +211,11 @@ local function column_names(names, spec, plan, job)
     names.saves_squares = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes
     names.edges, names.edge_down = spec.I_TP % up ~= 0 or spec.H % width ~= 0, spec.H % width ~= 0
     names.down_vectors = spec.H >= width
-    names.lone = plan.lines and spec.gated and not stored.of(spec).interleaved and (spec.I_TP // isa.lanes | plan.direct_nc) % 2 > 0
     panels.tiled(names, plan)
     column_blocks.names(names, plan, cfg)
     in_place.names(names, cfg, plan, spec, {spec.H, spec.I_TP})
+    names.lone = names.line and spec.gated and not stored.of(spec).interleaved
+        and (spec.I_TP // isa.lanes | plan.direct_nc) % 2 > 0
     work.phases(names, spec, has)
     work.space(names, has)
     names.tiles = function()

@@ -23,7 +23,7 @@ function along.choose(plan, spec)
     -- Matrix tiles multiply more than a few tokens as fast as memory gives weights. Other tiles leave lanes idle if tokens lie there, and
     -- rows are copied for few panels: with registers enough K in lanes is faster for as many tokens as that costs most
     local many = plan.isa.registers.v >= 32
-    local numbers = plan.tiled and 4 or many and 5 * lanes or lanes + lanes // 2
+    local numbers = plan.tiled and 4 or many and 5 * lanes or 3 * lanes   -- of two panels, half of one stays idle
     local pairs_of = plan.group == 2 and not plan.tiled   -- then decoding costs less, and so do products
     plan:choose("along", format and (pairs_of and lanes or 2 * lanes // format.bits) or numbers,
         "tokens up to which weights of contiguous K are multiplied where they lie, K in lanes: more of them fill lanes",

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- in_place.lua - products of columns for few rows of tokens, whose weights are read where they lie: plan, constants, names and tiles of
 -- in_place.c.in. Up to 4 rows sweep, those of up to direct_rows have direct tiles, the others packed weights. Of 16-bit weights whose
--- pairs a dot product multiplies, whole cache lines are read: in_lines.c.in.
+-- pairs a dot product multiplies, whole cache lines are read: in_lines.c.in. Where a tile's broadcasts are loads of their own, direct tiles
+-- would load as often as they multiply: those of lines, of two vectors of columns, take their place.
 local amx = require "tiles.amx"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
@@ -15,6 +16,8 @@ local sweep = require "tiles.sweep"
 local tile_heights = require "tiles.heights"
 
 local in_place, heights = {}, {}
+
+local KEPT <const> = 4   -- lines: calls of tiles are long enough, and L1 holds them
 
 in_place.keys = {
     {"direct_rows", int(1, 64), optional = true, doc = "up to so many rows, weights are read where they lie"},
@@ -46,7 +49,7 @@ end
 -- of both, ascending, each for segments of up to so many rows.
 function heights.direct(plan)
     local set = {rows = {}, pairs = {}, tiles = {}}
-    local swept = plan.group > 1 and heights.swept(plan) or plan.direct_rows
+    local swept = (plan.group > 1 or plan.by_two) and heights.swept(plan) or plan.direct_rows
     local before = 0
     local function add(list, name, m, rows)
         list[#list + 1] = m
@@ -57,7 +60,7 @@ function heights.direct(plan)
             if before < swept then
                 add(set.rows, "direct", m, math.min(m, swept))
             end
-            if m > swept then
+            if m > swept and plan.group > 1 then
                 add(set.pairs, "direct_pairs", m, m)
             end
             before = m
@@ -104,26 +107,29 @@ end
 function in_place.choose(plan, spec, deep, slices)
     local isa, weights = plan.isa, formats.of(spec)
     plan.lines = in_lines(plan, weights)
+    plan.by_two = plan.group == 1 and not weights.decode and not isa.rows.fma_bcast
     if plan.lines then
         return choose_lines(plan, spec, deep, slices)
     end
     local across = ("matrices have %d panels of columns"):format(slices)
-    plan:choose("direct_rows", plan.tiled and 4 or 2 * isa.tile.rows, plan.tiled
+    local held = math.max(2, quantise.registers(weights) + plan.group - 1)   -- registers of weights; weights and a row's value
+    plan:choose("direct_rows", plan.tiled and 4 or (plan.by_two and 4 or 2) * isa.tile.rows, plan.tiled
         and "so many rows wait for memory; matrix tiles multiply more of them faster than vectors do"
+        or plan.by_two and "up to so many rows, packing weights costs more than reading them once more"
         or "up to so many accumulators fit beside one vector of weights",
-        {most = isa.registers.v - math.max(2, quantise.registers(weights) + plan.group - 1),   -- of weights; weights and a row's value
-         because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)})
+        not plan.by_two and {most = isa.registers.v - held,
+         because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)} or nil)
     plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a block's vectors pass",
         limits.sum(spec, deep, ("matrices have %d rows"):format(deep)))
     plan:choose("direct_nc", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns",
         limits.useful(slices, across))
     -- Vectors of less than a cache line: those of narrow weights are so few bytes that panels for f32 are short parts of rows
     plan.sweep_nc = isa.bytes < 64 and math.max(plan.direct_nc, math.min(slices, plan.direct_nc * 4 // weights.size)) or plan.direct_nc
-    local held = math.max(1, 256 // (isa.lanes * weights.size))
-    plan:choose("run", math.min(held, plan.direct_k), "vectors of a row fetched before the next row: 4 cache lines",
+    local run = math.max(1, 256 // (isa.lanes * weights.size))
+    plan:choose("run", math.min(run, plan.direct_k), "vectors of a row fetched before the next row: 4 cache lines",
         {useful = slices, of = across, most = plan.direct_k,
          because = ("a direct tile passes over %d rows of weights at a time (direct_k)"):format(plan.direct_k)})
-    plan.direct_sums = (plan.direct_rows * plan.vectors * isa.lanes // 16 | 1) * 16
+    plan.direct_sums = ((plan.direct_rows + (plan.by_two and 1 or 0)) * plan.vectors * isa.lanes // 16 | 1) * 16
 end
 
 function in_place.constants(plan, spec)
@@ -138,10 +144,11 @@ function in_place.constants(plan, spec)
             {"STREAM_AHEAD", plan.stream_ahead // formats.of(spec).size, "elements that the streams of a single row fetch ahead"},
             {"STREAM_ROWS", plan.stream_rows, "rows that they fetch ahead where these are parts of columns"})
     end
-    local run = math.max(plan.run // plan.group, 1) * plan.group
+    local run = plan.by_two and power_of_two(plan.run) or math.max(plan.run // plan.group, 1) * plan.group
     return plans.list(
         {"DIRECT_ROWS", plan.direct_rows, "up to so many rows read weights in place"},
         {"DIRECT_NC", plan.direct_nc, "panels of a block whose weights are read in place"},
+        plan.by_two and {"KEPT", KEPT, "lines that are kept in L1 while several tiles of rows of tokens pass"},
         plan.sweep_nc > plan.direct_nc and {"SWEEP_NC", plan.sweep_nc, "the same, of rows that sweep: long parts of rows of weights"},
         {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
         {"COMPENSATION", plan.direct_rows // 2, "row of a panel's sums from where what rounding lost of the first rows is kept"},
@@ -156,7 +163,10 @@ function in_place.names(names, cfg, plan, spec, depths)
     local compensated, dots = not dtype[spec.dtype].narrow, plan.group > 1
     cfg.compensated, cfg.compensation, cfg.direct_sums = compensated, plan.direct_rows // 2, plan.direct_sums
     names.line_rows = plan.lines and lines.heights(line_rows(plan))
-    names.line = names.line_rows and {tile = "lines", c = cfg.weights.c, heights = names.line_rows, row = "STRIDE", group = plan.group}
+    local above = plan.by_two and heights.swept(plan) or 0   -- more rows than these
+    names.line = (plan.lines or plan.by_two and plan.direct_rows > above) and {tile = "lines", c = cfg.weights.c,
+        heights = lines.heights(line_rows(plan)), row = "STRIDE", group = plan.group, in_columns = true, above = above,
+        keep = plan.by_two and plan.direct_rows > line_rows(plan) and lines.first(lines.heights(line_rows(plan)))}
     names.mixed = dots and not plan.lines   -- are a few rows of A in f32, others pairs?
     names.direct, names.sweep_rows = plan.lines and {} or heights.direct(plan), not plan.lines and heights.sweep(plan, compensated)
     local wide = names.sweep_rows and plan.sweep_nc > plan.direct_nc
@@ -177,7 +187,8 @@ function in_place.tiles(names, cfg)
     if names.line_rows then
         return lines.tiles(cfg, names.line_rows)
     end
-    return plans.append(gemm.heights(gemm.direct, cfg, names.direct.rows), gemm.heights(gemm.direct_pairs, cfg, names.direct.pairs),
+    return plans.append(names.line and lines.rows(cfg, names.line.heights, true, names.line.keep) or {},
+        gemm.heights(gemm.direct, cfg, names.direct.rows), gemm.heights(gemm.direct_pairs, cfg, names.direct.pairs),
         gemm.heights(sweep, cfg, names.sweep_rows or {}))
 end
 

@@ -27,7 +27,7 @@ local function columns(names, plan)
     end
     return plans.append(list, plans.list(
         swept > 0 and {to(swept), "sweep", "fma", "weights are read once where they lie, at memory's speed"},
-        not names.line_rows and plan.direct_rows > swept and {to(plan.direct_rows), "direct", vectors,
+        not names.line_rows and plan.direct_rows > swept and {to(plan.direct_rows), names.line and "lines" or "direct", vectors,
             "weights are read where they lie: packing them would cost more"},
         {"more", "packed", tiles or vectors, tiles and "matrix tiles by columns: panels of weights are tiles as they are packed"
             or "weights are packed into panels, tokens broadcast"}))

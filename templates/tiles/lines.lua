@@ -37,11 +37,24 @@ local function line_of(p, how, dt, B, ld)
     return {[0] = p:op("unpack_low_words", "low", first, second), p:op("unpack_high_words", "high", first, second)}
 end
 
+-- Stores the sums of all rows at place(row, vector), added to what is there or not.
+local function add_sums(p, acc, place, adds)
+    for r = 0, #acc do
+        p:row(r)
+        for v = 0, 1 do
+            local at, x, name = place(r, v), acc[r][v], ("sum_%d_%d"):format(r, v)
+            p:op("store", at, adds and p:op("add", name, x, p:op("load", name .. "_before", at)) or x)
+        end
+    end
+    p:row(nil)
+end
+
 -- For some lines of columns, over steps * inner words of K of B; A is words, `row` elements from a token to the next one and `word` from
 -- one to the next. The sums of a line are two vectors, `apart` elements apart, those of the next line `along` elements on. Each step
 -- fetches as much as it reads from `ahead` on; after `inner` steps that goes `jump` elements on. A goes `back` and B `over` elements on
 -- after a line.
--- has: name, weights (their dtype), row, word; units: of S and A, see coordinate.lua; adds: sums of K start at zero, and are added to S
+-- has: name, weights (their dtype), row, word; units: of S and A, see coordinate.lua; adds: sums of K start at zero, and are added to S;
+-- keeps: what is decoded of B is stored on the way, for tiles `kept`: other rows of tokens need not go to memory's rows again
 function lines.tile(cfg, rows, has)
     local lanes, how, dt = cfg.isa.lanes, cfg.product, has.weights
     local width, io = cfg.vectors * lanes, "const " .. dt.c
@@ -56,6 +69,7 @@ function lines.tile(cfg, rows, has)
     local ahead, jump = p:pointer("ahead", io), p:integer("jump")
     local back, over = p:integer("back"), p:integer("over")
     local apart, along = p:integer("apart"), p:integer("along")
+    local to = has.keeps and p:pointer("to", "float", "WIDTH LANES")
     p:loop(columns, function()
         local function sum(r, v)
             return p:at(S, r * width, v > 0 and apart or nil)
@@ -68,7 +82,14 @@ function lines.tile(cfg, rows, has)
                 for i = 0, step - 1, 64 // dt.size do
                     p:op("prefetch_1", p:at(ahead, i))
                 end
-                micro.multiply(p, how, acc, 2, function(r) return p:at(A, r * has.row) end, line_of(p, how, dt, B, ld))
+                local b = line_of(p, how, dt, B, ld)
+                for v = 0, to and 1 or -1 do
+                    p:op("store", p:at(to, v * lanes), b[v])
+                end
+                micro.multiply(p, how, acc, 2, function(r) return p:at(A, r * has.row) end, b)
+                if to then
+                    p:advance(to, 2 * lanes)
+                end
                 p:advance(A, has.word)
                 for _ = 1, how.group do
                     p:advance(B, ld)
@@ -77,18 +98,7 @@ function lines.tile(cfg, rows, has)
             end, "over K")
             p:advance(ahead, jump)
         end)
-        for r = 0, rows - 1 do
-            p:row(r)
-            for v = 0, 1 do
-                local x = acc[r][v]
-                if has.adds then
-                    local name = ("sum_%d_%d"):format(r, v)
-                    x = p:op("add", name, x, p:op("load", name .. "_before", sum(r, v)))
-                end
-                p:op("store", sum(r, v), x)
-            end
-        end
-        p:row(nil)
+        add_sums(p, acc, sum, has.adds)
         p:advance(S, along)
         p:advance(A, back)
         p:advance(B, over)
@@ -134,17 +144,62 @@ function lines.streams(cfg)
     return p
 end
 
+-- A line's rows that other tiles have left in f32, `rows` of them after each other, for some lines: S[rows] += A * B.
+-- has: name, row, word, units: see lines.tile
+function lines.kept(cfg, rows, has)
+    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+    local p = ir.program(cfg.isa, ("%skept_%d"):format(cfg.prefix, rows),
+        {("S[%d rows] += A * B for some lines of columns, over n rows of B as another tile has kept them."):format(rows)})
+    p.hoists = 0
+    local S, A = p:pointer("S", "float", has.units[1]), p:pointer("A", "const float", has.units[2])
+    local B = p:pointer("B", "const float", "WIDTH LANES")
+    local columns, n, back = p:integer("columns"), p:amount("n"), p:integer("back")
+    local apart, along = p:integer("apart"), p:integer("along")
+    p:loop(columns, function()
+        local acc = micro.zeros(p, rows, 2, "acc")
+        p:loop(p:count_from("left", n), function()
+            micro.step(p, cfg.product, acc, 2, function(r) return p:at(A, r * has.row) end, function(v) return p:at(B, v * lanes) end)
+            p:advance(A, has.word)
+            p:advance(B, 2 * lanes)
+        end, "over K")
+        add_sums(p, acc, function(r, v) return p:at(S, r * width, v > 0 and apart or nil) end, true)
+        p:advance(S, along)
+        p:advance(A, back)
+    end, "lines")
+    return p
+end
+
 -- The kinds that multiply few tokens, for kinds.lua: rows {tokens at most, kind, why}.
 function lines.kinds(plan)
     return {{1, "streams", "weights are read once where they lie, in four streams, at memory's speed"},
         {plan.direct_rows, "lines", "weights are read where they lie: packing them would cost more"}}
 end
 
+-- Heights of tiles that keep what they decode: of the first of several tiles of rows.
+function lines.first(heights)
+    local list = {}
+    for _, m in ipairs(heights) do
+        list[#list + 1] = 2 * m > heights[#heights] and m or nil
+    end
+    return list
+end
+
+-- Those that multiply so many rows; adds: see lines.tile; first: heights of those that keep lines for the others, or none
+function lines.rows(cfg, heights, adds, first)
+    local function how(name, keep)
+        return {name = name, weights = cfg.weights, row = cfg.stride, word = 1, units = {"DIRECT_SUMS WIDTH LANES", "STRIDE"},
+            adds = adds, keeps = keep}
+    end
+    local function all(build, name, keep, of)
+        return gemm.heights(function(_, rows) return build(cfg, rows, how(name, keep)) end, cfg, of)
+    end
+    local list = all(lines.tile, "lines", false, heights)
+    return first and plans.append(list, all(lines.tile, "keep", true, first), all(lines.kept, "kept", false, heights)) or list
+end
+
 -- The tiles of in_lines.c.in: those that multiply so many rows, and what a single row is multiplied by.
 function lines.tiles(cfg, heights)
-    local how = {name = "lines", weights = cfg.weights, row = cfg.stride, word = 1, units = {"DIRECT_SUMS WIDTH LANES", "STRIDE"}}
-    return plans.append(gemm.heights(function(_, rows) return lines.tile(cfg, rows, how) end, cfg, heights),
-        {lines.streams(cfg), lines.quarters(cfg), lines.in_order(cfg)})
+    return plans.append(lines.rows(cfg, heights), {lines.streams(cfg), lines.quarters(cfg), lines.in_order(cfg)})
 end
 
 -- n vectors of words of a row of A, from elements that are `quarter` apart.
