@@ -272,6 +272,7 @@ static void worker(unsigned seed)
 {
     struct cache *c = cache_open(root, NULL, NULL);
     char path[200];
+    alarm(30); /* nobody may be there any more to end it */
     for (;;) {
         unsigned i = (unsigned)rand_r(&seed) % 16, what = (unsigned)rand_r(&seed) % 64;
         file_of(i, path);

@@ -172,6 +172,22 @@ static inline bool is_of(const char *name, const char *only)
                                        : strcmp(name, only) == 0;
 }
 
+/* The text of a file of cases with one of them alone, which is read in a tenth of the time: its
+ * length. */
+static inline size_t text_of_case(const char *path, const char *name, char *text, size_t room)
+{
+    char line[400], begin[110];
+    size_t len = 0;
+    FILE *f = fopen(path, "r");
+    snprintf(begin, sizeof begin, "  %s:", name);
+    while (f && len < room - sizeof line && fgets(line, sizeof line, f))
+        if (strncmp(line, "  ", 2) != 0 || strncmp(line, begin, strlen(begin)) == 0)
+            len += (size_t)snprintf(text + len, room - len, "%s", line);
+    if (f)
+        fclose(f);
+    return len;
+}
+
 /* Calls try(path, name, ctx) for every case of the .yaml files of a directory, or of one family, or
  * one case of it (FAMILY[:CASE]; empty: all). Returns how many there were; -1: no directory. */
 static inline int each_case(const char *directory, const char *only,

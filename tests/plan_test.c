@@ -42,16 +42,13 @@ static moegen_spec spec_of(const struct choice *c, const struct setting *s, int 
 {
     static char text[65536];
     static moegen_override set[3 + KEYS];
-    FILE *f = fopen(c->path, "rb");
-    size_t sets = 0, len = f ? fread(text, 1, sizeof text, f) : 0;
+    size_t sets = 0, len = text_of_case(c->path, c->name, text, sizeof text);
     set[sets++] = (moegen_override){"target", c->target};
     set[sets++] = (moegen_override){"spelling", strcmp(c->target, "auto") ? "scalar" : "auto"};
     if (c->dtype)
         set[sets++] = (moegen_override){"dtype", c->dtype};
     for (int i = 0; i < count; i++)
         set[sets++] = (moegen_override){s[i].key->name, s[i].value};
-    if (f)
-        fclose(f);
     return (moegen_spec){.struct_size = sizeof(moegen_spec),
                          .text = text,
                          .len = len,
@@ -239,10 +236,15 @@ static int user_of(const struct family *f, const struct key *k, int first, struc
     int count = values_of(k, s, false);
     for (int i = 0; i < f->case_count; i++) {
         int at = (first + i) % f->case_count;
+        bool other = true; /* may another value be taken? */
         c->name = f->cases[at];
-        for (int v = 0; v < count; v++)
-            if (!explain(c, &s[v], 1, NULL))
+        for (int v = 0; v < count && other; v++) {
+            moegen_error *err = NULL;
+            if (!explain(c, &s[v], 1, &err))
                 return at;
+            other = !strstr(moegen_error_text(err), "this kernel does not use");
+            moegen_error_release(err);
+        }
     }
     return -1;
 }
