@@ -185,8 +185,8 @@ local function flush(p, cfg, c, half, tag)
     p:advance(c.scale, (half == c.halves - 1 and c.parts or 0) - unit * ld)
 end
 
--- The same on matrix tiles: their sums pass through Z [parts][tallest][WIDTH]. Halves are rows of a tile. While tiles multiply a part of
--- a half, sums of the part before are stored, and those of the half before are scaled: tiles are never waited for.
+-- The same on matrix tiles: their sums pass through Z [parts][tallest][WIDTH]. Halves are rows of a tile. While tiles multiply a half,
+-- sums of the half before are scaled. Few tiles are in use, see amx.lua.
 function runs.blocks(cfg, rows, vectors)
     local how, lanes, unit = cfg.product, cfg.isa.lanes, amx.unit
     local width, gap = cfg.vectors * lanes, how.gap
@@ -210,36 +210,31 @@ function runs.blocks(cfg, rows, vectors)
                 p:op(how.tile, acc[v], x[k], y)
             end
         end
-        return {acc = acc, at = (part * amx.tallest + half * unit) * width}
+        return acc
     end
-    local function store(sums)
+    local function store(acc, half, part)
         for v = 0, vectors - 1 do
-            p:op("tile_store", p:at(c.Z, sums.at + v * lanes), pitch, sums.acc[v])
+            p:op("tile_store", p:at(c.Z, (part * amx.tallest + half * unit) * width + v * lanes), pitch, acc[v])
         end
     end
     local span = math.max(1, how.run // width)   -- panels of a loop
     local words, last = gap and unit or span * width, c.halves - 1
     p:loop(n, function()
-        local before
         for at = 0, span * width - 1, words do
             for half = 0, last do
                 local x = {}
                 for part = 0, c.parts - 1 do
                     local tag = ("_%d_%d_%d"):format(at, half, part)
-                    local sums = multiply(gap and at or at + part * how.run, half, part, tag, x)
-                    if before then
-                        store(before)
-                    end
-                    if part == 0 and not before then
+                    local acc = multiply(gap and at or at + part * how.run, half, part, tag, x)
+                    if at + half + part == 0 then
                         p:loop(p:count_from("again", late), function() flush(p, cfg, c, last, tag) end, "sums of the runs before", true)
                     elseif part == 0 then
                         flush(p, cfg, c, half > 0 and half - 1 or last, tag)
                     end
-                    before = sums
+                    store(acc, half, part)
                 end
             end
         end
-        store(before)
         p:set(late, p:count_from("one", 1))
         p:advance(A, span * cfg.mc * width)
         p:advance(B, span * how.panel_rows * width)
