@@ -16,10 +16,11 @@ enum { WIDE = 80, EXPERTS = 3, MOST = 2 * WIDE, AT_H = 5, AT_I = 67 };
 static const char text[] = "kernel: moe_forward\nH: 80\nI_TP: 80\nE: 3\ntop_k: 1\n"
                            "block_size: 160\ngated: false\nactivation: relu\n"
                            "affinity: {scale: none}\ndtype: f32\n"
-                           "affinity_dtype: f32\n"
-                           "plan: {nc: 2, pack_k: 32}\n"; /* some are packed amid tiles */
+                           "affinity_dtype: f32\n";
 static const float scales[EXPERTS] = {0.25f, 2, 1}, ones[EXPERTS] = {1, 1, 1};
 static uint8_t up[EXPERTS][WIDE][WIDE], down[EXPERTS][WIDE][WIDE];
+static uint8_t up_turned[EXPERTS][WIDE][WIDE], down_turned[EXPERTS][WIDE][WIDE];
+static bool turned; /* are matrices stored transposed? */
 static double value[256];
 static float x[MOST + 1][WIDE], out[MOST + 1][WIDE], affinity[EXPERTS * (MOST + 1)];
 static uint16_t x_16[MOST + 1][WIDE], out_16[MOST + 1][WIDE];
@@ -41,8 +42,19 @@ static void fill(const struct rt_format *f)
             }
 }
 
+static void turn(void)
+{
+    for (int e = 0; e < EXPERTS; e++)
+        for (int h = 0; h < WIDE; h++)
+            for (int i = 0; i < WIDE; i++) {
+                up_turned[e][i][h] = up[e][h][i];
+                down_turned[e][i][h] = down[e][h][i];
+            }
+}
+
 static moegen_status run(moegen_call *call, int64_t rows, moegen_dtype io, moegen_dtype codes)
 {
+    turn();
     for (int r = 0; r < MOST; r++)
         id[r] = (int32_t)(r < rows ? r : rows);
     for (int r = 0; r <= rows; r++)
@@ -61,8 +73,11 @@ static moegen_status run(moegen_call *call, int64_t rows, moegen_dtype io, moege
     } t[] = {
         {"hidden_states", io == MOEGEN_F32 ? (void *)x : x_16, io, {rows + 1, WIDE, 1, 1}},
         {"expert_affinities_masked", affinity, MOEGEN_F32, {EXPERTS * (rows + 1), 1, 1, 1}},
-        {"gate_up_proj_weight", up, codes, {EXPERTS, WIDE, 1, WIDE}},
-        {"down_proj_weight", down, codes, {EXPERTS, WIDE, WIDE, 1}},
+        {"gate_up_proj_weight",
+         turned ? up_turned : up,
+         codes,
+         {EXPERTS, WIDE, turned ? WIDE : 1, turned ? 1 : WIDE}},
+        {"down_proj_weight", turned ? down_turned : down, codes, {EXPERTS, WIDE, WIDE, 1}},
         {"token_position_to_id", id, MOEGEN_I32, {MOST, 1, 1, 1}},
         {"block_to_expert", expert, MOEGEN_I32, {1, 1, 1, 1}},
         {"output", io == MOEGEN_F32 ? (void *)out : out_16, io, {rows + 1, WIDE, 1, 1}},
@@ -144,7 +159,7 @@ static int64_t try_special(moegen_call *call, int64_t rows, uint8_t code, moegen
 static void try_kernel(moegen_kernel *kernel, const struct rt_format *f, const char *target,
                        int row, moegen_dtype io)
 {
-    static const int64_t few[] = {1, 3, 9, MOST};
+    static const int64_t few[] = {1, 2, 3, 9, MOST};
     moegen_call *call = NULL;
     CHECK(!moegen_call_create(kernel, &call, NULL) && !bind_scales(call, row));
     for (size_t i = 0; i < sizeof few / sizeof *few && call; i++) {
@@ -153,8 +168,9 @@ static void try_kernel(moegen_kernel *kernel, const struct rt_format *f, const c
             if (value[c] - value[c] != 0)
                 special += try_special(call, few[i], (uint8_t)c, io, (moegen_dtype)f->codes);
         if (wrong || special)
-            printf("%s, %s, %s, %d rows: %d values wrong, %d not as they must be\n", f->name,
-                   target, row ? "row" : "static", (int)few[i], (int)wrong, (int)special);
+            printf("%s, %s, %s%s, %d rows: %d values wrong, %d not as they must be\n", f->name,
+                   target, row ? "row" : "static", turned ? ", transposed" : "", (int)few[i],
+                   (int)wrong, (int)special);
         CHECK(wrong == 0 && special == 0);
     }
     moegen_call_release(call);
@@ -165,10 +181,13 @@ static int try_format(moegen_engine *engine, const struct rt_format *f, const ch
                       const char *scale, const char *dtype)
 {
     const moegen_override set[] = {
-        {"target", target}, {"weights.dtype", f->name}, {"weights.scale", scale}, {"dtype", dtype}};
+        {"target", target},       {"weights.dtype", f->name},
+        {"weights.scale", scale}, {"weights.layout", turned ? "transposed" : "plain"},
+        {"dtype", dtype},         {"plan.nc", "2"}, /* some are packed amid tiles */
+        {"plan.pack_k", "32"}};
     moegen_spec spec = spec_of(text);
     spec.overrides = set;
-    spec.override_count = sizeof set / sizeof *set;
+    spec.override_count = sizeof set / sizeof *set - (turned ? 2 : 0);
     moegen_kernel *kernel = NULL;
     if (moegen_kernel_get(engine, &spec, &kernel, NULL))
         return 0;
@@ -192,9 +211,13 @@ int main(void)
             tried += try_format(engine, f, targets[t], "row", "f32");
             tried += try_format(engine, f, targets[t], "row", "bf16");
             tried += try_format(engine, f, targets[t], "static", t % 2 ? "f32" : "bf16");
+            turned = true;
+            tried += try_format(engine, f, targets[t], "row", "f32");
+            tried += try_format(engine, f, targets[t], "row", "bf16");
+            turned = false;
         }
     }
-    CHECK(tried >= 8 * 3 + 4 * 2); /* int8 has no static scale */
+    CHECK(tried >= 16 * 3 + 4 * 2); /* int8 has no static scale */
     moegen_engine_release(engine);
     return failures != 0;
 }

@@ -25,7 +25,7 @@ function along.choose(plan, spec)
     local many = plan.isa.registers.v >= 32
     local numbers = plan.tiled and 4 or many and 5 * lanes or 3 * lanes   -- of two panels, half of one stays idle
     local pairs_of = plan.group == 2 and not plan.tiled   -- then decoding costs less, and so do products
-    plan:choose("along", format and (pairs_of and lanes or 2 * lanes // format.bits) or numbers,
+    plan:choose("along", format and (pairs_of and lanes or (many and 2 or 4) * lanes // format.bits) or numbers,
         "tokens up to which weights of contiguous K are multiplied where they lie, K in lanes: more of them fill lanes",
         limits.useful(128, "more tokens fill lanes"))
 end

@@ -22,7 +22,7 @@ local function number_step(p, cfg, t, read)
     local lanes, w = cfg.isa.lanes, {}
     for r = 0, t.rows - 1 do
         p:op("prefetch_1", t.near(r))
-        w[r] = read(r, function(i) return t.at(r, i) end)
+        w[r] = read("w_" .. r, t.at(r, 0))
     end
     for i = 1, t.unit.vectors do
         for token = 0, t.tokens - 1 do
@@ -42,7 +42,7 @@ local function far_step(p, cfg, t, read)
             x[token] = p:op("load", ("x_%d_%d"):format(token, i), p:at(t.X, token * t.line + (i - 1) * cfg.isa.lanes))
         end
         for r = 0, t.rows - 1 do
-            w[r] = w[r] or read(r, function(k) return t.at(r, k) end)
+            w[r] = w[r] or read("w_" .. r, t.at(r, 0))
             for token = 0, t.tokens - 1 do
                 p:op(cfg.product.multiply, t.acc[r][token], w[r][i], x[token])
             end
@@ -146,7 +146,7 @@ end
 -- A function that multiplies a unit. tables: of codes, or nil; scale_at(r): place of the scales of row r
 local function steps(p, cfg, t, coded, tables, scale_at)
     if not coded then
-        local read, step = along_units.numbers(p, cfg), t.near and number_step or far_step
+        local read, step = quantise.vectors(p, cfg), t.near and number_step or far_step
         return function() step(p, cfg, t, read) end
     end
     local read, first

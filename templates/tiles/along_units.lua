@@ -38,6 +38,61 @@ function along_units.words_of(p, table)
     end
 end
 
+-- ---- codes of 8 bits by their nibbles ----
+
+-- Of codes of 3 bits of fraction below 4 of exponent the low nibble is what bf16 has above its last 4 bits, and the high one says what
+-- comes before, but of numbers below 16 steps, whose words the low nibble says alone. So 3 tables of 16 bytes do, if a vector has no room
+-- for those of all codes and only codes of all ones are NaN.
+local function by_nibbles(isa, f)
+    return f.specials and f.digits == 4 and next(f.specials) == 0x7f and next(f.specials, 0x7f) == nil
+        and isa.rows.shuffle_bytes and isa.lanes < 16
+end
+
+-- High bytes by high nibbles; high bytes, and low ones but for the nibble, of numbers below 16 steps. As words of vectors.
+local function nibble_tables(f, lanes)
+    local function byte(which, i)
+        local code = which == 1 and (i & 7) << 4 or i
+        local word = which == 1 and code == 0 and 0 or formats.word(f, code)
+        return which == 3 and word >> 16 & 0xff ~ (i & 15) << 4 or word >> 24 | (which == 1 and (i & 8) << 4 or 0)
+    end
+    local words = {}
+    for which = 1, 3 do
+        for i = 0, lanes - 1 do
+            local word = 0
+            for j = 0, 3 do
+                word = word | byte(which, i % 4 * 4 + j) << 8 * j
+            end
+            words[#words + 1] = word
+        end
+    end
+    return words
+end
+
+-- As formats.pairs_of, of codes that have been read: (name, codes) -> list from 0 on.
+local function nibble_pairs(p, tables)
+    local high, first_high, first_low = p:op("load", "high_bytes", tables(0)), p:op("load", "first_high", tables(1)),
+        p:op("load", "first_low", tables(2))
+    return function(name, codes)
+        local size = p:op("bit_and", name .. "_size", codes, p:const("no_signs", 0x7f7f7f7f))
+        local first = p:op("int_add", name .. "_first", size, p:const("sixteen", 0x70707070))   -- its sign: no number below 16 steps
+        local low = p:op("bit_and", name .. "_nibble", codes, p:const("nibbles", 0x0f0f0f0f))
+        local up = p:op("shr", name .. "_up", p:op("bit_xor", name .. "_rest", codes, low), 4)
+        local above = p:op("bit_or", name .. "_above", p:op("shuffle_bytes", name .. "_high", high, up),
+            p:op("shuffle_bytes", name .. "_first_high", first_high, first))
+        local below = p:op("bit_xor", name .. "_below", p:op("shl", name .. "_low", low, 4),
+            p:op("shuffle_bytes", name .. "_first_low", first_low, first))
+        return {[0] = p:op("unpack_low_bytes", name .. "_pairs_1", below, above),
+            p:op("unpack_high_bytes", name .. "_pairs_2", below, above)}
+    end
+end
+
+-- As quantise.split of bf16, where registers are too few to keep a constant.
+local function parted(p)
+    return function(name, x)
+        return p:op("shl", name .. "_low", x, 16), p:op("bit_and", name .. "_high", x, p:const("upper_half", 0xffff0000))
+    end
+end
+
 -- ---- units ----
 
 -- A unit of codes that become pairs, c of them of 128 bits of memory: see formats.pairs_of. apart: every other element makes a pair.
@@ -77,7 +132,7 @@ end
 -- What tiles take at a time. elements: of K; vectors: of words; wide: elements of the type that W points to; looked_up: by bytes of
 -- codes; in_words: by words of codes; pairs: these become words; apart: of elements that are so many words from each other; times: so many
 -- vectors after each other begin equally far apart, and then as many again; in_halves: even codes are decoded first, then odd ones;
--- alone: each vector is decoded by itself, and nothing else is looked at
+-- alone: each vector is decoded by itself; by_nibbles: of codes of 8 bits
 function along_units.unit(cfg, coded)
     local lanes = cfg.isa.lanes
     -- run: neighbours of a lane of memory, of which vector i holds those numbered i
@@ -100,11 +155,15 @@ function along_units.unit(cfg, coded)
         return unit_of_parted(lanes)
     elseif c and coded.bits == 4 and cfg.product.group == 1 and lanes < 16 then
         return unit_of_parted_nibbles(lanes)
+    elseif coded and cfg.product.group == 1 and by_nibbles(cfg.isa, coded.format) and (coded.run or 32) % 32 == 0 then
+        local bytes = unit_of_parted(lanes)
+        bytes.by_nibbles = true
+        return bytes
     elseif coded and coded.bits == 4 then
         return unit(8, 8, 4 * lanes)
     elseif coded then
         local bytes = unit(1, 32 // lanes, 32)
-        bytes.alone = not coded.format.unchecked
+        bytes.alone = true
         return bytes
     elseif cfg.product.group > 1 then
         local words = unit(1, 1, cfg.product.group * lanes)
@@ -113,20 +172,6 @@ function along_units.unit(cfg, coded)
     end
     local run = quantise.per_lane(cfg.dtype)
     return unit(run, run, run * lanes)
-end
-
--- Vectors of a unit of numbers of a row: f(row, place) -> list
-function along_units.numbers(p, cfg)
-    local split = cfg.product.group == 1 and quantise.split(p, cfg.dtype)
-    return function(r, at)
-        local name = "w_" .. r
-        if cfg.product.group > 1 then
-            return {p:op("load_bits", name, at(0))}
-        elseif quantise.per_lane(cfg.dtype) > 1 then
-            return {split(name, p:op("load_bits", name .. "_pairs", at(0)))}
-        end
-        return {quantise.load(p, cfg.dtype, name, at(0))}
-    end
 end
 
 -- Codes of which only those of all ones are NaN are looked at as bytes, a vector at a time: twice the largest one is 254 or more. Returns
@@ -165,12 +210,18 @@ function along_units.read(p, cfg, t, f, tables)
             words[r] = down(("w_%d_%d"):format(r, i), codes[r], i)
         end
     elseif t.unit.looked_up then
-        local read, x = formats.pairs_of(p, f, function(i) return p:at(tables, (i + 1) * lanes) end), {}
-        local part = not t.unit.pairs and quantise.split(p, dtype.bf16)
+        local function table_at(i) return p:at(tables, (i + 1) * lanes) end
+        local nan, x = t.unit.by_nibbles and nan_codes(p) or nil, {}
+        local read = nan and nibble_pairs(p, table_at) or formats.pairs_of(p, f, table_at)
+        local part = not t.unit.pairs and (nan and parted(p) or quantise.split(p, dtype.bf16))
         local two
         return function(r, i)
             if t.unit.in_halves and i % 4 == 0 then
                 x[r] = read(("w_%d_%d"):format(r, i), t.at(r, 0), i // 4)
+            elseif i == 0 and nan then
+                local codes = p:op("load_bits", "codes_" .. r, t.at(r, 0))
+                nan.see(r, codes)
+                x[r] = read("w_" .. r, codes)
             elseif i == 0 then
                 x[r] = read("w_" .. r, t.at(r, 0))
             end
@@ -179,7 +230,7 @@ function along_units.read(p, cfg, t, f, tables)
             end
             two = i % 2 == 0 and {part(("w_%d_%d"):format(r, i), x[r][i // 2])} or two
             return two[i % 2 + 1]
-        end
+        end, nil, nan
     elseif f.number then
         local values = {values = formats.reads_values(f, lanes) and p:op("load", "values", p:at(tables, lanes))}
         local raw
@@ -188,16 +239,12 @@ function along_units.read(p, cfg, t, f, tables)
             return f.number(p, ("w_%d_%d"):format(r, i), raw, values)
         end
     end
-    local exact, nan = f.unit and p:const("unit", f.unit), f.unchecked and t.unit.wide == p.isa.bytes and nan_codes(p) or nil
-    local decode = nan and f.unchecked or f.decode
+    local exact = f.unit and p:const("unit", f.unit)
     return function(r, i)
-        if nan and i == 0 then
-            nan.see(r, p:op("load_bits", "codes_" .. r, t.at(r, 0)))
-        end
         local name = ("w_%d_%d"):format(r, i)
-        local x = decode(p, exact and name .. "_small" or name, t.at(r, i * lanes))
+        local x = f.decode(p, exact and name .. "_small" or name, t.at(r, i * lanes))
         return exact and p:op("mul", name, x, exact) or x
-    end, nil, nan
+    end
 end
 
 -- Rows of a tile, and its tokens at most: sums, vectors of each row and of a token are in registers, of codes sums of a unit too; tokens of
@@ -216,7 +263,7 @@ end
 -- Streams of rows far apart that a tile for so many tokens reads: as many as registers hold the sums of.
 function along_units.streams(cfg, coded, tokens)
     local unit = along_units.unit(cfg, coded)
-    return (tokens == 1 or not coded or cfg.isa.registers.v >= 32 or unit.alone and not coded.run) and 4 or 2
+    return (tokens == 1 and not unit.by_nibbles or not coded or cfg.isa.registers.v >= 32 or unit.alone and not coded.run) and 4 or 2
 end
 
 -- Scales of a unit, if a run of a row shares one: tiles have one for each at least.
@@ -231,8 +278,8 @@ function along_units.tables(cfg, coded)
     if not (looked_up or f.number and formats.reads_values(f, lanes) or of_unit > 1) then
         return nil
     end
-    local list = unit.in_words and along_units.word_table(f) or looked_up and formats.byte_tables(f, lanes)
-        or f.number and formats.tables(lanes, f) or {}
+    local list = unit.by_nibbles and nibble_tables(f, lanes) or unit.in_words and along_units.word_table(f)
+        or looked_up and formats.byte_tables(f, lanes) or f.number and formats.tables(lanes, f) or {}
     local each = lanes // of_unit
     local out = {}
     for l = 0, lanes - 1 do

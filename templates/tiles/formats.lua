@@ -10,7 +10,6 @@
 -- registers   vector registers that decoding takes at once, the result among them
 -- specials    of codes of 8 bits that are sign and number, with gradual underflow: what is no number, by code without its sign
 -- decode      (program, name, memory) -> f32 vector: every code's value / unit, exact, infinities and NaNs too
--- unchecked   likewise, if no code is NaN, as only those are whose bits but the sign are all ones
 -- number      of codes of 4 bits: (program, name, integer lanes whose low bits are a code, tables) -> f32 vector likewise
 -- offset      of integers: codes are 2^offset too large
 -- numbers     the value of each code, of those of 4 bits; zero: a byte of codes of zero
@@ -24,29 +23,27 @@ local function halves(p, name, mem, shift)
     return p:op("shl_words", name .. "_half", p:op("load_i8_half", name .. "_code", mem), shift)
 end
 
--- Of 4 bits of exponent; NaNs become numbers too.
-local function small_halves(p, name, mem)
-    return p:op("widen_f16", name, p:op("bit_and", name .. "_signed", halves(p, name, mem, 7), p:const("no_bit_14", 0xbf80bf80)))
-end
-
 -- Of codes of 4 bits that are sign and number: looked up with the sign, or without, if a vector has no room for all of them.
 local function signed(p, name, x, tables)
     local value = p:op("lookup", name .. "_value", x, tables.values)
     if p.isa.lanes >= 16 then
         return value
     end
-    return p:op("bit_or", name .. "_signed", value, p:op("shl", name .. "_sign", p:op("shr", name .. "_minus", x, 3), 31))
+    local sign = p:op("shl", name .. "_sign", p:op("shr", name .. "_minus", x, 3), 31)
+    return p:op("bit_or", name .. "_signed", value, sign)
 end
 
 local rows = {
     -- OCP e4m3fn: no infinities; codes of all ones are NaN
     fp8_e4m3 = {
-        size = 1, c = "uint8_t", digits = 4, least = -6, unit = 0x1p8, registers = 3, specials = {[0x7f] = 0 / 0}, unchecked = small_halves,
+        size = 1, c = "uint8_t", digits = 4, least = -6, unit = 0x1p8, registers = 3, specials = {[0x7f] = 0 / 0},
         -- As halves, of exponent bias 15 for 7, all ones are 1.875, and the next smaller number 1.75: times 1.125 * 2^127 only the
         -- former is infinite, of which 0 * it makes NaN.
         decode = function(p, name, mem)
-            local x = small_halves(p, name, mem)
-            return p:op("fma", x, p:op("mul", name .. "_huge", x, p:const("limit", 0x1.2p127)), p:const("nothing", 0.0))
+            local half = p:op("bit_and", name .. "_signed", halves(p, name, mem, 7), p:const("no_bit_14", 0xbf80bf80))
+            local x = p:op("widen_f16", name, half)
+            local huge = p:op("mul", name .. "_huge", x, p:const("limit", 0x1.2p127))
+            return p:op("fma", x, huge, p:const("nothing", 0.0))
         end,
     },
     -- a half without its low byte
@@ -108,11 +105,13 @@ end)
 function formats.tables(lanes, f)
     local list = {}
     for i = 0, 2 * lanes - 1 do
-        list[i + 1] = i // 2
+        list[#list + 1] = i // 2
     end
     for i = 0, lanes - 1 do
-        list[2 * lanes + i + 1] = i % 2 * 4
-        list[3 * lanes + i + 1] = (string.unpack("<I4", string.pack("<f", f.numbers[i + 1])))
+        list[#list + 1] = i % 2 * 4
+    end
+    for i = 0, lanes - 1 do
+        list[#list + 1] = (string.unpack("<I4", string.pack("<f", f.numbers[i + 1])))
     end
     return list
 end

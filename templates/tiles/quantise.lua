@@ -120,6 +120,19 @@ function quantise.split(p, dt)
     return quantise.per_lane(dt) > 1 and halves[dt.widen](p) or function(_, x) return x end
 end
 
+-- The vectors that become of one of memory, of f32 or of pairs as they are: (name, mem) -> list. cfg: as of quantise.panel
+function quantise.vectors(p, cfg)
+    local split = cfg.product.group == 1 and quantise.split(p, cfg.dtype)
+    return function(name, mem)
+        if cfg.product.group > 1 then
+            return {p:op("load_bits", name, mem)}
+        elseif quantise.per_lane(cfg.dtype) > 1 then
+            return {split(name, p:op("load_bits", name .. "_pairs", mem))}
+        end
+        return {quantise.load(p, cfg.dtype, name, mem)}
+    end
+end
+
 -- A vector of a panel that products read: f32, or pairs of elements as they are. cfg: dtype, product (see micro.lua)
 function quantise.panel(p, cfg, name, mem)
     if cfg.product.element then
