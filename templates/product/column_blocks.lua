@@ -93,7 +93,8 @@ end
 function column_blocks.work(names, deep)
     return {
         {"sums", "int64_t", nil, "floats of the sums of a panel", starts = "(columns + 2 * TILE_ROWS) * WIDTH"},
-        {"S", "float", {("NC * w->sums + %s * DIRECT_SUMS"):format(names.most_nc)}, "sums", own = true,
+        {"S", "float", {("NC * w->sums + %s * DIRECT_SUMS%s"):format(names.most_nc,
+            names.line and not names.line_rows and " + DIRECT_NC * LINE_SUMS" or "")}, "sums", own = true,
             shape = "[panels of a block of columns]"},
         {"scratch", "float", {"SCRATCH"}, "where tiles that pack nothing store", own = true},
         {"panel", "float", {"NC", "PANEL"}, "packed weights: in use,", own = true},

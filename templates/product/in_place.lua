@@ -32,7 +32,7 @@ in_place.keys = {
 function heights.sweep(plan, compensated)
     local list = {}
     for _, m in ipairs{1, 2, 4} do
-        if m <= (compensated and plan.direct_rows // 2 or plan.direct_rows) then
+        if m <= (compensated and not plan.by_two and plan.direct_rows // 2 or plan.direct_rows) then
             list[#list + 1] = m
         end
     end
@@ -69,6 +69,16 @@ function heights.direct(plan)
     return set
 end
 
+-- Floats of a panel's sums of so many rows: an odd number of cache lines.
+local function sums(plan, rows)
+    return (rows * plan.vectors * plan.isa.lanes // 16 | 1) * 16
+end
+
+-- The row of a panel's sums from where what rounding lost of the first rows is kept.
+local function lost_from(plan)
+    return plan.by_two and heights.swept(plan) or plan.direct_rows // 2
+end
+
 -- Are weights read by lines?
 local function in_lines(plan, weights)
     return plan.group > 1 and not plan.tiled and not weights.decode and plan.isa.rows.unpack_low_words ~= nil
@@ -98,7 +108,7 @@ local function choose_lines(plan, spec, deep, slices)
     plan:choose("run", 64, "lines of a row fetched before the next row: a page")
     plan:choose("stream_ahead", 1024, "what a single row reads is on its way from memory: 16 lines of each of 4 streams")
     plan:choose("stream_rows", 8, "parts of columns lie apart: as many rows of each of 4 streams are on their way from memory")
-    plan.direct_sums = ((plan.direct_rows + 1) * plan.vectors * plan.isa.lanes // 16 | 1) * 16   -- the last tile may have a row more
+    plan.direct_sums = sums(plan, plan.direct_rows + 1)   -- the last tile may have a row more
     local held = plan.direct_nc * plan.direct_sums // (plan.vectors * plan.isa.lanes) // 2 * 2   -- panels of sums of a single row
     plan.single_nc = math.max(plan.direct_nc, math.min(slices, held))
 end
@@ -129,7 +139,7 @@ function in_place.choose(plan, spec, deep, slices)
     plan:choose("run", math.min(run, plan.direct_k), "vectors of a row fetched before the next row: 4 cache lines",
         {useful = slices, of = across, most = plan.direct_k,
          because = ("a direct tile passes over %d rows of weights at a time (direct_k)"):format(plan.direct_k)})
-    plan.direct_sums = ((plan.direct_rows + (plan.by_two and 1 or 0)) * plan.vectors * isa.lanes // 16 | 1) * 16
+    plan.direct_sums = sums(plan, plan.by_two and 2 * heights.swept(plan) or plan.direct_rows)
 end
 
 function in_place.constants(plan, spec)
@@ -151,7 +161,8 @@ function in_place.constants(plan, spec)
         plan.by_two and {"KEPT", KEPT, "lines that are kept in L1 while several tiles of rows of tokens pass"},
         plan.sweep_nc > plan.direct_nc and {"SWEEP_NC", plan.sweep_nc, "the same, of rows that sweep: long parts of rows of weights"},
         {"DIRECT_SUMS", plan.direct_sums, "floats of such a panel's sums: an odd number of cache lines"},
-        {"COMPENSATION", plan.direct_rows // 2, "row of a panel's sums from where what rounding lost of the first rows is kept"},
+        plan.by_two and {"LINE_SUMS", sums(plan, plan.direct_rows + 1), "the same of the most rows, and one that a tile may have more"},
+        {"COMPENSATION", lost_from(plan), "row of a panel's sums from where what rounding lost of the first rows is kept"},
         {"RUN", run, "vectors of a row that a direct tile fetches ahead before it goes to the next row"},
         {"DIRECT_K", plan.direct_k // plan.group * plan.group, "rows of weights per pass of direct tiles"},
         {"FETCHED", (16 << 10) // formats.of(spec).size, "elements of weights fetched ahead where few rows stream them"},
@@ -161,7 +172,7 @@ end
 -- Adds the names, and what tiles ask of cfg. depths: rows of all matrices
 function in_place.names(names, cfg, plan, spec, depths)
     local compensated, dots = not dtype[spec.dtype].narrow, plan.group > 1
-    cfg.compensated, cfg.compensation, cfg.direct_sums = compensated, plan.direct_rows // 2, plan.direct_sums
+    cfg.compensated, cfg.compensation, cfg.direct_sums = compensated, lost_from(plan), plan.direct_sums
     names.line_rows = plan.lines and lines.heights(line_rows(plan))
     local above = plan.by_two and heights.swept(plan) or 0   -- more rows than these
     names.line = (plan.lines or plan.by_two and plan.direct_rows > above) and {tile = "lines", c = cfg.weights.c,

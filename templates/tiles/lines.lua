@@ -5,6 +5,10 @@
 -- vectors of pairs: of columns 0 .. 3, 8 .. 11, .., and of columns 4 .. 7, 12 .. 15, ... Sums stay in that order until all of K is in them:
 -- see in_order.
 --
+-- Of numbers that are multiplied in f32, a line is two vectors of columns in their order: half as many loads for each product as a tile
+-- of one vector has, where no op multiplies by a broadcast word in memory. Rows of weights are often so far apart that lines of a column
+-- share a set of L1: where rows of tokens take several tiles, the first one keeps what it decodes of some lines, side by side.
+--
 -- A single row of tokens waits for memory alone, which is fastest in a few long streams: `streams` reads a row of each quarter of K at a
 -- time, and pairs are of rows a quarter of K apart.
 --
