@@ -45,10 +45,15 @@ for family in $(names kernels); do
     set=
     [ "$dtype" = none ] || set="--set dtype=$dtype"
     size=$("$moegen" list dtypes | sed -n "s/^$dtype  *\([0-9]*\) byte.*/\1/p")
-    # One as wide as another is shared out among ranks as that is.
-    case $sizes in *" $size "*) set="$set --threads 1" ;; esac
+    # One as wide as another is shared out among ranks as that is, and routed: many tokens, and one.
+    case $sizes in
+      *" $size "*)
+        set="$set --threads 1"
+        job "$spec --target auto --routing skewed $set"
+        job "$spec --target auto --routing one --T 1 $set" ;;
+      *) job "$spec --target auto $set" ;;
+    esac
     sizes="$sizes$size "
-    job "$spec --target auto $set"
     [ $targets = auto ] || job "$spec --target scalar --threads 1 --routing skewed $set"
     for case in plain odd $(sed -n 's/^  \(direct[a-z_]*\):.*/\1/p' "$spec"); do
       [ "$case" != plain ] && [ $targets = auto ] || job "$spec:$case --target all $set"

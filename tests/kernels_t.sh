@@ -1,0 +1,107 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# A family, or every one, with the cases of tests/kernels/FAMILY.yaml, against float64 (`moegen check`: all routings, 1, 2 and 3
+# threads, NaN in everything that is not an input): each case with every dtype on this CPU's best target and with one dtype and
+# routing, by one thread, on the scalar one; `plain` with every dtype (of families that may multiply pairs also `odd_...`) and `odd` and those
+# called `direct...` with one on every target (those that the CPU lacks are emulated, slowly); `plain` and `ungated` with every
+# activation, some with every spelling and compiler, and kernels drawn at random from FAMILY.mix, a few of them on every target.
+#   kernels.sh MOEGEN SOURCE [BUILD [FAMILY [SEED [COUNT]]]]        SEED, COUNT: of the random ones
+set -u
+moegen=$(realpath -- "$1") only=${4:-} seed=${5:-1} count=${6:-12}
+cd "$2/tests/kernels" || exit 1
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+
+names() { "$moegen" list "$1" | awk '{print $1}'; }
+has_key() { "$moegen" list keys | grep -q "^$1: $2 "; }
+job() { echo "$*" >>"$tmp/jobs"; }
+
+# One kernel per drawn line, numbered.
+draw() {
+  awk -v seed="$seed" -v count="$count" -v family="$family" '
+    BEGIN { x = 7919 * seed + 1 }
+    function random(n) { x = (x * 16807) % 2147483647; return int(x / 2147483647 * n) }
+    /^[^#]/ { row[rows++] = $0 }
+    END {
+      print "kernels:"
+      for (i = 1; i <= count; i++) {
+        text = "kernel: " family
+        for (r = 0; r < rows; r++) { n = split(row[r], part, / [|] /); text = text ", " part[random(n) + 1] }
+        print "  mix" i ": {" text "}"
+      }
+    }' "$1"
+}
+
+for family in $(names kernels); do
+  [ "$family" != probe ] || continue # measures the machine: has no answer
+  spec=$family.yaml
+  [ -e "$spec" ] || { echo "FAIL family $family has no tests/kernels/$spec"; exit 1; }
+  [ -z "$only" ] || [ "$family" = "$only" ] || continue
+  dtypes=none
+  ! has_key "$family" dtype || dtypes=$(names dtypes)
+  targets=auto,scalar # of the first dtype; then this CPU's best one
+  sizes=' '
+  for dtype in $dtypes; do
+    set=
+    [ "$dtype" = none ] || set="--set dtype=$dtype"
+    size=$("$moegen" list dtypes | sed -n "s/^$dtype  *\([0-9]*\) byte.*/\1/p")
+    # One as wide as another is shared out among ranks as that is.
+    case $sizes in *" $size "*) set="$set --threads 1" ;; esac
+    sizes="$sizes$size "
+    job "$spec --target auto $set"
+    [ $targets = auto ] || job "$spec --target scalar --threads 1 --routing skewed $set"
+    for case in plain odd $(sed -n 's/^  \(direct[a-z_]*\):.*/\1/p' "$spec"); do
+      [ "$case" != plain ] && [ $targets = auto ] || job "$spec:$case --target all $set"
+    done
+    # shellcheck disable=SC2013
+    ! has_key "$family" plan.product || for case in $(sed -n 's/^  \(odd_[A-Za-z_]*\):.*/\1/p' "$spec"); do
+      job "$spec:$case --target all $set"
+    done
+    ! has_key "$family" activation || for activation in $(names activations); do
+      for case in plain ungated; do
+        ! grep -q "^  $case:" "$spec" || job "$spec:$case --target $targets --threads 1 --set activation=$activation $set"
+      done
+    done
+    targets=auto
+  done
+  # Emulations, and what is drawn, are compiled without optimising, which would take ten times as long as all the rest.
+  job "$spec:plain --target all --spelling bytes --cc gcc,clang"
+  # Beside gcc, which is used without --cc. What compilers make of intrinsics at -O2, `odd` tells.
+  job "MOEGEN_CC_LEVEL=-O1 $spec:plain --target all --spelling intrinsics --cc clang"
+  job "$spec:plain --target scalar --spelling scalar --cc gcc,clang"
+  job "MOEGEN_CC_LEVEL=-O0 $spec:plain --target all --spelling scalar --cc gcc,clang"
+  job "$spec:odd --target all --spelling bytes,intrinsics,scalar ${set:-}"
+  if [ -e "$family.mix" ]; then
+    { cat "$family.mix"
+      ! has_key "$family" activation || names activations | awk '{printf "%sactivation: %s", sep, $1; sep = " | "} END {print ""}'
+      names dtypes | awk '{printf "%sdtype: %s", sep, $1; sep = " | "} END {print ""}'; } >"$tmp/mix"
+    draw "$tmp/mix" >"$tmp/$family-mix.yaml"
+    job "$tmp/$family-mix.yaml --target auto"
+    for i in 4 5 6; do job "$tmp/$family-mix.yaml:mix$i --target all"; done
+    for i in 1 2 3; do job "MOEGEN_CC_LEVEL=-O0 $tmp/$family-mix.yaml:mix$i --target all --spelling intrinsics,scalar"; done
+  fi
+done
+
+# shellcheck disable=SC2016
+xargs -P 2 -I ARGS sh -c '
+  moegen=$1 tmp=$2
+  out=$(mktemp "$tmp/out.XXXXXX")
+  case $3 in
+    MOEGEN_*) export "${3%% *}"; set -- "$1" "$2" "${3#* }" ;;
+  esac
+  # shellcheck disable=SC2086
+  /usr/bin/time -a -o /tmp/wt/jobs.${FAM} -f "%U %S $3" timeout 300 "$moegen" check $3 --quiet >"$out" 2>&1
+  status=$?
+  if [ $status != 0 ]; then
+    { grep -v -e " ok$" -e " ok (emulated)$" -e " not compared$" -e "not run:" "$out" | cut -c 1-300 | head -n 20
+      echo "FAIL ($status) moegen check $3"; } >"$out.failed"
+    cat "$out.failed"
+  fi' sh "$moegen" "$tmp" ARGS <"$tmp/jobs"
+
+ran=$(cat "$tmp"/out.?????? | sed -n 's/^\([0-9]*\) ok, .*/\1/p' | awk '{n += $1} END {print n + 0}')
+echo "$(wc -l <"$tmp/jobs") jobs, $ran kernels right"
+for mix in "$tmp"/*-mix.yaml; do # the specs of random kernels that failed
+  [ ! -e "$mix" ] || grep -h -o "^FAIL [a-z_]*_mix[0-9]*" "$tmp"/out.??????.failed 2>/dev/null | sed 's/.*_mix/mix/' | sort -u |
+    while read -r name; do grep "^  $name:" "$mix"; done
+done
+if ls "$tmp"/out.*.failed >/dev/null 2>&1 || [ "$ran" = 0 ]; then exit 1; fi
