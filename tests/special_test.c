@@ -204,8 +204,9 @@ int main(int argc, char **argv)
     moegen_engine *engine = NULL;
     if (moegen_engine_create(&o, &engine, NULL))
         return 1;
-    static const char *const families[] = {"moe_forward", "mlp_forward", "grouped_gemm"};
-    for (int i = 0; i < 3; i++)
+    static const char *const families[] = {"moe_forward", "mlp_forward", "mlp_backward",
+                                           "moe_backward", "grouped_gemm"};
+    for (int i = 0; i < 5; i++)
         each_case(argc > 1 ? argv[1] : "tests/kernels", families[i], try_case, engine);
     printf("%d bytes, %d elements reached, %d complaints\n", tried, reached, failures);
     moegen_engine_release(engine);

@@ -168,3 +168,8 @@ bool rt_inside(double v, struct rt_limits limits)
 {
     return limits.lo < v && v < limits.hi;
 }
+
+double rt_through(double x, double v, struct rt_limits limits)
+{
+    return isnan(v) ? v : rt_inside(v, limits) ? x : 0;
+}

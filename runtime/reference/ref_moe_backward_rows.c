@@ -127,12 +127,6 @@ static void through_norm(struct rt_backward *s, const double *u, const double *d
         du[i] = factor * (du[i] - mean - hat[i] * along);
 }
 
-/* 1 inside the limits, else 0; NaN stays. */
-static double open(double v, struct rt_limits at)
-{
-    return isnan(v) ? v : (double)rt_inside(v, at);
-}
-
 /* From g, u and the gradient of p = act(g) u: p, dg and du. */
 static void through_activation(struct rt_backward *s, int64_t rows)
 {
@@ -152,11 +146,11 @@ static void through_activation(struct rt_backward *s, int64_t rows)
             double slope = rt_stored(q, rt_moe_act_slope(m, g[i]), 1);
             if (m->gated) {
                 s->p[at] = rt_stored(q, act * u[i], 0);
-                dg[i] = dp * rt_stored(q, u[i] * slope, 0) * open(g[i], s->gate);
-                du[i] = dp * act * open(u[i], s->up);
+                dg[i] = rt_through(dp * rt_stored(q, u[i] * slope, 0), g[i], s->gate);
+                du[i] = rt_through(dp * act, u[i], s->up);
             } else {
                 s->p[at] = act;
-                du[i] = dp * slope * open(u[i], s->up);
+                du[i] = rt_through(dp * slope, u[i], s->up);
             }
         }
     }

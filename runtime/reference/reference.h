@@ -280,6 +280,8 @@ struct rt_limits rt_stored_limits(struct rt_limits of, double offset, moegen_rt_
 double rt_clamped(double v, struct rt_limits limits);
 /* Strictly inside. */
 bool rt_inside(double v, struct rt_limits limits);
+/* The gradient of what v is clamped from: x if v is strictly inside, else 0; NaN if v is. */
+double rt_through(double x, double v, struct rt_limits limits);
 
 /* ---- quantised.c: operands that are quantised online ---- */
 

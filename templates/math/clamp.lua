@@ -84,8 +84,9 @@ function clamp.activation(spec)
     end}
 end
 
--- x where v, which has been clamped, is strictly between the sides, else 0.
+-- x where v, which has been clamped, is strictly between the sides, else 0; NaN where v is.
 function clamp.inside(p, x, v, sides, name)
+    local given = x
     for _, side in ipairs{"lo", "hi"} do
         local bound = sides(side)
         if bound then
@@ -93,7 +94,7 @@ function clamp.inside(p, x, v, sides, name)
             x = p:op("blend", ("%s_%s_open"):format(x.name, side), open, p:op("zero", name .. "_none_" .. side), x)
         end
     end
-    return x
+    return x ~= given and p:op("fma", x, v, p:op("zero", name .. "_nothing")) or x
 end
 
 return clamp

@@ -142,15 +142,13 @@ static void through(struct pass *s, int64_t rows)
     for (int64_t i = 0; i < rows * s->C; i++) {
         double *du = s->dgu + i / s->C * columns + columns - s->C + i % s->C;
         double up = s->v[RT_UP][i], acc = s->acc[i];
-        double through = rt_inside(up, s->up) + 0 * up; /* NaN stays */
         if (m->gated) {
             double gate = s->v[RT_GATE_PRE][i];
             double slope = rt_stored(&s->q, m->act->slope(gate), 1);
-            du[-s->C] =
-                acc * rt_stored(&s->q, up * slope, 0) * (rt_inside(gate, s->gate) + 0 * gate);
-            *du = acc * s->v[RT_GATE_ACT][i] * through;
+            du[-s->C] = rt_through(acc * rt_stored(&s->q, up * slope, 0), gate, s->gate);
+            *du = rt_through(acc * s->v[RT_GATE_ACT][i], up, s->up);
         } else {
-            *du = acc * rt_stored(&s->q, m->act->slope(up), 1) * through;
+            *du = rt_through(acc * rt_stored(&s->q, m->act->slope(up), 1), up, s->up);
         }
     }
     rt_store(&s->q, s->dgu, rows * columns);
