@@ -49,7 +49,8 @@ static void judge(const moegen_rt_problem *got, const moegen_rt_problem *want,
             complain(what, g ? "reaches others" : "no output");
         moegen_rt_comparison c;
         moegen_rt_error why = {{0}};
-        if (g && (moegen_rt_compare(g, w, &c, &why) || !c.ok))
+        /* not by roundings: beside a large code sums cancel */
+        if (g && (moegen_rt_compare(g, w, &c, &why) || c.nans || c.l2 > c.l2_limit))
             complain(what, "the numbers are others");
     }
 }
