@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # A family, or every one, with the cases of tests/kernels/FAMILY.yaml, against float64 (`moegen check`: all routings, 1, 2 and 3
-# threads, NaN in everything that is not an input): each case with every dtype on this CPU's best target and with one dtype and
-# routing, by one thread, on the scalar one; `plain` with every dtype (of families that may multiply pairs also `odd_...`) and `odd` and those
-# called `direct...` with one on every target (those that the CPU lacks are emulated, slowly); `plain` and `ungated` with every
-# activation, some with every spelling and compiler, and kernels drawn at random from FAMILY.mix, a few of them on every target.
+# threads, NaN in everything that is not an input): each case with every dtype on this CPU's best target, one of them with all
+# routings, and with one dtype and routing, by one thread, on the scalar one; `plain` with every dtype (of families that may
+# multiply pairs also `odd_...`, of each width) and `odd` and those called `direct...` with one on every target (those that the CPU
+# lacks are emulated, slowly); `plain` and `ungated` with every activation, some with every spelling and compiler, and kernels drawn
+# at random from FAMILY.mix, a few of them on every target.
 #   kernels.sh MOEGEN SOURCE [BUILD [FAMILY [SEED [COUNT]]]]        SEED, COUNT: of the random ones
 set -u
 moegen=$(realpath -- "$1") only=${4:-} seed=${5:-1} count=${6:-12}
@@ -45,21 +46,27 @@ for family in $(names kernels); do
     set=
     [ "$dtype" = none ] || set="--set dtype=$dtype"
     size=$("$moegen" list dtypes | sed -n "s/^$dtype  *\([0-9]*\) byte.*/\1/p")
-    # One as wide as another is shared out among ranks as that is, and routed: many tokens, and one.
+    # The second width has all routings: the first one's products differ in what is read and written, and so has some. What is as wide
+    # as another is shared out among ranks as that is.
+    all=1 again=''
     case $sizes in
-      *" $size "*)
-        set="$set --threads 1"
-        job "$spec --target auto --routing skewed $set"
-        job "$spec --target auto --routing one --T 1 $set" ;;
-      *) job "$spec --target auto $set" ;;
+      ' ') [ "$dtype" = none ] || all='' ;;
+      *" $size "*) all='' again=1 set="$set --threads 1" ;;
     esac
+    if [ $all ]; then
+      job "$spec --target auto $set"
+    else
+      job "$spec --target auto --routing skewed $set"
+      job "$spec --target auto --routing one --T 1 $set"
+      [ $again ] || job "$spec --target auto --routing uniform --T 150 $set"
+    fi
     sizes="$sizes$size "
-    [ $targets = auto ] || job "$spec --target scalar --threads 1 --routing skewed $set"
+    [ $targets = auto ] || job "$spec --target scalar --threads 1 --routing skewed --T 20 $set"
     for case in plain odd $(sed -n 's/^  \(direct[a-z_]*\):.*/\1/p' "$spec"); do
       [ "$case" != plain ] && [ $targets = auto ] || job "$spec:$case --target all $set"
     done
     # shellcheck disable=SC2013
-    ! has_key "$family" plan.product || for case in $(sed -n 's/^  \(odd_[A-Za-z_]*\):.*/\1/p' "$spec"); do
+    [ $again ] || ! has_key "$family" plan.product || for case in $(sed -n 's/^  \(odd_[A-Za-z_]*\):.*/\1/p' "$spec"); do
       job "$spec:$case --target all $set"
     done
     ! has_key "$family" activation || for activation in $(names activations); do

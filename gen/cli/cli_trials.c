@@ -80,7 +80,7 @@ int trials_plan(const moegen_kernel *kernel, const struct options *o, struct tri
             add(&p, some, only);
         return describe(&p, kernel);
     }
-    add(&p, many, "uniform");
+    add(&p, large ? many : (many + 1) / 2, "uniform");
     if (large)
         return describe(&p, kernel);
     add(&p, many, "skewed");
