@@ -109,13 +109,14 @@ static moegen_status bind_scales(moegen_call *call, int row)
                                      row ? by_row : whole, NULL);
 }
 
-/* Expert 0, so many rows at a time until each row of its matrix has been seen with both signs. */
+/* Expert 0, so many rows at a time: if they are few a third of its matrix's rows, all over it, else
+ * each of them with both signs. */
 static int64_t try_rows(moegen_call *call, int64_t rows, int row, moegen_dtype io,
                         moegen_dtype codes)
 {
     int64_t wrong = 0;
     expert[0] = 0;
-    for (int from = 0; from < MOST; from += (int)rows) {
+    for (int from = 0; from < MOST; from += (int)rows * (rows < MOST ? 3 : 1)) {
         int64_t n = from + rows < MOST ? rows : MOST - from;
         memset(x, 0, sizeof x);
         for (int64_t r = 0; r < n; r++)
