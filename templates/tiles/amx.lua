@@ -7,11 +7,11 @@
 -- A thread calls tiles.on before its first product and tiles.off after its last; loading shapes is slow, so it is not
 -- part of the product. Between them every tile has its full size: pad A and S to whole tiles.
 --
--- Where another guest works on the other thread of a core, tiles in use decide how fast this one is: registers that tiles are
--- renamed to are shared out, and each tile that holds something takes one. Cycles per product (Emerald Rapids, operands in L1, 16
--- at best, loads included) of 1 x 2 tiles of sums with 4 in use: 34, of 2 x 2 with 7: 53, with 8: 75; alone on its core each of
--- them takes 16. A tile that was cleared takes none, a tile that a program before left behind does. So products have two tiles of
--- sums, a row or a column of them, and one for each factor.
+-- There are times when tiles in use decide how fast a core is, as if registers that tiles are renamed to were shared out (most
+-- likely another guest works on its other thread): each tile that holds something takes one. Cycles per product (Emerald Rapids,
+-- operands in L1, 16 at best, loads included) of 1 x 2 tiles of sums with 4 in use: 34, of 2 x 2 with 7: 53, with 8: 75; at other
+-- times each of them takes 16. A tile that was cleared takes none, a tile that a program before left behind does. So products have
+-- two tiles of sums, a row or a column of them, and one for each factor.
 local ir = require "ir"
 local matrix = require "tiles.matrix"
 local quantise = require "tiles.quantise"
@@ -40,15 +40,14 @@ end
 local sums = tiles.sums
 
 -- acc += A * B for 32 elements of K: a(r) and b(c) give the places of tiles, rows of both are `pitch` bytes apart (A: a_pitch).
--- Tiles of B pass, those of A are read again by the next columns; or it is the other way round: `holds` "B", or "both".
+-- Tiles of A are read again by the next columns, and those of B by the next rows if the step `holds` them; else they pass.
 -- op: of words that are no pairs of bf16
 local function step(p, acc, a, b, a_pitch, pitch, tag, holds, op)
     local x, y = {}, {}
-    local load_a, load_b = holds == "B" and "tile_stream" or "tile_load", holds and "tile_load" or "tile_stream"
     for c = 0, #acc[0] do
-        y[c] = p:op(load_b, ("b_%d%s"):format(c, tag), b(c), pitch)
+        y[c] = p:op(holds and "tile_load" or "tile_stream", ("b_%d%s"):format(c, tag), b(c), pitch)
         for r = 0, #acc do
-            x[r] = x[r] or p:op(load_a, ("a_%d%s"):format(r, tag), a(r), a_pitch)
+            x[r] = x[r] or p:op("tile_load", ("a_%d%s"):format(r, tag), a(r), a_pitch)
             p:op(op or "tile_dot", acc[r][c], x[r], y[c])
         end
     end
@@ -148,48 +147,62 @@ function tiles.blocks(cfg, rows, vectors, set)
     return p
 end
 
--- See matrix.gradient; the sums pass through `sums`, rows * WIDTH floats. Panels have 32 tokens, all of which count.
-function tiles.gradient(cfg, rows, has)
+-- Sums of 16 rows of a gradient: t.A times t.B, over t.panels panels of 32 tokens, all of which count; beside: makes what comes after each
+-- of these, or nil. Returns a function that stores them at t.S.
+local function over_tokens(p, cfg, t, beside)
+    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+    local acc = sums(1, cfg.vectors, function(_, _, name) return p:op("tile_zero", name) end)
+    p:loop(p:count_from("down", t.panels), function()
+        step(p, acc, function() return p:at(t.A, 0) end, function(c) return p:at(t.B, c * lanes) end, t.a_pitch, t.pitch, "", true)
+        p:advance(t.A, width)
+        p:advance(t.A, t.jump)
+        p:advance(t.B, UNIT * width)
+        if beside then
+            beside()
+        end
+    end, "panels of tokens")
+    return function()
+        for c = 0, cfg.vectors - 1 do
+            p:op("tile_store", p:at(t.S, c * lanes), t.pitch, acc[0][c])
+        end
+    end
+end
+
+-- A row of sums, so many rows on from t.S, to C.
+local function put_row(p, cfg, C, has, t, r, tag)
     local lanes = cfg.isa.lanes
-    local width = cfg.vectors * lanes
+    matrix.put_row(p, cfg, C, has, "c_" .. tag, function(v)
+        return p:op("load", ("sum_%s_%d"):format(tag, v), p:at(t.S, (r * cfg.vectors + v) * lanes))
+    end)
+end
+
+-- See matrix.gradient; of 16 rows at most, whose sums pass through `sums`, [16][WIDTH].
+function tiles.gradient(cfg, rows, has)
+    local width = cfg.vectors * cfg.isa.lanes
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
         {("C[%d rows] %s A * B for n panels of columns, on tiles: rows `ld` apart."):format(rows, has.add and "+=" or "=")})
     local C = p:pointer("C", has.dtype.c)
-    local A, B = p:pointer("A", "const uint16_t", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
-    local panels = p:integer("panels")
-    local jump, n, again, skip = has.jump or p:integer("jump"), p:integer("n"), p:integer("again"), p:integer("skip")
+    local t = {A = p:pointer("A", "const uint16_t", "WIDTH"), B = p:pointer("B", "const float", "WIDTH LANES"),
+        panels = p:integer("panels"), jump = has.jump or p:integer("jump")}
+    local n, again, skip = p:integer("n"), p:integer("again"), p:integer("skip")
     local ld = has.ld or p:integer("ld")
-    local up, S = has.ld and width - rows * ld or p:integer("up"), p:pointer("sums", "float", "WIDTH LANES")
+    local up = has.ld and width - rows * ld or p:integer("up")
+    t.S = p:pointer("sums", "float", "WIDTH LANES")
     local to, from = has.gives and p:pointer("to", has.dtype.c), has.gives and p:pointer("from", "const " .. has.dtype.c)
     local count = has.gives and p:integer("count")
-    local tall = (rows + UNIT - 1) // UNIT
-    local pitch, a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
+    t.pitch, t.a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
     p:loop(n, function()
-        local acc = sums(tall, cfg.vectors, function(_, _, name) return p:op("tile_zero", name) end)
-        p:loop(p:count_from("down", panels), function()
-            step(p, acc, function(r) return p:at(A, r * UNIT * width) end, function(c) return p:at(B, c * lanes) end,
-                a_pitch, pitch, "", "both")
-            p:advance(A, width)
-            p:advance(A, jump)
-            p:advance(B, UNIT * width)
-        end, "panels of tokens")
-        for r = 0, #acc do
-            for c = 0, cfg.vectors - 1 do
-                p:op("tile_store", p:at(S, r * UNIT * width + c * lanes), pitch, acc[r][c])
-            end
-        end
+        over_tokens(p, cfg, t)()
         for r = 0, rows - 1 do
-            matrix.put_row(p, cfg, C, has, "c_" .. r, function(v)
-                return p:op("load", ("sum_%d_%d"):format(r, v), p:at(S, r * width + v * lanes))
-            end)
+            put_row(p, cfg, C, has, t, r, r)
             p:advance(C, ld)
         end
         p:advance(C, up)
-        p:advance(A, again)
-        p:advance(B, skip)
+        p:advance(t.A, again)
+        p:advance(t.B, skip)
         if has.gives then
             p:loop(p:count_from("lines", count), function()
-                row_tiles.give(p, has.dtype, to, from, 16 // lanes)
+                row_tiles.give(p, has.dtype, to, from, 16 // cfg.isa.lanes)
             end, "cache lines", true)
         end
     end, "panels of columns")
@@ -200,47 +213,34 @@ end
 -- beside the products of the next one, `each` rows beside each panel of tokens and `rest` after them. First those go that are in `sums`, to
 -- `before` on, from whose end `over` leads to the first panel of C; the last ones stay there.
 function tiles.stream(cfg, rows, has)
-    local lanes = cfg.isa.lanes
-    local width = cfg.vectors * lanes
+    local width = cfg.vectors * cfg.isa.lanes
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
         {("C[%d rows] = A * B for n panels of columns, on tiles; beside a panel the sums of the one before are stored."):format(rows)})
     local C = p:pointer("before", has.dtype.c)
-    local A, B = p:pointer("A", "const uint16_t", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
-    local panels, jump, n = p:integer("panels"), p:integer("jump"), p:integer("n")
+    local t = {A = p:pointer("A", "const uint16_t", "WIDTH"), B = p:pointer("B", "const float", "WIDTH LANES"),
+        panels = p:integer("panels"), jump = p:integer("jump")}
+    local n = p:integer("n")
     local again, skip, ld = p:amount("again"), p:amount("skip"), p:integer("ld")
-    local up, S = p:integer("up"), p:pointer("sums", "float", "WIDTH LANES")
+    local up = p:integer("up")
+    t.S = p:pointer("sums", "float", "WIDTH LANES")
     local each, rest, over = p:amount("each"), p:amount("rest"), p:integer("over")
-    local pitch, a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
+    t.pitch, t.a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
     local function store_rows(tag, count)
         p:loop(p:count_from("rows_" .. tag, count), function()
-            matrix.put_row(p, cfg, C, has, "c_" .. tag, function(v)
-                return p:op("load", ("sum_%s_%d"):format(tag, v), p:at(S, v * lanes))
-            end)
+            put_row(p, cfg, C, has, t, 0, tag)
             p:advance(C, ld)
-            p:advance(S, width)
+            p:advance(t.S, width)
         end, "rows of the panel before", true)
     end
     p:loop(n, function()
-        local acc = sums(rows // UNIT, cfg.vectors, function(_, _, name) return p:op("tile_zero", name) end)
-        p:loop(p:count_from("down", panels), function()
-            step(p, acc, function(r) return p:at(A, r * UNIT * width) end, function(c) return p:at(B, c * lanes) end,
-                a_pitch, pitch, "", "both")
-            p:advance(A, width)
-            p:advance(A, jump)
-            p:advance(B, UNIT * width)
-            store_rows("beside", each)
-        end, "panels of tokens")
+        local store = over_tokens(p, cfg, t, function() store_rows("beside", each) end)
         store_rows("after", rest)
-        p:advance(S, -rows * width)
-        for r = 0, #acc do
-            for c = 0, cfg.vectors - 1 do
-                p:op("tile_store", p:at(S, r * UNIT * width + c * lanes), pitch, acc[r][c])
-            end
-        end
+        p:advance(t.S, -rows * width)
+        store()
         p:advance(C, over)
         p:set(over, up)
-        p:advance(A, p:count_from("a_again", again))
-        p:advance(B, p:count_from("b_skip", skip))
+        p:advance(t.A, p:count_from("a_again", again))
+        p:advance(t.B, p:count_from("b_skip", skip))
     end, "panels of columns")
     return p
 end
