@@ -80,9 +80,9 @@ function choose.columns(plan, spec, info)
     panel_plan.check(plan, info)
     local width = plan.vectors * plan.isa.lanes
     in_place.choose(plan, spec, spec.N, (spec.K + width - 1) // width)
-    local deep = column_blocks.panel_rows(plan, spec.N)
-    plan.nc, plan.pack_k = gemm.nc(plan.isa, formats.of(spec)), deep * plan.group
-    plan.stride = plans.odd_lines(plan.pack_k)   -- few rows are f32
+    local deep = column_blocks.panel_rows(plan, spec.N) * plan.group
+    plan.nc, plan.pack_k = gemm.nc(plan.isa, formats.of(spec), plan.tiled), column_blocks.pack_k(plan) or deep
+    plan.stride = plans.odd_lines(deep)   -- few rows are f32
 end
 
 -- Bytes from a row of a gradient to the next one where rows are put together: an odd number of cache lines.

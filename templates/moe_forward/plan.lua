@@ -57,7 +57,9 @@ end
 local function choose_depth(plan, spec, step)
     local deep = math.max(spec.H, spec.I_TP)
     local bytes = formats.of(spec).size   -- if this is one, blocks of columns are wide
-    plan:choose("pack_k", bytes > 1 and 2048 or 1024, "rows of weights packed at a time: what two blocks take of the caches",
+    plan:choose("pack_k", column_blocks.pack_k(plan) or bytes > 1 and 2048 or 1024, plan.tiled
+        and "rows of weights packed at a time: those of a sum, so that blocks leave L2 to what comes from memory"
+        or "rows of weights packed at a time: what two blocks take of the caches",
         limits.useful(round_up(deep, step), ("matrices have %d rows"):format(deep), plan.tiled and step))
     column_blocks.choose_sums(plan, spec, deep)
 end
@@ -75,7 +77,8 @@ function forward.plan(plan, spec, shape, info)
     column_blocks.choose_steps(plan, "k steps per row of the next panel that is packed on the way")
     local columns = spec.gated and isa.lanes or 2 * isa.lanes
     local slices = math.max(round_up(spec.I_TP, columns) // columns, round_up(spec.H, 2 * isa.lanes) // (2 * isa.lanes))
-    plan:choose("nc", gemm.nc(isa, formats.of(spec)), "panels packed side by side: full cache lines of weights",
+    plan:choose("nc", gemm.nc(isa, formats.of(spec), plan.tiled), plan.tiled and "panels packed side by side: pairs of cache lines of weights"
+        or "panels packed side by side: full cache lines of weights",
         limits.useful(slices, ("matrices have %d panels of columns"):format(slices)))
     local step = plan.group * plan.unroll
     choose_depth(plan, spec, step)
@@ -94,7 +97,7 @@ function forward.plan(plan, spec, shape, info)
     if plan.pack_k % step ~= 0 then
         schema.complain(info, "plan.pack_k", ("steps of %d do not divide %d rows"):format(step, plan.pack_k))
     end
-    if plan.group > 1 and plan.nc > 2 and not formats.of(spec).decode then
+    if plan.group > 1 and not plan.tiled and plan.nc > 2 and not formats.of(spec).decode then
         schema.complain(info, "plan.nc", "pairs of rows leave registers for 2 panels at a time")
     end
     local longest = math.max(round_up(spec.H, step), round_up(spec.I_TP, math.max(columns, step)))

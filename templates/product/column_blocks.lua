@@ -53,10 +53,15 @@ function column_blocks.choose_steps(plan, why)
     end
 end
 
+-- Rows of weights that are packed at a time for matrix tiles: those of a sum.
+function column_blocks.pack_k(plan)
+    return plan.tiled and amx.kc * plan.group
+end
+
 -- Products of a sum. deep: rows of the tallest matrix
 function column_blocks.choose_sums(plan, spec, deep)
     local step, narrow = plan.group * plan.unroll, dtype[spec.dtype].narrow
-    plan:choose("kc", plan.tiled and amx.kc * plan.group or narrow and 4096 or 256,
+    plan:choose("kc", column_blocks.pack_k(plan) or narrow and 4096 or 256,
         plan.tiled and "products per partial sum: a block of packed weights stays in L1"
             or narrow and "products per partial sum: inputs are rounded more coarsely than sums"
             or "products per partial sum: keeps f32 sums of long K accurate",

@@ -16,7 +16,7 @@ columns.unroll = UNIT    -- words of K that a step takes
 columns.fetch = 16       -- pairs of rows of weights on their way from memory: what a core's line buffers have room for
 
 -- S[groups * rows] of as many rows of A, one group after the other. Beside each step the tile packs `each` rows (of pairs, or none) of
--- the next panels: from src_0 and src_1 on, see gemm.packed, into dst. Rows `ahead` elements on are fetched. a_next leads to the next
+-- the next panels: from src_0 and src_1 on, see gemm.packed for these and for what is fetched, into dst. a_next leads to the next
 -- group's rows from where K ends, b_back to the first row of B; rows: a multiple of 16; set: S is not added to.
 function columns.packed(cfg, rows, set)
     local lanes = cfg.isa.lanes
@@ -29,15 +29,11 @@ function columns.packed(cfg, rows, set)
     local t = {dst = p:pointer("dst", "float", "PANEL WIDTH LANES")}
     t.src = {[0] = p:pointer("src_0", io), p:pointer("src_1", io)}
     t.step, t.ld = p:integer("step"), p:integer("ld")
-    local ahead = p:integer("ahead")
+    local ahead = {[0] = p:integer("ahead_0"), p:integer("ahead_1")}
     local n, a_next, b_back, each = p:amount("n"), p:amount("a_next"), p:amount("b_back"), p:amount("each")
     local pitch, a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 4 * cfg.stride)
-    -- the last vectors of a row follow the first ones, or are a run of their own
     function t.fetch(i, at)
-        p:op("prefetch_1", p:at(t.src[i], at, ahead))
-        if i > 0 then
-            p:op("prefetch_1", p:at(t.src[i], at + (cfg.nc - 1) * lanes, ahead))
-        end
+        p:op("prefetch_1", p:at(t.src[i], at, ahead[i]))
     end
     local function place(r, c)
         return p:at(S, r * UNIT * width + c * lanes)

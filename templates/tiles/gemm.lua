@@ -15,9 +15,10 @@ local quantise = require "tiles.quantise"
 
 local gemm = {}
 
--- Panels packed together, so that rows of such weights are read by whole cache lines, and not by few columns of many rows.
-function gemm.nc(isa, weights)
-    return math.max(32 // isa.lanes, 64 // (isa.lanes * weights.size))
+-- Panels packed together, so that rows of such weights are read by whole cache lines, and not by few columns of many rows. Where registers
+-- are free (tiled: sums are in matrix tiles), by pairs of them: these come from memory together.
+function gemm.nc(isa, weights, tiled)
+    return math.max(32 // isa.lanes, (tiled and 128 or 64) // (isa.lanes * weights.size))
 end
 
 -- A row of the next panels, at t.dst, of t.src: see gemm.packed. t.fetch(i, at): the line so many elements on in the run of vectors i
