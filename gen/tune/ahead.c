@@ -18,11 +18,14 @@
 #include "tune.h"
 
 enum { MOST_HELPERS = 64, FEW = 4 };
+static const double share_of_making =
+    0.4; /* of the time that is left; others are made when tried */
 
-/* Every `step`th from number `first` on. */
+/* Every `step`th from number `first` on, while there is time. */
 static void make_share(struct search *s, const struct turn *turn, int count, int first, int step)
 {
-    for (int i = first; i < count; i += step) {
+    double until = tune_now() + share_of_making * (s->until - tune_now());
+    for (int i = first; i < count && tune_now() < until; i += step) {
         struct choice c = choice_with(&s->best.choice, turn[i].knob, turn[i].value);
         moegen_kernel *kernel = NULL;
         moegen_spec spec = s->spec;

@@ -22,9 +22,11 @@ static bool take_winner(moegen_tuning *t, struct search *s)
     }
     t->history = s->history;
     t->moments = s->moments;
+    t->plans = space_plans(&s->space);
     t->looked_at = s->looked_at;
     t->pruned = s->pruned;
     t->making = s->making;
+    t->filling = s->filling;
     t->took = tune_now() - s->begin;
     t->modelled = s->model.used;
     s->history = NULL;
@@ -58,6 +60,9 @@ static moegen_status search(moegen_engine *engine, const moegen_spec *spec,
     s.until = s.begin + share_of_search * seconds;
     s.confirm_until = s.begin + seconds;
     moegen_status status = search_open(&s, err);
+    s.filling = tune_now() - s.begin;
+    s.until += s.filling; /* the budget is that of the search */
+    s.confirm_until += s.filling;
     if (!status)
         status = search_run(&s, err);
     if (!status && !take_winner(t, &s))
@@ -82,6 +87,8 @@ moegen_status tune(moegen_engine *engine, const moegen_spec *spec,
                          options->struct_size, sizeof o);
     moegen_status status = spec_take(&own, spec, err);
     if (status)
+        return status;
+    if (o.path && (status = tuning_ready(engine, o.path, err)))
         return status;
     moegen_tuning *t = calloc(1, sizeof *t);
     if (!t)

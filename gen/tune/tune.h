@@ -5,6 +5,7 @@
 #define MOEGEN_TUNE_H
 
 #include "paired.h"
+#include "reference/kept.h"
 #include "trial/trial.h"
 
 enum { MAX_COURSES = 8, MAX_KNOBS = 48, MAX_VALUES = 12 };
@@ -30,6 +31,7 @@ struct choice {
 moegen_status space_read(struct space *s, moegen_engine *engine, const moegen_spec *spec,
                          moegen_error **err);
 void space_free(struct space *s);
+int space_plans(const struct space *s); /* values of all knobs */
 struct choice choice_none(void);
 /* `best` with one knob turned. */
 struct choice choice_with(const struct choice *best, int knob, int value);
@@ -50,6 +52,7 @@ int knob_farther(struct knob *k, int value);
 struct course {
     struct trial trial;
     moegen_rt_problem *in, *want;
+    struct rt_kept kept[MAX_ARGS]; /* in the place of outputs in `want`, by their number */
     struct stand stand;
     double error;   /* of the planner's own choice: the worst relative L2 of its outputs */
     int batch;      /* runs of a sample */
@@ -108,6 +111,7 @@ struct search {
     double best_gain;
     bool lenient;        /* another confirms the best, unless the callback stops this */
     double making;       /* seconds that generating and compiling took */
+    double filling;      /* until all tensors were there and the planner's own results were right */
     double begin, until; /* until: the search; then the best is confirmed */
     double confirm_until;
     int stops; /* how often the callback said so */
@@ -176,9 +180,10 @@ struct moegen_tuning {
     struct text entry;
     struct moment *history;
     int moments;
-    int looked_at, pruned; /* plans */
-    double making, took;   /* seconds: of generating and compiling; of the search */
-    bool modelled;         /* false: the model was wrong of the planner's own choice */
+    int plans, looked_at, pruned; /* keys times their values; of them */
+    double making, took;          /* seconds: of generating and compiling; of the search */
+    double filling;               /* of it until the first plan was tried */
+    bool modelled;                /* false: the model was wrong of the planner's own choice */
 };
 /* moegen_tune without a file; lenient: the best is confirmed by the caller, unless the callback
  * stopped the search. */
@@ -187,6 +192,8 @@ moegen_status tune(moegen_engine *engine, const moegen_spec *spec,
                    moegen_error **err);
 /* The entry, with these figures. False: out of memory. */
 bool tuning_entry(moegen_tuning *t, double ratio, double low, double high, int pairs);
+/* Could tuning_write put an entry there? Asked before a search, which takes minutes. */
+moegen_status tuning_ready(moegen_engine *engine, const char *path, moegen_error **err);
 /* Puts the entry into the file: in place of the one for the same spec, tokens, threads and target,
  * or before the others. path "": this CPU's own. *pinned: that one is pinned, nothing was
  * written. */
