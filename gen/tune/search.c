@@ -245,6 +245,7 @@ moegen_status search_open(struct search *s, moegen_error **err)
     bool legal;
     moegen_status status = space_read(&s->space, s->engine, &s->spec, err);
     s->base.choice = s->best.choice = choice_none();
+    s->missed = space_plans(&s->space);
     if (status || (status = moegen_kernel_get(s->engine, &s->spec, &s->base.kernel, err)))
         return status;
     int64_t usual[] = {1, 16, 256, 1024}, fixed = kernel_tokens(s->base.kernel, 0);

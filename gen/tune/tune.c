@@ -23,6 +23,7 @@ static bool take_winner(moegen_tuning *t, struct search *s)
     t->history = s->history;
     t->moments = s->moments;
     t->plans = space_plans(&s->space);
+    t->missed = s->missed;
     t->looked_at = s->looked_at;
     t->pruned = s->pruned;
     t->making = s->making;

@@ -108,6 +108,7 @@ struct search {
     struct candidate base, best; /* the planner's own choice; what is better so far */
     struct model model;
     int looked_at, pruned; /* turns; of them those that the model or their code says nothing of */
+    int missed;            /* turns from the planner's own choice that there was no time for */
     double best_gain;
     bool lenient;        /* another confirms the best, unless the callback stops this */
     double making;       /* seconds that generating and compiling took */
@@ -180,10 +181,11 @@ struct moegen_tuning {
     struct text entry;
     struct moment *history;
     int moments;
-    int plans, looked_at, pruned; /* keys times their values; of them */
-    double making, took;          /* seconds: of generating and compiling; of the search */
-    double filling;               /* of it until the first plan was tried */
-    bool modelled;                /* false: the model was wrong of the planner's own choice */
+    int plans, missed;     /* all turns from the planner's own choice; those without a look */
+    int looked_at, pruned; /* plans */
+    double making, took;   /* seconds: of generating and compiling; of the search */
+    double filling;        /* of it until the first plan was tried */
+    bool modelled;         /* false: the model was wrong of the planner's own choice */
 };
 /* moegen_tune without a file; lenient: the best is confirmed by the caller, unless the callback
  * stopped the search. */

@@ -125,19 +125,20 @@ static void say_search(const struct session *s, struct tuned_kernel *x)
 {
     const moegen_tuning *t = x->tuning;
     bool stopped = interrupts > 0;
-    x->what = !t->plans                  ? "has no plan to choose"
-              : !t->looked_at && stopped ? "stopped: no plan was tried"
-              : !t->looked_at            ? "no plan was tried: the budget is too small"
-                                         : "nothing is faster";
+    x->what = !t->plans              ? "has no plan to choose"
+              : t->missed < t->plans ? "nothing is faster"
+              : stopped              ? "stopped: no plan was tried"
+                                     : "no plan was tried: the budget is too small";
     if (t->looked_at)
-        note("%s: %d of %d plans were looked at; %d of them need no timing: %s", x->name,
-             t->looked_at, t->plans, t->pruned,
+        note("%s: %d of %d plans need no timing: %s", x->name, t->pruned, t->looked_at,
              t->modelled ? "the model prunes them, or their code is the same"
                          : "their code is the same; the model is not used, since it is wrong of "
                            "the planner's own");
-    if (t->looked_at < t->plans && !stopped)
-        note("%s: for the others %g s were too short, of which filling tensors took %.1f", x->name,
-             s->budget, t->filling);
+    if (t->missed && !stopped)
+        note("%s: %d of the first %d were not tried: %g s were too short (filling tensors took "
+             "%.1f s "
+             "before)",
+             x->name, t->missed, t->plans, s->budget, t->filling);
 }
 
 static int tune_one(struct session *s, int k, int threads, struct tuned_kernel *x)
