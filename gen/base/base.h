@@ -84,6 +84,14 @@ int file_ready(const char *path);
 /* Where temporary folders are made: $TMPDIR, if it is absolute and at most 400 bytes, or /tmp. */
 const char *file_temporary(void);
 
+/* ---- folder.c ---- */
+
+enum { FOLDER_NAME = 512 };
+/* A new folder among the temporary ones; those for the same purpose (a word) whose processes were
+ * killed are removed. False: there is none, and folder "". */
+bool folder_open(const char *what, char folder[FOLDER_NAME]);
+void folder_close(const char *folder); /* removes it and what is in it */
+
 /* ---- sized.c ---- */
 
 /* Copies of structs that begin with their size_t struct_size, which may be that of any version:

@@ -94,15 +94,15 @@ moegen_status tune(moegen_engine *engine, const moegen_spec *spec,
     moegen_tuning *t = calloc(1, sizeof *t);
     if (!t)
         return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
-    char folder[AHEAD_FOLDER];
-    ahead_open(folder);
+    char folder[FOLDER_NAME];
+    folder_open("tune", folder); /* without one, kernels are made when they are tried */
     if ((status = engine_scratch(engine, folder, &scratch, err)) ||
         (status = search(scratch, &own, &o, lenient, t, err)))
         moegen_tuning_release(t);
     else
         *tuning = t;
     moegen_engine_release(scratch);
-    ahead_close(folder);
+    folder_close(folder);
     return status;
 }
 

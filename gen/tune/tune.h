@@ -164,11 +164,6 @@ moegen_status screen(struct search *s, struct turn *turn, int *count, moegen_err
 /* Makes the kernels of all turns from the best on all CPUs, in processes that have ended when it
  * returns. What cannot be made is left to whoever wants it. */
 void make_ahead(struct search *s, const struct turn *turn, int count);
-/* A new folder for a search's disk cache; those of searches that were killed are removed. False:
- * there is none, and folder "". */
-enum { AHEAD_FOLDER = 512 };
-bool ahead_open(char folder[AHEAD_FOLDER]);
-void ahead_close(const char *folder); /* removes it */
 
 /* ---- file.c ---- */
 
