@@ -249,6 +249,8 @@ typedef struct moegen_rt_want {
                             is NULL */
     int own_choice;      /* 0: what depends on a router's choice that rounding could change is NaN;
                             1: it is what float64 chooses */
+    int64_t features;    /* of each gradient of weights at most so many features, at least 2; others
+                            are NaN, not compared; 0: all, or with `tokens` their share of all */
 } moegen_rt_want;
 
 /* One family. Both functions read the problem's parameters (H, I_TP, E, top_k, ...).

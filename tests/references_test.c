@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* references_test.c - identities that the float64 references must keep: options that only move or
  * scale, ties, experts without a token, accumulated and partial gradients. */
+#include <stdlib.h>
+
+#include "reference/kept.h"
 #include "references.h"
 
 /* fuse_mul scales row g[r] by its weight; without reduce_topk the rows of a token are apart. */
@@ -122,6 +125,37 @@ static void empty_experts(void)
     moegen_rt_problem_destroy(p);
 }
 
+/* What is kept of a reference compares as all of it does: a result with an error here and there,
+ * and one that is NaN where something is compared. Returns whether something was left out. */
+static bool kept(const moegen_rt_tensor *want, const double *exact)
+{
+    int64_t n = moegen_rt_tensor_count(want), at = 0;
+    float *x = malloc((size_t)n * sizeof *x);
+    moegen_rt_tensor got = *want;
+    got.dtype = MOEGEN_RT_F32;
+    got.data = x;
+    got.bytes = (size_t)n * sizeof *x;
+    struct rt_kept k;
+    int worthwhile = 0;
+    CHECK(x && !rt_keep(want, &k, &worthwhile), "%s: no memory", want->name);
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = (float)exact[i] * (i % 7 ? 1 : 1 + 0x1p-21f);
+        at = isnan(((const double *)want->data)[i]) ? at : i;
+    }
+    for (int round = 0; worthwhile && round < 2; round++) {
+        moegen_rt_comparison a, b;
+        x[at] = round ? NAN : x[at];
+        CHECK(!moegen_rt_compare(&got, want, &a, NULL) && !rt_kept_compare(&k, &got, &b, NULL),
+              "%s: not compared", want->name);
+        bool alike = a.ok == b.ok && a.compared == b.compared && a.nans == b.nans;
+        bool close = fabs(a.l2 / b.l2 - 1) < 1e-9 && fabs(a.roundings / b.roundings - 1) < 1e-9;
+        CHECK(alike && (a.nans || close), "%s: kept %s, whole %s", want->name, b.text, a.text);
+    }
+    rt_kept_free(&k);
+    free(x);
+    return worthwhile;
+}
+
 /* Gradients of parameters start from the caller's, all others do not. A part of the tokens gives
  * the same values as all of them, where it gives any. */
 static void parts_and_sums(const char *family, const char *params)
@@ -136,12 +170,17 @@ static void parts_and_sums(const char *family, const char *params)
     moegen_rt_problem_set(p, "accumulate_grads", "false");
     moegen_rt_problem *g = outputs(p, family);
     int64_t tokens[] = {0, 17, 29}, n, m, starts = 0, given = 0, all = 0;
-    moegen_rt_want want = {.tokens = tokens, .token_count = 3};
+    moegen_rt_want want = {.tokens = tokens, .token_count = 3}, few = {.features = 2};
+    int left_out = 0;
     CHECK(!moegen_rt_reference_find(family)->compute(p, &want, part, &err), "%s", err.text);
+    moegen_rt_problem *features = moegen_rt_problem_create();
+    CHECK(!moegen_rt_reference_find(family)->compute(p, &few, features, &err), "%s", err.text);
     for (size_t k = 0; moegen_rt_problem_at(g, k); k++) {
         const char *name = moegen_rt_problem_at(g, k)->name;
         const double *x = data(g, name, &n), *y = data(sums, name, &m),
-                     *some = data(part, name, &m);
+                     *some = data(part, name, &m), *lean = data(features, name, &m);
+        left_out += kept(moegen_rt_problem_tensor(part, name), x) +
+                    kept(moegen_rt_problem_tensor(features, name), x);
         const double *start = moegen_rt_problem_tensor(p, name) ? data(p, name, &m) : NULL;
         starts += start != NULL;
         for (int64_t i = 0; i < n; i++) {
@@ -149,17 +188,21 @@ static void parts_and_sums(const char *family, const char *params)
             CHECK(fabs(y[i] - x[i] - from) < 1e-12, "%s: sum %s[%lld]", family, name, (long long)i);
             CHECK(isnan(some[i]) || fabs(some[i] - x[i]) < 1e-12, "%s: part of %s[%lld]", family,
                   name, (long long)i);
+            CHECK(isnan(lean[i]) || fabs(lean[i] - x[i]) < 1e-12, "%s: features of %s[%lld]",
+                  family, name, (long long)i);
             given += !isnan(some[i]);
         }
         all += n;
     }
     CHECK(starts > 0 || strcmp(params, "op dX permute x") == 0, "%s: nothing to add to", family);
+    CHECK(left_out > 0 || strcmp(family, "router") == 0, "%s: nothing is left out", family);
     CHECK(given > 0 && (given < all / 2 || strcmp(family, "router") == 0), "%s: %lld of %lld given",
           family, (long long)given, (long long)all);
     moegen_rt_problem_destroy(p);
     moegen_rt_problem_destroy(g);
     moegen_rt_problem_destroy(sums);
     moegen_rt_problem_destroy(part);
+    moegen_rt_problem_destroy(features);
 }
 
 int main(void)

@@ -27,7 +27,7 @@ gen/host           host.h            moegen.h base/base.h spec/spec.h arch/arch.
 gen/api            api.h             moegen.h base/base.h spec/spec.h host/host.h jit/jit.h cache/cache.h moegen_runtime.h packed.h
 gen/python         team.h            moegen_rt.h
 gen/trial          trial.h           moegen.h base/base.h api/api.h moegen_runtime.h
-gen/tune           tune.h            moegen.h base/base.h spec/spec.h host/host.h api/api.h trial/trial.h moegen_runtime.h rt_write.h
+gen/tune           tune.h            moegen.h base/base.h spec/spec.h host/host.h api/api.h trial/trial.h moegen_runtime.h rt_write.h reference/kept.h
 gen/cli            cli.h             moegen.h base/base.h spec/spec.h host/host.h cache/cache.h api/api.h trial/trial.h moegen_runtime.h rt_write.h rt_file.h format.h
 gen/cli/draw       draw.h            cli/cli.h
 gen/cli/bench      bench.h           cli/cli.h cli/draw/draw.h

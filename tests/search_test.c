@@ -159,9 +159,10 @@ static void test_ahead(void)
 {
     static const int64_t tokens[] = {9};
     moegen_tune_options o = {.struct_size = sizeof o, .tokens = tokens, .token_count = 1};
-    char root[] = "/tmp/moegen-search-XXXXXX", folder[AHEAD_FOLDER];
+    char root[] = "/tmp/moegen-search-XXXXXX", folder[FOLDER_NAME];
     CHECK(mkdtemp(root) && !setenv("TMPDIR", root, 1), "no folder in /tmp");
-    CHECK(ahead_open(folder) && strncmp(folder, root, strlen(root)) == 0, "no folder in %s", root);
+    CHECK(folder_open("tune", folder) && strncmp(folder, root, strlen(root)) == 0,
+          "no folder in %s", root);
     moegen_engine_options eo = {.struct_size = sizeof eo, .cache_dir = folder};
     moegen_engine *engine = NULL;
     if (moegen_engine_create(&eo, &engine, NULL))
@@ -188,22 +189,22 @@ static void test_ahead(void)
           count);
     search_close(&s);
     moegen_engine_release(engine);
-    ahead_close(folder);
+    folder_close(folder);
     CHECK(access(folder, F_OK) < 0, "%s is left", folder);
 
     pid_t child = fork(); /* one that is killed */
     if (child == 0) {
-        char own[AHEAD_FOLDER];
-        _exit(ahead_open(own) ? 0 : 1);
+        char own[FOLDER_NAME];
+        _exit(folder_open("tune", own) ? 0 : 1);
     }
     int status = 0;
-    char left[128], next[AHEAD_FOLDER];
+    char left[128], next[FOLDER_NAME];
     snprintf(left, sizeof left, "ls -d %s/moegen-tune-%ld-* >/dev/null 2>&1", root, (long)child);
     CHECK(waitpid(child, &status, 0) == child && !status, "no folder");
     CHECK(system(left) == 0, "its folder is gone with it");
-    CHECK(ahead_open(next), "no folder");
+    CHECK(folder_open("tune", next), "no folder");
     CHECK(system(left) != 0, "its folder is left");
-    ahead_close(next);
+    folder_close(next);
     CHECK(!rmdir(root) && !unsetenv("TMPDIR"), "%s is not empty", root);
 }
 

@@ -176,6 +176,16 @@ check grep -q 'its spec fixes T at 64' err
 "$moegen" tune - <toy.yaml >out 2>err
 check [ $? = 2 ]
 
+# A place for what is found is looked for before the search, which is long.
+echo 'not a plan' >wrong.yaml
+for place in '-o none/t.yaml' '-o .' '-o wrong.yaml' '-o p.yaml --plot none/t.svg' '-o p.yaml --json=none/t.json'; do
+  # shellcheck disable=SC2086
+  timeout 60 "$moegen" tune toy.yaml:forward --budget 1000s $place >out 2>err
+  check [ $? = 2 ]
+  check grep -q 'cannot write \(none/t\|\.: \)\|^wrong.yaml:1:1: error: ' err
+done
+check [ "$(cat wrong.yaml)" = 'not a plan' ]
+
 # Interrupted, killed, and two at once.
 long="--target scalar --threads 1 --budget 100s --T 3 -q"
 interrupt() { # SIGNAL FILE

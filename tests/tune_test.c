@@ -147,6 +147,34 @@ static void test_kept(moegen_engine *engine)
     forget(&t);
 }
 
+/* Before a search: is there a place? An empty file is one; a link stays, and leads to the entry. */
+static void test_places(moegen_engine *engine)
+{
+    moegen_error *err = NULL;
+    char link[sizeof path + 8], nowhere[] = "/proc/no-such-directory/t.yaml";
+    unlink(path);
+    CHECK(!tuning_ready(engine, path, NULL) && access(path, F_OK), "a file that is yet to be");
+    CHECK(tuning_ready(engine, nowhere, &err) == MOEGEN_IO, "nowhere");
+    moegen_error_release(err);
+    CHECK(tuning_ready(engine, folder, NULL) == MOEGEN_IO, "a directory");
+    put("cpu: another\nplans: []\n");
+    CHECK(tuning_ready(engine, path, NULL) == MOEGEN_BAD_SPEC, "another CPU's");
+    unlink(path);
+    int fd = creat(path, 0666);
+    CHECK(fd >= 0 && !close(fd) && !tuning_ready(engine, path, NULL), "an empty file");
+    CHECK(!add(engine, 1, 1, "{tile_rows: 3}", NULL, NULL) && has("tile_rows: 3"), "into it");
+    snprintf(link, sizeof link, "%s.link", path);
+    CHECK(!symlink("t.yaml", link), "no link");
+    moegen_tuning t = plan_of(8, 1, "{tile_rows: 4}");
+    bool pinned;
+    CHECK(!tuning_write(&t, engine, link, &pinned, NULL), "through a link");
+    forget(&t);
+    char to[8] = {0};
+    CHECK(readlink(link, to, sizeof to) == 6 && has("tile_rows: 3") && has("tile_rows: 4"),
+          "the link is gone, or not followed");
+    unlink(link);
+}
+
 /* Processes that write at once lose no entry. */
 static void test_crowd(moegen_engine *engine)
 {
@@ -274,6 +302,7 @@ int main(void)
     test_choices();
     test_entries(engine);
     test_kept(engine);
+    test_places(engine);
     test_crowd(engine);
     test_killed(engine);
     test_leftovers();

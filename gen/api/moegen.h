@@ -411,7 +411,8 @@ typedef struct moegen_tune_options {
                             * T, else 1, 16, 256 and 1024. A spec that fixes T takes no other. */
     size_t token_count;
     int threads;      /* of those calls; 0: the engine's */
-    double seconds;   /* to spend, about; 0: 60. Confirming the best takes some runs in any case. */
+    double seconds;   /* to spend, about, once tensors are filled; 0: 60. Confirming the best takes
+                       * some runs in any case. */
     const char *path; /* file of tuned plans that gets the winner; "": this CPU's own (see
                        * moegen_engine_options); NULL: it is not written */
     /* Called now and then, from the calling thread; may be NULL. Not 0: stop, confirm the best and

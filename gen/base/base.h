@@ -76,10 +76,21 @@ char *line_of(const char *text, size_t len, int line);
 /* All of a regular file, or as much as is more than `most`; an errno. */
 int file_read(const char *path, size_t most, struct text *out);
 /* Through a temporary file beside it: the file is the old one or all of the new one. What writers
- * of it that were killed left there goes. An errno. */
+ * of it that were killed left there goes. A link stays, and what it leads to is written; so is what
+ * is no regular file, in place. An errno. */
 int file_write(const char *path, const char *bytes, size_t len);
+/* Would file_write find a directory for it? What takes minutes asks first. An errno. */
+int file_ready(const char *path);
 /* Where temporary folders are made: $TMPDIR, if it is absolute and at most 400 bytes, or /tmp. */
 const char *file_temporary(void);
+
+/* ---- folder.c ---- */
+
+enum { FOLDER_NAME = 512 };
+/* A new folder among the temporary ones; those for the same purpose (a word) whose processes were
+ * killed are removed. False: there is none, and folder "". */
+bool folder_open(const char *what, char folder[FOLDER_NAME]);
+void folder_close(const char *folder); /* removes it and what is in it */
 
 /* ---- sized.c ---- */
 

@@ -59,12 +59,20 @@ static bool is_in_use(int directory, const char *name)
     return locked;
 }
 
+/* "a/b/" of "a/b/c", "." of "c"; lost: out of memory. */
+static struct text directory_of(const char *path)
+{
+    struct text t = {0};
+    const char *slash = strrchr(path, '/');
+    text_fmt(&t, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    return t;
+}
+
 /* Removes what writers of this file left that were killed before they could rename it. */
 static void remove_leftovers(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    struct text directory = {0};
-    text_fmt(&directory, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    struct text directory = directory_of(path);
     DIR *all = directory.lost ? NULL : opendir(directory.at);
     for (struct dirent *x; all && (x = readdir(all));) {
         long pid = writer_of(x->d_name, name);
@@ -76,7 +84,23 @@ static void remove_leftovers(const char *path)
     text_free(&directory);
 }
 
-int file_write(const char *path, const char *bytes, size_t len)
+static bool is_special(const char *path)
+{
+    struct stat is;
+    return stat(path, &is) == 0 && !S_ISREG(is.st_mode);
+}
+
+/* To a device or a pipe, which nothing may take the place of. */
+static int write_there(const char *path, const char *bytes, size_t len)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    int why = rt_write_all(fd, bytes, len) ? 0 : errno;
+    return close(fd) && !why ? errno : why;
+}
+
+static int write_beside(const char *path, const char *bytes, size_t len)
 {
     struct text temporary = {0};
     remove_leftovers(path);
@@ -101,6 +125,32 @@ int file_write(const char *path, const char *bytes, size_t len)
         unlink(temporary.at);
     text_free(&temporary);
     return written ? 0 : why;
+}
+
+int file_write(const char *path, const char *bytes, size_t len)
+{
+    if (is_special(path))
+        return write_there(path, bytes, len);
+    char *followed = realpath(path, NULL); /* a link stays one */
+    int why = !followed && errno == ENOMEM ? ENOMEM
+                                           : write_beside(followed ? followed : path, bytes, len);
+    free(followed);
+    return why;
+}
+
+int file_ready(const char *path)
+{
+    struct stat is;
+    if (stat(path, &is) == 0 && S_ISDIR(is.st_mode))
+        return EISDIR;
+    if (is_special(path))
+        return access(path, W_OK) ? errno : 0;
+    char *followed = realpath(path, NULL);
+    struct text directory = directory_of(followed ? followed : path);
+    free(followed);
+    int why = directory.lost ? ENOMEM : access(directory.at, W_OK | X_OK) ? errno : 0;
+    text_free(&directory);
+    return why;
 }
 
 const char *file_temporary(void)

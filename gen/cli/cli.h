@@ -53,6 +53,7 @@ enum {                                  /* bits of commands, for the option tabl
        COMPARE = 2048,
        REPORT = 4096,
        TUNE = 8192,
+       RESULTS = BENCH | COMPARE | TUNE, /* their --json may be a file */
        SPEC = GEN | RUN | CHECK | BENCH | EXPLAIN | PACK | TUNE,
        ANY = 16383
 };
@@ -132,6 +133,9 @@ int read_file(const char *path, size_t most, struct text *out);
  * *changed may be NULL. */
 int write_file(const char *path, const char *bytes, size_t len, bool *changed);
 int write_text(const char *path, const struct text *t); /* the same, unless it is lost */
+/* Is there a place for the files that results go to in the end? Complains and returns an exit code.
+ */
+int results_ready(const struct options *o);
 /* The next item of a comma-separated list (commas in brackets do not count): copies it to `out`,
  * moves *at; false at the end. */
 bool next_item(const char **at, char out[64]);

@@ -61,7 +61,8 @@ static const struct option {
     {"--threads", NULL, "A,B", TUNE, TEXT, AT(thread_list),
      "threads that run a kernel, tuned one after the other (all CPUs)"},
     {"--budget", NULL, "S", TUNE, REAL, AT(budget),
-     "seconds to search for each kernel (60); what is found is confirmed in up to twice as long"},
+     "seconds to search for each kernel (60), once its tensors are filled; what is found is "
+     "confirmed in up to twice as long"},
     {"--out", "-o", "F.yaml", TUNE, TEXT, AT(out),
      "the file of tuned plans to write (that of this CPU in ~/.config/moegen/tuned)"},
     {"--T", NULL, "N", CHECK | BENCH | COMPARE, INTEGER, AT(tokens), "number of tokens"},

@@ -82,6 +82,17 @@ int write_text(const char *path, const struct text *t)
                    : write_file(path, t->at ? t->at : "", t->len, NULL);
 }
 
+int results_ready(const struct options *o)
+{
+    const char *const file[] = {o->plot, o->command->bit & RESULTS ? o->json : NULL};
+    for (int i = 0; i < 2; i++) {
+        int why = file[i] && strcmp(file[i], "-") != 0 ? file_ready(file[i]) : 0;
+        if (why)
+            return file_fails("write", file[i], why);
+    }
+    return EXIT_OK;
+}
+
 bool next_item(const char **at, char out[64])
 {
     if (!*at || !**at)

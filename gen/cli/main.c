@@ -136,7 +136,9 @@ int main(int argc, char **argv)
             help_command(o.command, stdout);
             result = EXIT_OK;
         } else {
-            result = whole(o.command->run(&o));
+            result = results_ready(&o);
+            if (!result)
+                result = whole(o.command->run(&o));
         }
     }
     options_free(&o);

@@ -102,12 +102,12 @@ moegen_status inputs_fill(const moegen_kernel *kernel, const struct trial *t,
 }
 
 moegen_status outputs_expect(const moegen_kernel *kernel, const moegen_rt_problem *in,
-                             const struct trial *t, double budget, moegen_rt_problem **out,
-                             moegen_error **err)
+                             const struct trial *t, double budget, int64_t features,
+                             moegen_rt_problem **out, moegen_error **err)
 {
     const moegen_rt_reference *reference;
     moegen_rt_error why = {{0}};
-    moegen_rt_want want = {.padding_is_zero = 1};
+    moegen_rt_want want = {.padding_is_zero = 1, .features = features};
     int64_t *tokens = NULL;
     moegen_status status = reference_of(kernel, &reference, err);
     if (status)
@@ -137,7 +137,7 @@ moegen_status fixture_open(struct fixture *f, const moegen_kernel *kernel, const
 {
     *f = (struct fixture){0};
     moegen_status status = inputs_fill(kernel, t, &f->in, err);
-    if (!status && !(status = outputs_expect(kernel, f->in, t, budget, &f->want, err)))
+    if (!status && !(status = outputs_expect(kernel, f->in, t, budget, 0, &f->want, err)))
         f->digest = inputs_digest(f->in);
     return status;
 }

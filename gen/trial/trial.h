@@ -102,10 +102,11 @@ int64_t kernel_tokens(const moegen_kernel *kernel, int64_t otherwise);
 moegen_status inputs_fill(const moegen_kernel *kernel, const struct trial *t,
                           moegen_rt_problem **out, moegen_error **err);
 /* Outputs that float64 arithmetic makes of them (`in` holds the kernel's params), NaN where not
- * computed: about `budget` operations are spent, of larger trials only some tokens are computed. */
+ * computed: about `budget` operations are spent, of larger trials only some tokens are computed,
+ * and of gradients of weights at most so many features (0: as many as there are). */
 moegen_status outputs_expect(const moegen_kernel *kernel, const moegen_rt_problem *in,
-                             const struct trial *t, double budget, moegen_rt_problem **out,
-                             moegen_error **err);
+                             const struct trial *t, double budget, int64_t features,
+                             moegen_rt_problem **out, moegen_error **err);
 /* Both, and a watch over the inputs. */
 struct fixture {
     moegen_rt_problem *in, *want;

@@ -203,7 +203,7 @@ static moegen_status write_locked(const moegen_tuning *t, moegen_engine *engine,
     struct text old = {0}, all = {0};
     moegen_status status = MOEGEN_OK;
     int why = file_read(path, SPEC_MOST, &old);
-    if (why == ENOENT) {
+    if (why == ENOENT || (!why && !old.len)) {
         text_free(&old);
         text_fmt(&old, "cpu: %s\nplans:\n", moegen_rt_cpu_kind());
         why = old.lost ? ENOMEM : 0;
@@ -229,26 +229,52 @@ static moegen_status write_locked(const moegen_tuning *t, moegen_engine *engine,
     return status;
 }
 
+/* Where entries go, owned: `path`, or of this CPU, whose directory is made. */
+static moegen_status find_file(const char *path, char **out, moegen_error **err)
+{
+    int why;
+    *out = *path ? strdup(path) : tuned_path();
+    if (!*out || !**out)
+        return error_set(err, MOEGEN_IO, "there is no place for tuned plans: $HOME is not set");
+    if (!*path && (why = make_directories(*out)))
+        return io_error(err, "make a directory for", *out, why);
+    return MOEGEN_OK;
+}
+
+moegen_status tuning_ready(moegen_engine *engine, const char *path, moegen_error **err)
+{
+    char *file = NULL;
+    struct text old = {0};
+    struct listing entries = {0};
+    moegen_status status = find_file(path, &file, err);
+    int why = status ? 0 : file_ready(file);
+    if (why) {
+        status = io_error(err, "write", file, why);
+    } else if (!status) {
+        why = file_read(file, SPEC_MOST, &old);
+        status = why && why != ENOENT ? io_error(err, "read", file, why)
+                 : old.len            ? read_entries(engine, file, &old, &entries, err)
+                                      : MOEGEN_OK;
+    }
+    listing_free(&entries);
+    text_free(&old);
+    free(file);
+    return status;
+}
+
 moegen_status tuning_write(const moegen_tuning *t, moegen_engine *engine, const char *path,
                            bool *pinned, moegen_error **err)
 {
-    char *usual = *path ? strdup(path) : tuned_path();
+    char *file = NULL;
     int why;
     *pinned = false;
-    if (!usual || !*usual) {
-        free(usual);
-        return error_set(err, MOEGEN_IO, "there is no place for tuned plans: $HOME is not set");
-    }
-    if (!*path && (why = make_directories(usual))) {
-        moegen_status status = io_error(err, "make a directory for", usual, why);
-        free(usual);
-        return status;
-    }
-    int fd = lock(usual, &why);
-    moegen_status status =
-        fd < 0 ? io_error(err, "write", usual, why) : write_locked(t, engine, usual, pinned, err);
+    moegen_status status = find_file(path, &file, err);
+    int fd = status ? -1 : lock(file, &why);
+    if (!status)
+        status =
+            fd < 0 ? io_error(err, "write", file, why) : write_locked(t, engine, file, pinned, err);
     if (fd >= 0)
         close(fd);
-    free(usual);
+    free(file);
     return status;
 }

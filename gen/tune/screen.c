@@ -93,12 +93,23 @@ static moegen_status look(struct search *s, struct turn *turn, int count, moegen
     return status;
 }
 
+/* A later screening, of what is farther, misses no more than an earlier one. */
+static void count_missed(struct search *s, const struct turn *turn, int count)
+{
+    int missed = space_plans(&s->space);
+    for (int i = 0; i < count; i++)
+        missed -= turn[i].looks > 0;
+    s->missed = missed < s->missed ? missed : s->missed;
+}
+
 moegen_status screen(struct search *s, struct turn *turn, int *count, moegen_error **err)
 {
     double begin = tune_now(), left = s->until - begin;
     *count = plan_turns(s, turn);
     make_ahead(s, turn, *count);
     moegen_status status = *count ? look(s, turn, *count, err) : MOEGEN_OK;
+    if (choice_is_none(&s->best.choice))
+        count_missed(s, turn, *count);
     double each = *count ? (tune_now() - begin) / *count : 0;
     for (int looks = 1; looks < MOST_LOOKS && !status && !search_stopped(s); looks++) {
         int half = (*count + 1) / 2;

@@ -245,6 +245,7 @@ moegen_status search_open(struct search *s, moegen_error **err)
     bool legal;
     moegen_status status = space_read(&s->space, s->engine, &s->spec, err);
     s->base.choice = s->best.choice = choice_none();
+    s->missed = space_plans(&s->space);
     if (status || (status = moegen_kernel_get(s->engine, &s->spec, &s->base.kernel, err)))
         return status;
     int64_t usual[] = {1, 16, 256, 1024}, fixed = kernel_tokens(s->base.kernel, 0);
@@ -264,7 +265,7 @@ moegen_status search_open(struct search *s, moegen_error **err)
                              (long long)tokens[i]);
     if (s->threads <= 0)
         s->threads = kernel_facts(s->base.kernel)->threads;
-    for (size_t i = 0; i < count && s->space.knobs; i++, s->courses++) {
+    for (size_t i = 0; i < count && s->space.knobs && !s->stops; i++, s->courses++) {
         search_tell(s, "filling", &s->best.choice, NAN, (int)i, (int)count);
         if ((status = course_open(&s->course[i], i ? &s->course[0] : NULL, s->base.kernel,
                                   tokens[i], s->threads, err)))
@@ -278,7 +279,7 @@ moegen_status search_open(struct search *s, moegen_error **err)
         return status;
     if (!legal)
         return error_set(err, MOEGEN_INTERNAL, "the kernel cannot be called");
-    if (!s->courses)
+    if (!s->courses || s->stops)
         return MOEGEN_OK;
     model_open(&s->model, s->engine, s->base.kernel, s->threads);
     if (model_hook)

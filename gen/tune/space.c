@@ -53,6 +53,14 @@ moegen_status space_read(struct space *s, moegen_engine *engine, const moegen_sp
     return status;
 }
 
+int space_plans(const struct space *s)
+{
+    int count = 0;
+    for (int k = 0; k < s->knobs; k++)
+        count += s->knob[k].values;
+    return count;
+}
+
 void space_free(struct space *s)
 {
     for (int i = 0; i < s->knobs; i++) {

@@ -22,9 +22,12 @@ static bool take_winner(moegen_tuning *t, struct search *s)
     }
     t->history = s->history;
     t->moments = s->moments;
+    t->plans = space_plans(&s->space);
+    t->missed = s->missed;
     t->looked_at = s->looked_at;
     t->pruned = s->pruned;
     t->making = s->making;
+    t->filling = s->filling;
     t->took = tune_now() - s->begin;
     t->modelled = s->model.used;
     s->history = NULL;
@@ -58,6 +61,9 @@ static moegen_status search(moegen_engine *engine, const moegen_spec *spec,
     s.until = s.begin + share_of_search * seconds;
     s.confirm_until = s.begin + seconds;
     moegen_status status = search_open(&s, err);
+    s.filling = tune_now() - s.begin;
+    s.until += s.filling; /* the budget is that of the search */
+    s.confirm_until += s.filling;
     if (!status)
         status = search_run(&s, err);
     if (!status && !take_winner(t, &s))
@@ -83,18 +89,20 @@ moegen_status tune(moegen_engine *engine, const moegen_spec *spec,
     moegen_status status = spec_take(&own, spec, err);
     if (status)
         return status;
+    if (o.path && (status = tuning_ready(engine, o.path, err)))
+        return status;
     moegen_tuning *t = calloc(1, sizeof *t);
     if (!t)
         return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
-    char folder[AHEAD_FOLDER];
-    ahead_open(folder);
+    char folder[FOLDER_NAME];
+    folder_open("tune", folder); /* without one, kernels are made when they are tried */
     if ((status = engine_scratch(engine, folder, &scratch, err)) ||
         (status = search(scratch, &own, &o, lenient, t, err)))
         moegen_tuning_release(t);
     else
         *tuning = t;
     moegen_engine_release(scratch);
-    ahead_close(folder);
+    folder_close(folder);
     return status;
 }
 

@@ -5,6 +5,7 @@
 #define MOEGEN_TUNE_H
 
 #include "paired.h"
+#include "reference/kept.h"
 #include "trial/trial.h"
 
 enum { MAX_COURSES = 8, MAX_KNOBS = 48, MAX_VALUES = 12 };
@@ -30,6 +31,7 @@ struct choice {
 moegen_status space_read(struct space *s, moegen_engine *engine, const moegen_spec *spec,
                          moegen_error **err);
 void space_free(struct space *s);
+int space_plans(const struct space *s); /* values of all knobs */
 struct choice choice_none(void);
 /* `best` with one knob turned. */
 struct choice choice_with(const struct choice *best, int knob, int value);
@@ -50,6 +52,7 @@ int knob_farther(struct knob *k, int value);
 struct course {
     struct trial trial;
     moegen_rt_problem *in, *want;
+    struct rt_kept kept[MAX_ARGS]; /* in the place of outputs in `want`, by their number */
     struct stand stand;
     double error;   /* of the planner's own choice: the worst relative L2 of its outputs */
     int batch;      /* runs of a sample */
@@ -105,9 +108,11 @@ struct search {
     struct candidate base, best; /* the planner's own choice; what is better so far */
     struct model model;
     int looked_at, pruned; /* turns; of them those that the model or their code says nothing of */
+    int missed;            /* turns from the planner's own choice that there was no time for */
     double best_gain;
     bool lenient;        /* another confirms the best, unless the callback stops this */
     double making;       /* seconds that generating and compiling took */
+    double filling;      /* until all tensors were there and the planner's own results were right */
     double begin, until; /* until: the search; then the best is confirmed */
     double confirm_until;
     int stops; /* how often the callback said so */
@@ -159,11 +164,6 @@ moegen_status screen(struct search *s, struct turn *turn, int *count, moegen_err
 /* Makes the kernels of all turns from the best on all CPUs, in processes that have ended when it
  * returns. What cannot be made is left to whoever wants it. */
 void make_ahead(struct search *s, const struct turn *turn, int count);
-/* A new folder for a search's disk cache; those of searches that were killed are removed. False:
- * there is none, and folder "". */
-enum { AHEAD_FOLDER = 512 };
-bool ahead_open(char folder[AHEAD_FOLDER]);
-void ahead_close(const char *folder); /* removes it */
 
 /* ---- file.c ---- */
 
@@ -176,8 +176,10 @@ struct moegen_tuning {
     struct text entry;
     struct moment *history;
     int moments;
+    int plans, missed;     /* all turns from the planner's own choice; those without a look */
     int looked_at, pruned; /* plans */
     double making, took;   /* seconds: of generating and compiling; of the search */
+    double filling;        /* of it until the first plan was tried */
     bool modelled;         /* false: the model was wrong of the planner's own choice */
 };
 /* moegen_tune without a file; lenient: the best is confirmed by the caller, unless the callback
@@ -187,6 +189,8 @@ moegen_status tune(moegen_engine *engine, const moegen_spec *spec,
                    moegen_error **err);
 /* The entry, with these figures. False: out of memory. */
 bool tuning_entry(moegen_tuning *t, double ratio, double low, double high, int pairs);
+/* Could tuning_write put an entry there? Asked before a search, which takes minutes. */
+moegen_status tuning_ready(moegen_engine *engine, const char *path, moegen_error **err);
 /* Puts the entry into the file: in place of the one for the same spec, tokens, threads and target,
  * or before the others. path "": this CPU's own. *pinned: that one is pinned, nothing was
  * written. */

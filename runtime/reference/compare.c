@@ -19,23 +19,16 @@ struct sums {
     double seen[64];
 };
 
-/* Where the rows of a tensor lie: `count` elements, `stride` apart. */
-struct row {
-    int64_t count, stride;
-};
-
-/* A row is what one token got: a run of the last extent that is not 1; in tensors that are stored
- * transposed, and those whose name ends in _T, of the one before it. */
-static struct row row_of(const moegen_rt_tensor *t)
+struct rt_row rt_row_of(const moegen_rt_tensor *t)
 {
     int rank = t->rank;
     size_t name = t->name ? strlen(t->name) : 0;
     bool transposed = t->across || (name > 2 && strcmp(t->name + name - 2, "_T") == 0);
     if (transposed && rank > 1)
-        return (struct row){t->shape[rank - 2], t->shape[rank - 1]};
+        return (struct rt_row){t->shape[rank - 2], t->shape[rank - 1]};
     while (rank > 0 && t->shape[rank - 1] == 1)
         rank--;
-    return (struct row){rank ? t->shape[rank - 1] : 1, 1};
+    return (struct rt_row){rank ? t->shape[rank - 1] : 1, 1};
 }
 
 /* Same shape but for trailing ones, and got may be longer in its first extent. */
@@ -83,7 +76,7 @@ static double within(double x, double top)
  * compared count as they came: a reference that was computed for a few columns must not make their
  * row small. */
 static double row_size(const moegen_rt_tensor *got, const double *want, int64_t first,
-                       struct row row, double least, double top)
+                       struct rt_row row, double least, double top)
 {
     double size = 0;
     for (int64_t i = 0; i < row.count; i++) {
@@ -192,7 +185,7 @@ static void element(moegen_rt_comparison *c, struct sums *sums, double got, doub
 }
 
 static void compare_row(const moegen_rt_tensor *got, const double *want, int64_t first,
-                        struct row row, double typical, bool once, struct sums *sums,
+                        struct rt_row row, double typical, bool once, struct sums *sums,
                         moegen_rt_comparison *c)
 {
     const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(got->dtype);
@@ -216,7 +209,7 @@ static void compare_row(const moegen_rt_tensor *got, const double *want, int64_t
 static void rows(const moegen_rt_tensor *got, const moegen_rt_tensor *want, struct sums *sums,
                  moegen_rt_comparison *c)
 {
-    struct row row = row_of(want);
+    struct rt_row row = rt_row_of(want);
     int64_t count = moegen_rt_tensor_count(want), span = row.count * row.stride;
     double typical = typical_size(want->data, count);
     for (int64_t first = 0; first < count; first += span)

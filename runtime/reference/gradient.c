@@ -74,9 +74,11 @@ moegen_rt_status rt_part(const moegen_rt_want *want, int64_t T, int64_t n, struc
                          moegen_rt_error *err)
 {
     *part = (struct rt_part){n, n, NULL};
-    if (!want || !want->tokens)
+    if (!want)
         return MOEGEN_RT_OK;
-    int64_t count = (int64_t)ceil((double)n * (double)want->token_count / (double)T);
+    int64_t count =
+        want->tokens ? (int64_t)ceil((double)n * (double)want->token_count / (double)T) : n;
+    count = want->features && want->features < count ? want->features : count;
     count = count < 2 ? 2 : count;
     if (count >= n)
         return MOEGEN_RT_OK;

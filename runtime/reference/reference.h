@@ -249,14 +249,23 @@ void rt_product_t(const double *x, int64_t rows, int64_t k, const moegen_rt_tens
 void rt_outer(const double *x, int64_t rows, int64_t m, const int64_t *x_at, const double *y,
               int64_t n, const int64_t *y_at, double *acc, int64_t stride);
 
+/* Where a row of a tensor lies: `count` elements, `stride` apart. It is what one token got: a run
+ * of the last extent that is not 1; in tensors that are stored transposed, and those whose name
+ * ends in _T, of the one before it. */
+struct rt_row {
+    int64_t count, stride;
+};
+struct rt_row rt_row_of(const moegen_rt_tensor *t);
+
 /* Which of n features a weight gradient is computed for: all (at is NULL), or `count` of them,
- * ascending, when only some tokens are wanted. A weight gradient sums over all tokens, so the
- * reference saves time by leaving out features instead. The caller frees at. */
+ * ascending, when only some tokens, or features, are wanted. A weight gradient sums over all
+ * tokens, so the reference saves time by leaving out features instead. The caller frees at. */
 struct rt_part {
     int64_t n, count;
     int64_t *at;
 };
-/* The part whose share of n is that of the wanted tokens in T, but at least two. */
+/* The part whose share of n is that of the wanted tokens in T, no more than the wanted features,
+ * but at least two. */
 moegen_rt_status rt_part(const moegen_rt_want *want, int64_t T, int64_t n, struct rt_part *part,
                          moegen_rt_error *err);
 /* Sets what is not in the part to NaN; data is [outer][part->n][inner]. */

@@ -50,8 +50,9 @@ def main(rounds=30):
     dy, y = torch.randn(T, H), torch.empty(T, H)
     layers = [[t.clone().requires_grad_() for t in (w, *matrices)] for _ in range(LAYERS)]
     learned = [t for layer in layers for t in layer]
-    case = _experts.case_of(x, ids, w, (*matrices, None, None, None, None), moegen.torch.options(matrices[0]))
-    saved, grads, none = case.room(), [torch.empty_like(t) for t in (x, w, *matrices)], [None] * 4
+    none = [None] * (len(_experts.WEIGHTS) - len(matrices))   # biases, norms and scales
+    case = _experts.case_of(x, ids, w, (*matrices, *none), moegen.torch.options(matrices[0]))
+    saved, grads = case.room(), [torch.empty_like(t) for t in (x, w, *matrices)]
 
     def forward():
         made, tail = case.forward(False)
@@ -63,7 +64,7 @@ def main(rounds=30):
         for w, *own in layers:
             first([ids, w, x, *own, *none, y, *saved], sizes)
         for w, *own in layers:
-            second([ids, w, x, *own, *none, *saved, dy, *grads, None, None], more)
+            second([ids, w, x, *own, *none, *saved, dy, *grads, *none[:_experts.TRAINED - len(matrices)]], more)
 
     def inference():
         with torch.no_grad():

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / "gen" / "python" / "examples"
+ROOT = pathlib.Path(__file__).parents[2]
+EXAMPLES = ROOT / "gen" / "python" / "examples"
 
 
 def run(name, *words):
@@ -26,6 +27,11 @@ def test_gpt_oss():
     for module in ("torch", "safetensors"):
         pytest.importorskip(module, exc_type=ImportError)
     assert len(re.findall(r"T +\d+: .* off float64", run("gpt_oss.py"))) == 3
+
+
+def test_overhead():
+    pytest.importorskip("torch", exc_type=ImportError)
+    assert "over the kernels: forward" in run(ROOT / "tests" / "peers" / "overhead.py", "1")
 
 
 def test_finetune(tmp_path):

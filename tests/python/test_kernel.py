@@ -117,8 +117,18 @@ def test_specs():
     assert kernel.param("H") == "256" and kernel.param("affinity.scale") == "post" and kernel.param("frogs") is None
     with pytest.raises(moegen.SpecError, match="layer-a.yaml"):
         moegen.kernel(MODEL, "sideways")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as missing:
         moegen.kernel(pathlib.Path("/no/such/file.yaml"))
+    assert isinstance(missing.value, moegen.FileError)
+    with pytest.raises(moegen.FileError, match="cannot read"):
+        moegen.kernel(MODEL.parent)
+    with pytest.raises(moegen.SpecError, match=r"pathlib.Path\('specs/layer-a.yaml'\), 'forward'"):
+        moegen.kernel("specs/layer-a.yaml:forward")
+    for wrong in (b"kernel: router", 5, None, [SPEC], dict(SPEC, E=object())):
+        with pytest.raises(TypeError) as kind:
+            moegen.kernel(wrong)
+        assert isinstance(kind.value, moegen.MoegenError)
+    assert moegen.kernel(dict(SPEC, H=np.int64(H)), I_TP=np.int32(I)).param("H") == str(H)
 
 
 def test_facts(forward):

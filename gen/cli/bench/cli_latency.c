@@ -1,22 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cli_latency.c - how long from a spec's text to a callable kernel: generated, from disk, from
  * memory. */
-#include <ftw.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "bench.h"
 
 enum { ENGINES = 7, HITS = 2000 };
-
-static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *ftw)
-{
-    (void)info;
-    (void)kind;
-    (void)ftw;
-    return remove(path);
-}
 
 /* One kernel from an engine of its own; *hit, if asked for, is the mean of many repetitions. */
 static moegen_status once(const struct job *j, int k, const char *cache_dir, double *first,
@@ -46,12 +33,11 @@ static moegen_status once(const struct job *j, int k, const char *cache_dir, dou
 
 moegen_status latency_measure(const struct job *j, int k, struct latency *out, moegen_error **err)
 {
-    char dir[512];
+    char dir[FOLDER_NAME];
     struct samples cold = {0}, disk = {0}, memory = {0};
     moegen_status status = MOEGEN_OK;
     double first, hit;
-    snprintf(dir, sizeof dir, "%s/moegen-latency-XXXXXX", file_temporary());
-    if (!mkdtemp(dir))
+    if (!folder_open("latency", dir))
         return error_set(err, MOEGEN_IO, "cannot make a directory in %s", file_temporary());
     for (int i = 0; i < ENGINES && !status; i++)
         if (!(status = once(j, k, "", &first, &hit, err))) {
@@ -67,6 +53,6 @@ moegen_status latency_measure(const struct job *j, int k, struct latency *out, m
     samples_free(&cold);
     samples_free(&disk);
     samples_free(&memory);
-    nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    folder_close(dir);
     return status;
 }

@@ -173,7 +173,7 @@ static moegen_status verify(struct group *g, int i, moegen_error **err)
     struct contender *c = &g->contender[i];
     struct trial t = trial_of(g, c);
     moegen_rt_problem *want = NULL;
-    moegen_status status = outputs_expect(c->kernel, g->view[i], &t, 0.6e9, &want, err);
+    moegen_status status = outputs_expect(c->kernel, g->view[i], &t, 0.6e9, 0, &want, err);
     stand_poison(&c->stand, g->view[i]);
     if (!status)
         status = moegen_call_run(c->stand.call, err);

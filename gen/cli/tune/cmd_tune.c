@@ -27,9 +27,9 @@ struct session {
     int64_t tokens[MAX_COURSES];
     int token_count, thread[MAX_THREAD_COUNTS], threads;
     double budget;
-    struct tuned_kernel *kernel;
-    int kernels;
-    int seen; /* interrupts that the search at hand began with */
+    struct tuned_kernel *kernel; /* of each kernel all numbers of threads */
+    int all, kernels;            /* that were begun */
+    int seen;                    /* interrupts that the search at hand began with */
 };
 
 /* ---- options ---- */
@@ -120,13 +120,35 @@ static int write_entry(struct session *s, struct tuned_kernel *x)
     return status ? fail(status, err) : EXIT_OK;
 }
 
+/* How far it came, in words. */
+static void say_search(const struct session *s, struct tuned_kernel *x)
+{
+    const moegen_tuning *t = x->tuning;
+    bool stopped = interrupts > 0;
+    x->what = !t->plans              ? "has no plan to choose"
+              : t->missed < t->plans ? "nothing is faster"
+              : stopped              ? "stopped: no plan was tried"
+                                     : "no plan was tried: the budget is too small";
+    if (t->looked_at)
+        note("%s: %d of %d plans need no timing: %s", x->name, t->pruned, t->looked_at,
+             t->modelled ? "the model prunes them, or their code is the same"
+                         : "their code is the same; the model is not used, since it is wrong of "
+                           "the planner's own");
+    if (t->missed && !stopped)
+        note("%s: %d of the first %d were not tried: %g s were too short (filling tensors took "
+             "%.1f s "
+             "before)",
+             x->name, t->missed, t->plans, s->budget, t->filling);
+}
+
 static int tune_one(struct session *s, int k, int threads, struct tuned_kernel *x)
 {
     moegen_error *err = NULL;
-    int result = name_of(s, k, x);
-    if (result)
-        return result;
-    note("%s, T = %s:", x->name, x->tokens.at);
+    int result = EXIT_OK;
+    if (s->all > 1)
+        note("%s, T = %s (%d of %d):", x->name, x->tokens.at, s->kernels, s->all);
+    else
+        note("%s, T = %s:", x->name, x->tokens.at);
     moegen_spec spec = job_spec(&s->job, k, 0);
     moegen_tune_options options = {
         .struct_size = sizeof options,
@@ -151,11 +173,7 @@ static int tune_one(struct session *s, int k, int threads, struct tuned_kernel *
     if (status)
         return fail(status, err);
     x->paired = x->tuning->paired;
-    x->what = "nothing is faster";
-    note("%s: %d of %d plans need no timing: %s", x->name, x->tuning->pruned, x->tuning->looked_at,
-         x->tuning->modelled ? "the model prunes them, or their code is the same"
-                             : "their code is the same; the model is not used, since it is wrong "
-                               "of the planner's own");
+    say_search(s, x);
     if (verbose)
         note("%s: kernels were made in %.1f of %.1f s", x->name, x->tuning->making,
              x->tuning->took);
@@ -251,26 +269,41 @@ static int show(const struct session *s)
     return result;
 }
 
+/* All that can be said to be wrong before anything takes minutes. */
+static int prepare(struct session *s)
+{
+    moegen_error *err = NULL;
+    const struct options *o = s->o;
+    int result = read_lists(s);
+    if (!result && o->operands.count && strcmp(o->operands.at[0], "-") == 0)
+        result = bad("tune reads its spec again and again: a file, please, not -");
+    if (!result)
+        result = job_open(&s->job, o);
+    s->all = result ? 0 : s->job.kernels * s->threads;
+    if (!result && !(s->kernel = calloc((size_t)s->all, sizeof *s->kernel)))
+        result = fail(MOEGEN_NO_MEMORY, NULL);
+    for (int i = 0; i < s->all && !result; i++)
+        result = name_of(s, i / s->threads, &s->kernel[i]);
+    moegen_status status =
+        result ? MOEGEN_OK : tuning_ready(s->job.engine, o->out ? o->out : "", &err);
+    return status ? fail(status, err) : result;
+}
+
 int cmd_tune(struct options *o)
 {
     struct session s = {.o = o};
     struct sigaction act = {.sa_handler = interrupted, .sa_flags = SA_RESTART};
-    int result = read_lists(&s);
-    if (!result && o->operands.count && strcmp(o->operands.at[0], "-") == 0)
-        result = bad("tune reads its spec again and again: a file, please, not -");
-    if (!result)
-        result = job_open(&s.job, o);
-    if (!result && !(s.kernel = calloc((size_t)(s.job.kernels * s.threads), sizeof *s.kernel)))
-        result = fail(MOEGEN_NO_MEMORY, NULL);
+    int result = prepare(&s);
     sigaction(SIGINT, &act, NULL);
-    for (int k = 0; k < s.job.kernels && !result && !interrupts; k++)
-        for (int i = 0; i < s.threads && !result && !interrupts; i++)
-            result = tune_one(&s, k, s.thread[i], &s.kernel[s.kernels++]);
+    while (s.kernels < s.all && !result && !interrupts) {
+        int i = s.kernels++;
+        result = tune_one(&s, i / s.threads, s.thread[i % s.threads], &s.kernel[i]);
+    }
     if (s.kernels) {
         int shown = show(&s);
         result = result ? result : shown;
     }
-    for (int i = 0; i < s.kernels; i++) {
+    for (int i = 0; s.kernel && i < s.all; i++) {
         free(s.kernel[i].name);
         text_free(&s.kernel[i].tokens);
         moegen_tuning_release(s.kernel[i].tuning);

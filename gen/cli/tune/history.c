@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* history.c - the SVG of `moegen tune --plot`: of each search a panel with a dot for every plan
- * that was measured, and the best until then as a line. */
+ * that was measured (no panel, if none was), and the best until then as a line. */
 #include <math.h>
 
 #include "tuner.h"
@@ -49,7 +49,7 @@ bool history_svg(const struct tuned_kernel *x, int count, const char *details, s
     struct page page;
     page_begin(&page, title, details, command_said());
     for (int i = 0; i < count; i++)
-        if (x[i].tuning)
+        if (x[i].tuning && x[i].tuning->moments)
             put_panel(&page, &x[i]);
     page_finish(&page, title, out);
     return !out->lost;

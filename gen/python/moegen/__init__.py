@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._library import (ArgumentError, DataError, Diagnostic, FileError, InternalError, MoegenError, OutOfMemoryError, SpecError,
+from ._library import (ArgumentError, DataError, Diagnostic, FileError, InternalError, KindError, MoegenError, OutOfMemoryError, SpecError,
                        UnsupportedError, library)
 from .kernel import AnySpec, Arg, Engine, Facts, Kernel, Source
 from .program import bench, check
 
 __version__ = library.version
-__all__ = ["Arg", "ArgumentError", "DataError", "Diagnostic", "Engine", "Facts", "FileError", "InternalError", "Kernel", "MoegenError",
-           "OutOfMemoryError", "Source", "SpecError", "UnsupportedError", "bench", "check", "engine", "generate", "kernel"]
+__all__ = ["Arg", "ArgumentError", "DataError", "Diagnostic", "Engine", "Facts", "FileError", "InternalError", "Kernel", "KindError",
+           "MoegenError", "OutOfMemoryError", "Source", "SpecError", "UnsupportedError", "bench", "check", "engine", "generate", "kernel"]
 
 _engine: Engine | None = None
 

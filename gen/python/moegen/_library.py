@@ -68,6 +68,10 @@ class ArgumentError(MoegenError, ValueError):
     """A tensor is unknown or missing, or has the wrong shape or dtype."""
 
 
+class KindError(MoegenError, TypeError):
+    """A value is of a type that nothing can be made of."""
+
+
 class SpecError(MoegenError, ValueError):
     """The spec's fault."""
 

@@ -6,17 +6,20 @@ import contextlib
 import ctypes
 import json
 import logging
+import numbers
 import os
+import re
 import threading
 from ctypes import byref, c_int, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Any, Iterator, Mapping, Union
 
-from ._library import MAX_RANK, ArgumentError, EngineOptions, Override, Spec, library
+from ._library import MAX_RANK, ArgumentError, EngineOptions, FileError, KindError, Override, Spec, SpecError, library
 from ._tensors import Bound, bind, empty, is_torch
 
 ROLES = ("in", "out", "inout")
 log = logging.getLogger("moegen")
+_LIKE_A_PATH = re.compile(r"([^\s{}]+\.ya?ml)(:\w+)?")
 
 
 AnySpec = Union[str, "os.PathLike[str]", Mapping[str, Any]]   # YAML, a file of it, or keys and values
@@ -61,12 +64,36 @@ class Source:
     cflags: str
 
 
+class _MissingFileError(FileError, FileNotFoundError):
+    pass
+
+
+def _plain(value: Any) -> Any:
+    """What JSON knows of a value that it does not know itself: numbers of numpy."""
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise KindError(f"{value!r} of type {type(value).__name__} is no value of a spec's key")
+
+
 def spec_text(spec: AnySpec) -> tuple[str, str | None]:
     """YAML of a spec and its label: of a mapping, a path (of type os.PathLike), or text as it is."""
     if isinstance(spec, os.PathLike):
-        with open(spec, encoding="utf-8") as file:
-            return file.read(), os.fspath(spec)
-    return (spec, None) if isinstance(spec, str) else (json.dumps(spec), None)
+        try:
+            with open(spec, encoding="utf-8") as file:
+                return file.read(), os.fspath(spec)
+        except (OSError, UnicodeDecodeError) as why:
+            kind = _MissingFileError if isinstance(why, FileNotFoundError) else FileError
+            raise kind(f"cannot read {os.fspath(spec)}: {getattr(why, 'strerror', None) or why}") from why
+    if isinstance(spec, str):
+        if path := _LIKE_A_PATH.fullmatch(spec):
+            raise SpecError(f"'{spec}' is taken for the text of a spec; a file is given as pathlib.Path({path[1]!r})"
+                            + (f", {path[2][1:]!r}" if path[2] else ""))
+        return spec, None
+    if not isinstance(spec, Mapping):
+        raise KindError(f"a spec is YAML (str), a file (pathlib.Path) or a mapping, not {type(spec).__name__}")
+    return json.dumps(spec, default=_plain), None
 
 
 def flatten(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -75,7 +102,7 @@ def flatten(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}.")
         else:
-            yield prefix + key, value if isinstance(value, str) else json.dumps(value)
+            yield prefix + key, value if isinstance(value, str) else json.dumps(value, default=_plain)
 
 
 class _Request:
