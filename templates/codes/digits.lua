@@ -100,8 +100,9 @@ end
 -- Stores the digits of these: of a number that is 128 in each digit too large, its bytes are digits without sign, less 128 with one.
 local function store_digits(p, list, half, at)
     local byte, signs, raised = p:const("byte", 0xff), p:const("signs", 0x80808080), {}
+    local raise = p:const("raise", 0x80808080 & (1 << 8 * COUNT) - 1)
     for j = 0, 3 do
-        raised[j] = p:op("int_add", list[j].name .. "_raised", list[j], p:const("raise", 0x808080))
+        raised[j] = p:op("int_add", list[j].name .. "_raised", list[j], raise)
     end
     for d = COUNT - 1, 0, -1 do
         local word
