@@ -10,11 +10,11 @@
 #include "api.h"
 #include "format.h"
 
-enum { WIDE = 144, LEAST = 16, MOST = 2 * WIDE, SOME = 40, AT_ROW = 67, AT_RUN = 1 };
+enum { WIDE = 160, LEAST = 16, MOST = 2 * WIDE, SOME = 40, AT_ROW = 67, AT_RUN = 1 };
 enum { USUAL, UP, DOWN, UP_SECOND, DOWN_SECOND, EXPERTS }; /* where something is no number */
 
-static const char text[] = "kernel: moe_forward\nH: 144\nI_TP: 144\nE: 5\ntop_k: 1\n"
-                           "block_size: 288\ngated: false\nactivation: relu\n"
+static const char text[] = "kernel: moe_forward\nH: 160\nI_TP: 160\nE: 5\ntop_k: 1\n"
+                           "block_size: 320\ngated: false\nactivation: relu\n"
                            "affinity: {scale: none}\naffinity_dtype: f32\noutput_dtype: f32\n";
 static uint8_t up[EXPERTS][WIDE][WIDE], down[EXPERTS][WIDE][WIDE];
 static uint16_t up_scale[EXPERTS * WIDE * WIDE / LEAST], down_scale[EXPERTS * WIDE * WIDE / LEAST];

@@ -19,9 +19,11 @@ local digits = {}
 local COUNT <const>, BITS <const> = 3, 21   -- digits; the largest element of a lane is 2^BITS .. 2^(BITS + 1)
 local HEAD <const> = 3                      -- vectors of a unit before its digits
 
--- Are codes of the row f multiplied this way on target isa?
-function digits.are(isa, f)
-    return f.bits == 4 and isa.few == "digits" and isa.rows.permute_bytes and isa.rows.dot_bytes and true or false
+-- Are codes multiplied this way? pairs: otherwise they would be in dot products of pairs. f32 has more digits.
+function digits.are(cfg, coded, pairs)
+    local isa = cfg.isa
+    return coded and coded.bits == 4 and (coded.run or 1) % 8 == 0 and isa.rows.permute_bytes and isa.rows.dot_bytes
+        and (pairs and isa.few == "digits" or cfg.product.group == 1 and cfg.dtype.narrow) and true or false
 end
 
 -- Numbers of codes of 4 bits as integers: {unit: what one is; less}
@@ -53,10 +55,9 @@ function digits.table(f)
     return words
 end
 
--- What along_units.unit says of it: a unit of pairs, in_pairs, whose words (pair_words) become digits.
-function digits.unit(lanes, in_pairs)
-    return setmetatable({in_words = false, digits = true, words = (HEAD + 2 * COUNT) * lanes, pair_words = in_pairs.words},
-        {__index = in_pairs})
+-- What along_units.unit says of it: another unit, of pairs or numbers, whose words (given) become digits.
+function digits.unit(lanes, other)
+    return setmetatable({in_words = false, digits = true, words = (HEAD + 2 * COUNT) * lanes, given = other.words}, {__index = other})
 end
 
 -- ---- rows of tokens ----
@@ -66,15 +67,23 @@ local function element(p, name, pair, high)
     return high and p:op("bit_and", name, pair, p:const("high_half", 0xffff0000)) or p:op("shl", name, pair, 16)
 end
 
+-- The 8 elements that lanes have of a unit, as they are asked for: (name, i) -> f32 vector. Pairs are an element and that 4 after it.
+local function elements(p, unit, place)
+    local x = {}
+    for i = 0, unit.vectors - 1 do
+        x[i] = p:op(unit.pairs and "load_bits" or "load", "given_" .. i, place(i))
+    end
+    return function(name, i)
+        return unit.pairs and element(p, name, x[i % 2 * 2 + i // 2 % 2], i > 3) or x[i]
+    end
+end
+
 -- What 8 elements share: their largest power of two, or 1 if there is none, and what makes of it infinity or NaN where some element is.
-local function shared(p, pairs)
+local function shared(p, x)
     local peak = p:op("zero", "peak")
-    for i = 0, 3 do
-        for half = 0, 1 do
-            local x = element(p, ("size_%d_%d"):format(i, half), pairs[i], half == 1)
-            local size = p:op("bit_and", x.name .. "_only", x, p:const("no_sign", 0x7fffffff))
-            peak = p:op("int_max", ("peak_%d_%d"):format(i, half), peak, size)
-        end
+    for i = 0, 7 do
+        local size = p:op("bit_and", "size_" .. i, x("y_" .. i, i), p:const("no_sign", 0x7fffffff))
+        peak = p:op("int_max", "peak_" .. i, peak, size)
     end
     local power = p:op("bit_and", "field", peak, p:const("exponent", 0x7f800000))
     local none = p:op("is_less", "none", power, p:const("least", 2.0 ^ -126))
@@ -82,13 +91,13 @@ local function shared(p, pairs)
     return power, p:op("sub", "no_number", peak, p:op("min", "finite", peak, p:const("largest", 0x7f7fffff)))
 end
 
--- Integers of 4 elements of two vectors of pairs, as bytes are in a lane; also adds them to sum.
-local function integers_of(p, pairs, half, inverse, sum)
+-- Integers of every other element, as bytes are in a lane; also adds them to sum.
+local function integers_of(p, get, half, inverse, sum)
     local list, limit = {}, 2.0 ^ (BITS + 1)
     for j = 0, 3 do
         local name = ("x_%d_%d"):format(half, j)
-        local x = element(p, name, pairs[2 * half + j % 2], j > 1)
-        x = p:op("mul", name .. "_in_bits", p:op("mul", name .. "_scaled", x, inverse), p:const("bits", 2.0 ^ BITS))
+        local x = p:op("mul", name .. "_scaled", get(name, 2 * j + half), inverse)
+        x = p:op("mul", name .. "_in_bits", x, p:const("bits", 2.0 ^ BITS))
         x = p:op("max", name .. "_above", x, p:const("lowest", -limit))
         local n = p:op("to_int", name .. "_integer", p:op("min", name .. "_below", x, p:const("highest", limit)))
         p:op("move", sum, p:op("int_add", name .. "_sum", sum, n))
@@ -116,22 +125,19 @@ local function store_digits(p, list, half, at)
     end
 end
 
--- A token's n units of pairs become units of digits, in their place: from the last one on.
+-- A token's n units become units of digits, in their place: from the last one on.
 function digits.rows(cfg, has)
     local lanes, of = cfg.isa.lanes, integers(has.coded.format)
-    local p = ir.program(cfg.isa, cfg.prefix .. "digits", {"n units of pairs of a token's row become digits, from the last one on."})
+    local p = ir.program(cfg.isa, cfg.prefix .. "digits", {"n units of a token's row become digits, from the last one on."})
     local T, S, n = p:pointer("T", "float", "LANES"), p:pointer("S", "const float", "LANES"), p:integer("n")
     local function at(i) return p:at(T, i * lanes) end
     p:loop(n, function()
-        local pairs = {}
-        for i = 0, 3 do
-            pairs[i] = p:op("load_bits", "pairs_" .. i, p:at(S, i * lanes))
-        end
-        local power, no_number = shared(p, pairs)
+        local x = elements(p, has.unit, function(i) return p:at(S, i * lanes) end)
+        local power, no_number = shared(p, x)
         local inverse = p:op("div", "inverse", p:const("one", 1.0), power)
         local sum = p:op("zero", "sum")
         for half = 0, 1 do
-            store_digits(p, integers_of(p, pairs, half, inverse, sum), half, at)
+            store_digits(p, integers_of(p, x, half, inverse, sum), half, at)
         end
         local more = p:op("shl", "too_much", sum, of.less)
         local top = 8 * (COUNT - 1)
@@ -143,7 +149,7 @@ function digits.rows(cfg, has)
         p:op("store", at(1), p:op("add", "unit_or_nan", unit, no_number))
         p:op("store", at(2), p:op("mul", "less", left, p:op("mul", "minus_unit", unit, p:const("minus_one", -1.0))))
         p:advance(T, -has.unit.words)
-        p:advance(S, -has.unit.pair_words)
+        p:advance(S, -has.unit.given)
     end, "units of K")
     return p
 end

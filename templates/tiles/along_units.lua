@@ -143,10 +143,11 @@ function along_units.unit(cfg, coded)
             place = ("i %% %d * LANES + i / %d"):format(run, run)}
     end
     local pairs_of = cfg.product.multiply == cfg.dtype.dot
-    if coded and pairs_of and along_units.in_words(cfg.isa, coded.format) and (coded.run or 8) % 8 == 0 then
-        local words = unit_of_words(lanes)
-        return cfg.isa.few == "numbers" and unit(8, 8, 4 * lanes) or coded.run and digits.are(cfg.isa, coded.format)
-            and digits.unit(lanes, words) or words
+    local in_words = coded and pairs_of and along_units.in_words(cfg.isa, coded.format) and (coded.run or 8) % 8 == 0
+    if digits.are(cfg, coded, in_words) then
+        return digits.unit(lanes, in_words and unit_of_words(lanes) or unit(8, 8, 4 * lanes))
+    elseif in_words then
+        return cfg.isa.few == "numbers" and unit(8, 8, 4 * lanes) or unit_of_words(lanes)
     end
     local c = coded and formats.in_pairs(cfg.isa, coded.format)
     if c and coded.run and coded.run % c > 0 then   -- 4 lanes share a scale
@@ -165,9 +166,7 @@ function along_units.unit(cfg, coded)
     elseif coded and coded.bits == 4 then
         return unit(8, 8, 4 * lanes)
     elseif coded then
-        local bytes = unit(1, 32 // lanes, 32)
-        bytes.alone = true
-        return bytes
+        return setmetatable({alone = true}, {__index = unit(1, 32 // lanes, 32)})
     elseif cfg.product.group > 1 then
         local words = unit(1, 1, cfg.product.group * lanes)
         words.elements = words.wide
