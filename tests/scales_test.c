@@ -169,6 +169,22 @@ static int64_t try_special(moegen_call *call, const struct how *w, int64_t rows,
     return wrong;
 }
 
+/* A token with an element that is no number, beside others: all that it gives is none. */
+static int64_t try_token(moegen_call *call, const struct how *w, int64_t rows, float element)
+{
+    int64_t wrong = 0;
+    expert[0] = USUAL;
+    for (int r = 0; r < MOST; r++)
+        for (int h = 0; h < WIDE; h++)
+            x[r][h] = 0x1p-100f;
+    x[1][AT_ROW] = element;
+    CHECK(!run(call, w, rows));
+    for (int64_t r = 0; r < rows; r++)
+        for (int i = 0; i < WIDE; i++)
+            wrong += !isfinite(out[r][i]) != (r == 1);
+    return wrong;
+}
+
 static void try_kernel(moegen_kernel *kernel, const struct how *w, const char *target)
 {
     static const int64_t few[] = {3, MOST};
@@ -180,6 +196,8 @@ static void try_kernel(moegen_kernel *kernel, const struct how *w, const char *t
         for (uint32_t c = 0; c < 1u << w->f->scale->bits; c += w->f->scale->bits == 8 ? 1 : 64)
             if (!isfinite(w->f->scale->value(c)))
                 special += try_special(call, w, few[i] < SOME ? few[i] : SOME, c);
+        for (int c = 0; c < 3; c++)
+            special += try_token(call, w, few[i], c == 0 ? NAN : c == 1 ? INFINITY : -INFINITY);
         if (wrong || special)
             printf("%s, %s, %s, %d rows: %d values wrong, %d not as they must be\n", w->f->name,
                    target, w->wide ? "f32" : "bf16", (int)few[i], (int)wrong, (int)special);
