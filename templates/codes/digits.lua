@@ -3,7 +3,8 @@
 --
 -- A lane has 8 neighbours along K. Of a token these share a power of two, that of the largest one, and are integers of 22 bits beside
 -- their sign: exact, unless one is 2^14 times as small as another one. An integer is COUNT digits of 8 bits, which have signs. Codes
--- become bytes: their numbers as integers, 2^less too large, as bytes of weights have no sign. So sums of products are exact:
+-- become bytes: their numbers as integers, 2^less too large, as bytes of weights have no sign. So sums of products are exact, and 32
+-- bits hold them: 8 * 2^5 * 2^22 at most.
 --
 --     8 codes * 8 elements = (((start * 2^8 + W * highest digits) * 2^8 + W * ...) * 2^8 ... - more) * unit
 --
