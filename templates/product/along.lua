@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- along.lua - products of few tokens in which K lies in lanes: their plan, names and what they keep. The tiles: tiles/along.lua.
+local digits = require "codes.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local limits = require "shared.limits"
@@ -109,7 +110,7 @@ function along.tiles(names, cfg)
         list[#list + 1] = tiles.tile(cfg, tokens, has, true)
     end
     return plans.append(list, plans.list(
-        along_rows.lines(cfg, has), along_rows.fold(cfg),
+        along_rows.lines(cfg, has), has.unit.digits and digits.rows(cfg, has), along_rows.fold(cfg),
         rows.squares(cfg, "to_panels", {dtype = dtype.f32, stride = cfg.mc, s_units = "MC", pitch = width,
             step = lanes * width, along = lanes})))
 end

@@ -9,6 +9,7 @@
 --
 -- Units: along_units.lua; tiles around it, which make rows of tokens and of scales, and sums of lanes: along_rows.lua.
 local along_units = require "tiles.along_units"
+local digits = require "codes.digits"
 local ir = require "ir"
 local micro = require "tiles.micro"
 local quantise = require "tiles.quantise"
@@ -157,7 +158,8 @@ local function steps(p, cfg, t, coded, tables, scale_at)
         return spread and p:op("lookup", "scale_" .. r, spread, p:op("load", "scales_" .. r, scale_at(r)))
             or p:op("bcast", "scale_" .. r, scale_at(r))
     end
-    return function() code_step(p, cfg, t, read, first, scale) end
+    return t.unit.digits and digits.step(p, t, p:at(tables, cfg.isa.lanes), scale)
+        or function() code_step(p, cfg, t, read, first, scale) end
 end
 
 -- The tile for so many tokens; tall: of twice as many rows. has: line (words of a token's row), coded (see codes/plan.lua) and pitch

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- along_units.lua - what tiles of along.lua take of a row of weights at a time, how much of it registers hold, and its tables.
+local digits = require "codes.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local quantise = require "tiles.quantise"
@@ -142,8 +143,11 @@ function along_units.unit(cfg, coded)
             place = ("i %% %d * LANES + i / %d"):format(run, run)}
     end
     local pairs_of = cfg.product.multiply == cfg.dtype.dot
-    if coded and pairs_of and along_units.in_words(cfg.isa, coded.format) and (coded.run or 8) % 8 == 0 then
-        return unit_of_words(lanes)
+    local in_words = coded and pairs_of and along_units.in_words(cfg.isa, coded.format) and (coded.run or 8) % 8 == 0
+    if digits.are(cfg, coded, in_words) then
+        return digits.unit(lanes, in_words and unit_of_words(lanes) or unit(8, 8, 4 * lanes))
+    elseif in_words then
+        return cfg.isa.few == "numbers" and unit(8, 8, 4 * lanes) or unit_of_words(lanes)
     end
     local c = coded and formats.in_pairs(cfg.isa, coded.format)
     if c and coded.run and coded.run % c > 0 then   -- 4 lanes share a scale
@@ -162,9 +166,7 @@ function along_units.unit(cfg, coded)
     elseif coded and coded.bits == 4 then
         return unit(8, 8, 4 * lanes)
     elseif coded then
-        local bytes = unit(1, 32 // lanes, 32)
-        bytes.alone = true
-        return bytes
+        return setmetatable({alone = true}, {__index = unit(1, 32 // lanes, 32)})
     elseif cfg.product.group > 1 then
         local words = unit(1, 1, cfg.product.group * lanes)
         words.elements = words.wide
@@ -200,7 +202,9 @@ end
 -- together: f(row, i), or nil; and what sees NaN, or nil: start(row), found(row) -> vector that is added to the row's sums
 function along_units.read(p, cfg, t, f, tables)
     local lanes = cfg.isa.lanes
-    if t.unit.in_words then
+    if t.unit.digits then
+        return nil   -- see digits.step
+    elseif t.unit.in_words then
         local down, look_up = along_units.words_of(p, p:at(tables, lanes))
         local codes, words = {}, {}
         return function(r, i)
@@ -253,6 +257,9 @@ function along_units.shape(cfg, coded)
     local registers = cfg.isa.registers.v
     if coded then
         local unit = along_units.unit(cfg, coded)
+        if unit.digits then
+            return digits.shape(registers)
+        end
         local tall = unit.in_words and ((registers - 10) // 4 - 1) // (coded.run and 2 or 1) or 0   -- rows of 8 bits: no faster
         return 2, registers // 8 * 3 // 2 - 1, tall
     end
@@ -274,12 +281,13 @@ end
 -- Tables of tiles for codes, or nil: which scale a lane has, and what codes are.
 function along_units.tables(cfg, coded)
     local lanes, f, unit = cfg.isa.lanes, coded.format, along_units.unit(cfg, coded)
-    local looked_up, of_unit = unit.looked_up or unit.in_words, along_units.scales(cfg, coded) or 1
+    local looked_up, of_unit = unit.looked_up or unit.in_words or unit.digits, along_units.scales(cfg, coded) or 1
     if not (looked_up or f.number and formats.reads_values(f, lanes) or of_unit > 1) then
         return nil
     end
-    local list = unit.by_nibbles and nibble_tables(f, lanes) or unit.in_words and along_units.word_table(f)
-        or looked_up and formats.byte_tables(f, lanes) or f.number and formats.tables(lanes, f) or {}
+    local list = unit.digits and digits.table(f) or unit.by_nibbles and nibble_tables(f, lanes)
+        or unit.in_words and along_units.word_table(f) or looked_up and formats.byte_tables(f, lanes)
+        or f.number and formats.tables(lanes, f) or {}
     local each = lanes // of_unit
     local out = {}
     for l = 0, lanes - 1 do

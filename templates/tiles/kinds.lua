@@ -37,7 +37,8 @@ local function rows(names, plan, phase)
     local vectors, tiles = ops(plan)
     local across, list = phase.layout == "n", {}
     if names.along and not across then
-        local op = names.coded and not names.along.unit.pairs and "fma" or vectors
+        local unit = names.along.unit
+        local op = names.coded and (unit.digits and "dot_bytes" or not unit.pairs and "fma") or vectors
         local few = names.along.streamed
         list[1] = few and {to(few), "quarters", op, "weights are read in some streams where they lie, K in lanes"} or nil
         list[#list + 1] = {to(plan.along), "along", op,

@@ -19,6 +19,8 @@ return {
                                                                                           "vpermi2b",    "EVEX.512.66.0F38.W0 75 /r",      "RVM"},
         lookup_words = {"_mm512_castsi512_ps(_mm512_permutexvar_epi16(_mm512_castps_si512($a), _mm512_castps_si512($b)))",
                                                                                           "vpermw",      "EVEX.512.66.0F38.W1 8D /r",      "RVM"},
+        permute_bytes = {"_mm512_castsi512_ps(_mm512_permutexvar_epi8(_mm512_castps_si512($a), _mm512_castps_si512($b)))",
+                                                                                          "vpermb",      "EVEX.512.66.0F38.W0 8D /r",      "RVM"},
         high_words   = {"_mm512_castsi512_ps(_mm512_mulhi_epu16(_mm512_castps_si512($a), _mm512_castps_si512($b)))",
                                                                                           "vpmulhuw",    "EVEX.512.66.0F.WIG E4 /r",       "RVM"},
         unpack_low_words = {"_mm512_castsi512_ps(_mm512_unpacklo_epi16(_mm512_castps_si512($a), _mm512_castps_si512($b)))",

@@ -33,6 +33,8 @@ return {
                                             says = "$d = bytes of $a at $b"},
     lookup_words = {operands = "d a b",     whole = "for (int h = 0; h < 2 * LANES; h++) d->h[h] = b->h[a->h[h] & (2 * LANES - 1)];",
                                             says = "$d = words of $b at $a"},
+    permute_bytes = {operands = "d a b",    whole = "for (int j = 0; j < 4 * LANES; j++) d->b[j] = b->b[a->b[j] & (4 * LANES - 1)];",
+                                            says = "$d = bytes of $b at $a"},
     high_words   = {operands = "d a b",     whole = "for (int h = 0; h < 2 * LANES; h++) d->h[h] = (uint16_t)((uint32_t)a->h[h] * b->h[h] >> 16);",
                                             says = "$d = high half of $a * $b, unsigned words"},
     lookup_bytes = {operands = "D a b",     whole = "for (int j = 0; j < 4 * LANES; j++) "
