@@ -1,11 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# A family, or every one, with the cases of tests/kernels/FAMILY.yaml, against float64 (`moegen check`: all routings, 1, 2 and 3
-# threads, NaN in everything that is not an input): each case with every dtype on this CPU's best target, one of them with all
-# routings, and with one dtype and routing, by one thread, on the scalar one; `plain` with every dtype (of families that may
-# multiply pairs also `odd_...`, of each width) and `odd` and those called `direct...` with one on every target (those that the CPU
-# lacks are emulated, slowly); `plain` and `ungated` with every activation, some with every spelling and compiler, and kernels drawn
-# at random from FAMILY.mix, a few of them on every target.
+# A family, or every one, with the cases of tests/kernels/FAMILY.yaml, against float64 (`moegen check`: NaN in everything that is not
+# an input). On this CPU's best target each case with every dtype, by 1, 2 and 3 threads: with one dtype a third of them with all
+# routings and the others with one in turn and with many tokens. On the scalar target each with one dtype and routing, by one thread.
+# On every target (those that the CPU lacks are emulated, slowly) `plain` with every dtype, `odd` and those called `direct...` with
+# one, and with each width, few tokens and some, `odd_...` of families that may multiply pairs; what routing makes of these on an
+# emulated target, `plain` and `odd` show. `plain` and `ungated` with every activation, some with every spelling and compiler, and
+# kernels drawn at random from FAMILY.mix, a few of them on every target.
 #   kernels.sh MOEGEN SOURCE [BUILD [FAMILY [SEED [COUNT]]]]        SEED, COUNT: of the random ones
 set -u
 moegen=$(realpath -- "$1") only=${4:-} seed=${5:-1} count=${6:-12}
@@ -33,9 +34,20 @@ draw() {
     }' "$1"
 }
 
+# A list of cases of a spec: every third one, if $2 is 0; otherwise those between whose routing has this turn.
+part() {
+  sed -n 's/^  \([A-Za-z0-9_]*\): .*/\1/p' "$1" |
+    awk -v turn="$2" '(NR % 3 == 1) == !turn && (!turn || NR % routings + 1 == turn) { printf "%s%s", sep, $0; sep = "," }' \
+      routings="$(echo "$routings" | wc -w)"
+}
+
+routings=$("$moegen" check moe_forward.yaml:plain --routing ? 2>&1 | sed -n "s/.* is not one of \([a-z_, ]*\)/\1/p" | tr -d ,)
+[ -n "$routings" ] || { echo "FAIL no list of routings"; exit 1; }
+# Compilers take turns: what optimises a family's plain C and what does not.
+fast=gcc slow=clang
 for family in $(names kernels); do
   [ "$family" != probe ] || continue # measures the machine: has no answer
-  spec=$family.yaml
+  spec=$family.yaml swap=$fast fast=$slow slow=$swap
   [ -e "$spec" ] || { echo "FAIL family $family has no tests/kernels/$spec"; exit 1; }
   [ -z "$only" ] || [ "$family" = "$only" ] || continue
   dtypes=none
@@ -54,20 +66,28 @@ for family in $(names kernels); do
       *" $size "*) all='' again=1 set="$set --threads 1" ;;
     esac
     if [ $all ]; then
-      job "$spec --target auto $set"
+      turn=0
+      job "$spec:$(part "$spec" 0) --target auto $set"
+      for routing in $routings; do
+        cases=$(part "$spec" $((turn += 1)))
+        [ -z "$cases" ] || for how in "--routing $routing" "--routing skewed --T 333" "--routing uniform --T 1"; do
+          job "$spec:$cases --target auto $how $set"
+        done
+      done
     else
       job "$spec --target auto --routing skewed $set"
       job "$spec --target auto --routing one --T 1 $set"
       [ $again ] || job "$spec --target auto --routing uniform --T 150 $set"
     fi
     sizes="$sizes$size "
-    [ $targets = auto ] || job "$spec --target scalar --threads 1 --routing skewed --T 20 $set"
+    [ $targets = auto ] || job "$spec --target scalar --threads 1 --routing skewed --T 11 $set"
     for case in plain odd $(sed -n 's/^  \(direct[a-z_]*\):.*/\1/p' "$spec"); do
       [ "$case" != plain ] && [ $targets = auto ] || job "$spec:$case --target all $set"
     done
     # shellcheck disable=SC2013
     [ $again ] || ! has_key "$family" plan.product || for case in $(sed -n 's/^  \(odd_[A-Za-z_]*\):.*/\1/p' "$spec"); do
-      job "$spec:$case --target all $set"
+      job "$spec:$case --target all --routing skewed $set"
+      job "$spec:$case --target all --routing one --T 1 --threads 1 $set"
     done
     ! has_key "$family" activation || for activation in $(names activations); do
       for case in plain ungated; do
@@ -80,8 +100,8 @@ for family in $(names kernels); do
   job "$spec:plain --target all --spelling bytes --cc gcc,clang"
   # Beside gcc, which is used without --cc. What compilers make of intrinsics at -O2, `odd` tells.
   job "MOEGEN_CC_LEVEL=-O1 $spec:plain --target all --spelling intrinsics --cc clang"
-  job "$spec:plain --target scalar --spelling scalar --cc gcc,clang"
-  job "MOEGEN_CC_LEVEL=-O0 $spec:plain --target all --spelling scalar --cc gcc,clang"
+  job "$spec:plain --target scalar --spelling scalar --cc $fast"
+  job "MOEGEN_CC_LEVEL=-O0 $spec:plain --target all --spelling scalar --cc $slow --routing skewed"
   job "$spec:odd --target all --spelling bytes,intrinsics,scalar ${set:-}"
   if [ -e "$family.mix" ]; then
     { cat "$family.mix"
@@ -89,13 +109,14 @@ for family in $(names kernels); do
       names dtypes | awk '{printf "%sdtype: %s", sep, $1; sep = " | "} END {print ""}'; } >"$tmp/mix"
     draw "$tmp/mix" >"$tmp/$family-mix.yaml"
     job "$tmp/$family-mix.yaml --target auto"
-    for i in 4 5 6; do job "$tmp/$family-mix.yaml:mix$i --target all"; done
-    for i in 1 2 3; do job "MOEGEN_CC_LEVEL=-O0 $tmp/$family-mix.yaml:mix$i --target all --spelling intrinsics,scalar"; done
+    for i in 4 5 6; do job "$tmp/$family-mix.yaml:mix$i --target all --routing uniform"; done
+    for i in 1 2 3; do job "MOEGEN_CC_LEVEL=-O0 $tmp/$family-mix.yaml:mix$i --target all --spelling intrinsics,scalar --routing skewed"; done
   fi
 done
 
+# Short ones last, so that both processors end together.
 # shellcheck disable=SC2016
-xargs -P 2 -I ARGS sh -c '
+{ grep -v activation= "$tmp/jobs"; grep activation= "$tmp/jobs"; } | xargs -P 2 -I ARGS sh -c '
   moegen=$1 tmp=$2
   out=$(mktemp "$tmp/out.XXXXXX")
   case $3 in
@@ -108,7 +129,7 @@ xargs -P 2 -I ARGS sh -c '
     { grep -v -e " ok$" -e " ok (emulated)$" -e " not compared$" -e "not run:" "$out" | cut -c 1-300 | head -n 20
       echo "FAIL ($status) moegen check $3"; } >"$out.failed"
     cat "$out.failed"
-  fi' sh "$moegen" "$tmp" ARGS <"$tmp/jobs"
+  fi' sh "$moegen" "$tmp" ARGS
 
 ran=$(cat "$tmp"/out.?????? | sed -n 's/^\([0-9]*\) ok, .*/\1/p' | awk '{n += $1} END {print n + 0}')
 echo "$(wc -l <"$tmp/jobs") jobs, $ran kernels right"

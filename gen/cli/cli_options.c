@@ -260,10 +260,11 @@ void help_all(FILE *to)
             MOEGEN_VERSION_MAJOR, MOEGEN_VERSION_MINOR, MOEGEN_VERSION_PATCH);
     for (const struct command *c = commands; c->name; c++)
         fprintf(to, "  %-11s %s\n", c->name, c->summary);
-    fprintf(to, "\nSPEC is a YAML file, or FILE:KERNEL for one kernel of a model file.\n"
-                "Start here:\n"
-                "  moegen list kernels\n"
-                "  moegen check specs/olmoe-1b-7b.yaml:forward --T 256\n");
+    fprintf(to,
+            "\nSPEC is a YAML file, or FILE:KERNEL[,KERNEL...] for those kernels of a model file.\n"
+            "Start here:\n"
+            "  moegen list kernels\n"
+            "  moegen check specs/olmoe-1b-7b.yaml:forward --T 256\n");
 }
 
 int completion_print(const char *shell)

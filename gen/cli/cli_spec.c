@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cli_spec.c - the spec operand FILE[:KERNEL], its overrides, and files read and written whole. */
+/* cli_spec.c - the spec operand FILE[:KERNELS], its overrides, and files read and written whole. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -165,10 +165,15 @@ static int find_kernels(struct job *j, const char *wanted)
     if (status)
         return fail(status, err);
     size_t count = wanted ? 1 : names.count;
+    for (const char *c = wanted; c && *c; c++)
+        count += *c == ',';
     j->kernel = calloc(count + 1, sizeof *j->kernel);
     bool whole = j->kernel != NULL;
     for (size_t i = 0; whole && i < count; i++) {
-        char *name = strdup(wanted ? wanted : names.item[i].name);
+        const char *from = wanted ? wanted : names.item[i].name;
+        size_t len = strcspn(from, ",");
+        char *name = strndup(from, len);
+        wanted = from[len] ? from + len + 1 : wanted;
         whole = name != NULL;
         j->kernel[j->kernels] = name;
         j->kernels += whole;

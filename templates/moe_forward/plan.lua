@@ -77,8 +77,8 @@ function forward.plan(plan, spec, shape, info)
     column_blocks.choose_steps(plan, "k steps per row of the next panel that is packed on the way")
     local columns = spec.gated and isa.lanes or 2 * isa.lanes
     local slices = math.max(round_up(spec.I_TP, columns) // columns, round_up(spec.H, 2 * isa.lanes) // (2 * isa.lanes))
-    plan:choose("nc", gemm.nc(isa, formats.of(spec), plan.tiled), plan.tiled and "panels packed side by side: pairs of cache lines of weights"
-        or "panels packed side by side: full cache lines of weights",
+    local lines = plan.tiled and "pairs of cache lines" or "full cache lines"
+    plan:choose("nc", gemm.nc(isa, formats.of(spec), plan.tiled), ("panels packed side by side: %s of weights"):format(lines),
         limits.useful(slices, ("matrices have %d panels of columns"):format(slices)))
     local step = plan.group * plan.unroll
     choose_depth(plan, spec, step)

@@ -22,27 +22,31 @@ end
 
 local words = fit.words
 
--- Places where a line of code may be broken: {at = last column kept, depth = open parentheses, column = of the innermost}.
+local opens <const>, closes <const> = {["("] = true, ["{"] = true, ["["] = true}, {[")"] = true, ["}"] = true, ["]"] = true}
+local MARKS <const> = '[ ",(){}%[%]]'
+
+-- Places where a line of code may be broken: {at = last column kept, depth = open parentheses, column = of the innermost}; those that
+-- keep more than a line's width are left out.
 local function places(line)
     local list, open, text = {}, {}, false
-    local at = 1
-    while at <= #line do
+    local at = line:find(MARKS)
+    while at and at <= WIDTH + 1 do
         local c = line:sub(at, at)
         if c == '"' and line:sub(at - 1, at - 1) ~= "\\" then
             text = not text
-        elseif not text and c:find("[%(%{%[]") then
+        elseif not text and opens[c] then
             open[#open + 1] = at
             if c == "(" then
                 list[#list + 1] = {at = at, depth = #open, rank = 2}   -- when nothing else is left
             end
-        elseif not text and c:find("[%)%}%]]") then
+        elseif not text and closes[c] then
             open[#open] = nil
         elseif not text and c == "," and line:sub(at + 1, at + 1) == " " then
             list[#list + 1] = {at = at, depth = #open, column = open[#open], rank = 0}
         elseif not text and c == " " and line:find("^ [%+%-%*&|%?:=]+ ", at) then
             list[#list + 1] = {at = at - 1, depth = #open, column = open[#open], rank = 1}
         end
-        at = at + 1
+        at = line:find(MARKS, at + 1)
     end
     return list
 end
@@ -134,7 +138,7 @@ end
 function fit.text(text)
     local out = {}
     for line in text:gmatch("([^\n]*)\n") do
-        out[#out + 1] = line_of((line:gsub("%s+$", "")))
+        out[#out + 1] = line_of(line:find("^%s", -1) and line:gsub("%s+$", "") or line)
     end
     return table.concat(out, "\n") .. "\n"
 end

@@ -30,12 +30,13 @@ local function sections(text)
     end
     local before = ""
     for line in text:gmatch("([^\n]*)\n") do
-        local title = line:match("^// %-%-%-%- (.*) %-%-%-%-$")
-        local part = line:match("^// ==== ([^:=]*[^:= ])")
+        local heading = line:find("^// ")
+        local title = heading and line:match("^// %-%-%-%- (.*) %-%-%-%-$")
+        local part = heading and line:match("^// ==== ([^:=]*[^:= ])")
         if title or part then
             close()
             list[#list + 1] = {title = title or part, part = part ~= nil, names = {}}
-        else
+        elseif not line:find("^ ") or before:find("^extern") then
             local names = list[#list].names
             local tag = line:match("^struct ([%w_]+) {")
             names[#names + 1] = tag and {tag, "struct " .. tag, true}

@@ -91,12 +91,6 @@ local function is_map(node, file, what, errors)
     return false
 end
 
-local function known_kernels(map)
-    local names = {}
-    for i, entry in ipairs(map.entries) do names[i] = entry.key.value end
-    return names
-end
-
 -- Names of the kernels in req.root: those of `kernels:`, or {""} for a spec of one kernel. nil after complaints.
 function select.kernels(req, errors)
     if not is_map(req.root, req.file, "a spec", errors) then return nil end
@@ -107,16 +101,20 @@ function select.kernels(req, errors)
         diag.add(errors, req.file, entry.value, "'kernels' names no kernel")
         return nil
     end
-    local sound = true
-    for _, kernel in ipairs(entry.value.entries) do
-        if not kernel.key.value:find "^[%w_]+$" or #kernel.key.value > 63 then
-            diag.add(errors, req.file, kernel.key, quote(kernel.key.value) .. " is not a kernel's name",
+    local names, sound = {}, true
+    for i, kernel in ipairs(entry.value.entries) do
+        local name = kernel.key.value
+        names[i] = name
+        if not name:find "^[%w_]+$" or #name > 63 then
+            diag.add(errors, req.file, kernel.key, quote(name) .. " is not a kernel's name",
                 "use letters, digits and '_', at most 63")
             sound = false
         end
-        sound = is_map(kernel.value, req.file, "'kernels." .. kernel.key.value .. "'", errors) and sound
+        if kernel.value.kind ~= "map" then   -- of hundreds, most are
+            sound = is_map(kernel.value, req.file, "'kernels." .. name .. "'", errors)
+        end
     end
-    return sound and known_kernels(entry.value) or nil
+    return sound and names or nil
 end
 
 -- The entry of `kernels:` that the request names (or the only one); nil after a complaint.
