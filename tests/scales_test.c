@@ -10,11 +10,11 @@
 #include "api.h"
 #include "format.h"
 
-enum { WIDE = 160, LEAST = 16, MOST = 2 * WIDE, SOME = 40, AT_ROW = 67, AT_RUN = 1 };
+enum { WIDE = 160, SIGNED = 2 * WIDE, LEAST = 16, MOST = 96, SOME = 40, AT_ROW = 67, AT_RUN = 1 };
 enum { USUAL, UP, DOWN, UP_SECOND, DOWN_SECOND, EXPERTS }; /* where something is no number */
 
 static const char text[] = "kernel: moe_forward\nH: 160\nI_TP: 160\nE: 5\ntop_k: 1\n"
-                           "block_size: 320\ngated: false\nactivation: relu\n"
+                           "block_size: 96\ngated: false\nactivation: relu\n"
                            "affinity: {scale: none}\naffinity_dtype: f32\noutput_dtype: f32\n";
 static uint8_t up[EXPERTS][WIDE][WIDE], down[EXPERTS][WIDE][WIDE];
 static uint16_t up_scale[EXPERTS * WIDE * WIDE / LEAST], down_scale[EXPERTS * WIDE * WIDE / LEAST];
@@ -128,13 +128,14 @@ static moegen_status run(moegen_call *call, const struct how *w, int64_t rows)
     return status ? status : moegen_call_run(call, NULL);
 }
 
-/* Expert USUAL: columns of its matrix with both signs, all if there are many rows at a time. */
+/* Expert USUAL: columns of its matrix with both signs, more of them if there are many rows at a
+ * time. */
 static int64_t try_rows(moegen_call *call, const struct how *w, int64_t rows)
 {
     int64_t wrong = 0;
     expert[0] = USUAL;
-    for (int from = 0; from < MOST; from += 11 * (int)rows) {
-        int64_t n = from + rows < MOST ? rows : MOST - from;
+    for (int from = 0; from < SIGNED; from += (rows < SOME ? 11 : 2) * (int)rows) {
+        int64_t n = from + rows < SIGNED ? rows : SIGNED - from;
         memset(x, 0, sizeof x);
         for (int64_t r = 0; r < n; r++)
             x[r][(from + r) / 2] = (from + r) % 2 ? -1 : 1;
@@ -197,7 +198,10 @@ static void try_kernel(moegen_kernel *kernel, const struct how *w, const char *t
             if (!isfinite(w->f->scale->value(c)))
                 special += try_special(call, w, few[i] < SOME ? few[i] : SOME, c);
         for (int c = 0; c < 3; c++)
-            special += try_token(call, w, few[i], c == 0 ? NAN : c == 1 ? INFINITY : -INFINITY);
+            special += try_token(call, w, few[i] < SOME ? few[i] : SOME,
+                                 c == 0   ? NAN
+                                 : c == 1 ? INFINITY
+                                          : -INFINITY);
         if (wrong || special)
             printf("%s, %s, %s, %d rows: %d values wrong, %d not as they must be\n", w->f->name,
                    target, w->wide ? "f32" : "bf16", (int)few[i], (int)wrong, (int)special);
