@@ -213,13 +213,12 @@ int main(void)
             tried += try_format(engine, f, targets[t], "row", "f32");
             tried += try_format(engine, f, targets[t], "row", "bf16");
             tried += try_format(engine, f, targets[t], "static", t % 2 ? "f32" : "bf16");
-            turned = true;
-            tried += try_format(engine, f, targets[t], "row", "f32");
-            tried += try_format(engine, f, targets[t], "row", "bf16");
+            turned = true; /* each target in both dtypes, in one of them with each format */
+            tried += try_format(engine, f, targets[t], "row", (i + t) % 2 ? "f32" : "bf16");
             turned = false;
         }
     }
-    CHECK(tried >= 16 * 3 + 4 * 2); /* int8 has no static scale */
+    CHECK(tried >= 12 * 3 + 4 * 2); /* int8 has no static scale */
     moegen_engine_release(engine);
     return failures != 0;
 }

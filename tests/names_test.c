@@ -148,9 +148,19 @@ static void compile(void)
     run(command);
 }
 
-/* Every name at file scope and some of the others, in memory; some of the former as files. */
+/* Was the word added before? */
+static bool is_known(struct words *w, const char *word)
+{
+    int before = w->count;
+    add_word(w, word, strlen(word));
+    return w->count == before;
+}
+
+/* Every name at file scope and some of the others, in memory; some of the former as files. Names
+ * of fragments that families share: every one once, then some. */
 static void try_case(const char *path, const char *kernel, void *seed)
 {
+    static struct words tried;
     unsigned *random = seed;
     struct words outer = {0}, inner = {0};
     moegen_engine *engine = NULL;
@@ -170,7 +180,7 @@ static void try_case(const char *path, const char *kernel, void *seed)
         if (strncmp(name, moegen_source_name(own), (size_t)own_names) == 0)
             continue; /* of the case's name, not of its C */
         snprintf(where, sizeof where, "%s:%s as '%s'", strrchr(path, '/') + 1, kernel, name);
-        if (i < outer.count || drawn % 64 == 0)
+        if (i < outer.count ? !is_known(&tried, name) || drawn % 16 == 0 : drawn % 64 == 0)
             try_kernel(engine, path, kernel, name);
         if (i < outer.count && drawn % 16 < 2)
             try_files(engine, path, kernel, name);

@@ -10,7 +10,7 @@
 
 #include "cases.h"
 
-enum { RANKS = 3, TOKENS = 150, NAP_US = 200 };
+enum { RANKS = 3, TOKENS = 100, NAP_US = 200 };
 
 static moegen_engine *engine;
 static moegen_rt_team *team;

@@ -197,7 +197,7 @@ static void try_kernel(moegen_kernel *kernel, const struct how *w, const char *t
         for (uint32_t c = 0; c < 1u << w->f->scale->bits; c += w->f->scale->bits == 8 ? 1 : 64)
             if (!isfinite(w->f->scale->value(c)))
                 special += try_special(call, w, few[i] < SOME ? few[i] : SOME, c);
-        for (int c = 0; c < 3; c++)
+        for (int c = 0; c < (few[i] < SOME ? 3 : 1); c++)
             special += try_token(call, w, few[i] < SOME ? few[i] : SOME,
                                  c == 0   ? NAN
                                  : c == 1 ? INFINITY
