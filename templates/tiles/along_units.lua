@@ -147,7 +147,7 @@ function along_units.unit(cfg, coded)
     if digits.are(cfg, coded, in_words) then
         return digits.unit(lanes, in_words and unit_of_words(lanes) or unit(8, 8, 4 * lanes))
     elseif in_words then
-        return cfg.isa.few == "numbers" and unit(8, 8, 4 * lanes) or unit_of_words(lanes)
+        return unit_of_words(lanes)
     end
     local c = coded and formats.in_pairs(cfg.isa, coded.format)
     if c and coded.run and coded.run % c > 0 then   -- 4 lanes share a scale
