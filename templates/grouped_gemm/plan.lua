@@ -107,7 +107,7 @@ end
 
 function grouped.plan(plan, spec, _, info)
     activations.choose(plan, spec, info, no_pairs(spec), true, true)
-    plan.vectors = 2
+    plan.vectors = panel_plan.vectors(plan, way(spec) == "rows" and not codes.are(spec))
     panel_plan.choose_tile(plan, false, codes.run(spec, plan))
     if way(spec) == "columns" then
         column_blocks.choose_steps(plan, "k steps of a loop body")

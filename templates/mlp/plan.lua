@@ -41,7 +41,8 @@ local function unit_of(spec)
 end
 
 mlp.forward_plan, mlp.forward_uses = planned(function(plan, spec, shape, info)
-    panel_plan.forward(plan, spec, shape, info, {unit = unit_of(spec), run = codes.run, block = integers.block(spec, plan)})
+    panel_plan.forward(plan, spec, shape, info,
+        {only_products = not codes.are(spec), unit = unit_of(spec), run = codes.run, block = integers.block(spec, plan)})
 end, function() end)
 mlp.backward_plan, mlp.backward_uses = planned(function(plan, spec, shape, info)
     local products = spec.weight_grads == "all" and panel_plan.both or panel_plan.forward

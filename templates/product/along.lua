@@ -46,8 +46,8 @@ function along.names(names, cfg, plan, deep)
     local height, tokens, tall = units.shape(cfg, coded)
     local room = coded and plans.round_up(math.max(coded.run and (deep + coded.run - 1) // coded.run or 1,
         (deep + unit.elements - 1) // unit.elements), lanes) + lanes
-    -- on CPUs with matrix tiles fetching ahead is as fast, and with many cores at work faster
-    local few = not (names.packed or cfg.tiled) and math.min(STREAMED, plan.along)
+    -- on CPUs with matrix tiles fetching numbers ahead is as fast, and with many cores at work faster
+    local few = not (names.packed or cfg.tiled and not unit.digits) and math.min(STREAMED, plan.along)
     names.along = {unit = unit, rows = height, tokens = tokens, tall = coded and math.min(tall, plan.along) or 0,
         line = plans.odd_lines(words), coded = coded,
         run = names.packed and names.packed.run,

@@ -86,7 +86,8 @@ function panel_plan.choose_block(plan, spec, info, kc, rows, deep, many, square)
     plan:choose("kc", kc * plan.group, plan.integers and "products per pass over sums: blocks of weights and tokens stay in L1"
         or "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
         plan.integers and limits.useful(table.unpack(useful)) or limits.sum(spec, table.unpack(useful)))
-    panel_plan.choose_mc(plan, rows, "rows of weights that pass over the tokens together", many and 8 or 2, square)
+    -- a narrow panel of more rows would lay what one tile reads in a part of L1's sets
+    panel_plan.choose_mc(plan, rows, "rows of weights that pass over the tokens together", many and 8 or plan.vectors, square)
     plan:choose("few_rows", math.min(round_up(3 * isa.lanes, square or 1), plan.mc),
         "rows of a block for a single panel of tokens: two of them stay in L1",
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))
@@ -156,13 +157,19 @@ local function choose_pass(plan, spec, has)
     end
 end
 
--- The plan of products. has: unit: (spec, plan) -> elements of a row of weights that are made at a time; step: passes are multiples of so
--- many tokens; turns: there may be columns of weights; block: words of K that a block has; run: (spec, plan) -> see choose_tile; gradients:
--- these are summed over passes, too; square: see choose_block
+-- Vectors of a panel's row. Where tokens are nothing but multiplied by matrix tiles panels are as narrow as these: what a tile reads are
+-- lines one after the other. What sums over tokens takes two at a time.
+function panel_plan.vectors(plan, only_products)
+    return plan.tiled and only_products and 1 or 2
+end
+
+-- The plan of products. has: only_products: see panel_plan.vectors; unit: (spec, plan) -> elements of a row of weights that are made at a
+-- time; step: passes are multiples of so many tokens; turns: there may be columns of weights; block: words of K that a block has; run:
+-- (spec, plan) -> see choose_tile; gradients: these are summed over passes, too; square: see choose_block
 function panel_plan.forward(plan, spec, _, info, has)
-    plan.vectors = 2
-    plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
     has = has or {}
+    plan.vectors = panel_plan.vectors(plan, has.only_products)
+    plan:choose("shard", "hidden", "rows of weights and of their gradients: no sums across ranks")
     local unit, run = has.unit and has.unit(spec, plan), has.run and has.run(spec, plan)
     panel_plan.choose_tile(plan, false, run)
     plan:choose("unroll", 4, "k steps of a loop body")

@@ -98,7 +98,7 @@ function panels.token_constants(plan, stage, size)
     return plans.append({
         {"STAGE", stage, "floats between rows on their way into panels: an odd number of cache lines"},
         {"T_UNROLL", plan.t_unroll or 1, "tokens of a step of a loop over them"},
-        {"EDGE", math.max(plan.isa.lanes * (plan.integers and 1 or plan.group), plan.unroll or 1, plan.t_unroll or 1),
+        {"EDGE", math.max(plan.isa.lanes * (plan.integers and 1 or math.min(plan.vectors, plan.group)), plan.unroll or 1, plan.t_unroll or 1),
             "columns of which all are written if one is in use"},
     }, size and gradient_constants(plan, size) or {})
 end
@@ -178,7 +178,7 @@ function panels.products(names, cfg, plan, totals)
     end
     panels.tiled(names, plan)
     names.product_rows = plan.tiled and heights.steps(plan.tile_rows, amx.unit) or heights.blocks(plan.tile_rows, lanes, plan.mc, totals)
-    names.narrow_rows = plan.tiled and heights.steps(plan.tile_rows, amx.unit)
+    names.narrow_rows = plan.vectors == 1 and {} or plan.tiled and names.product_rows
         or heights.blocks(2 * plan.tile_rows, lanes, plan.mc, totals)
     across(names, cfg, plan)
 end
@@ -239,7 +239,7 @@ function panels.product_tiles(names, cfg, plan)
     local product = cfg.product.run and runs.product or matrix.product
     for _, set in ipairs{{names.product_rows, plan.vectors}, {names.narrow_rows, 1}} do
         local most = set[1][#set[1]]
-        local tallest = not cfg.tiled and product(cfg, most, set[2])
+        local tallest = most and not cfg.tiled and product(cfg, most, set[2])
         for i = #set[1], 1, -1 do
             local m = set[1][i]
             if cfg.tiled and cfg.product.run then

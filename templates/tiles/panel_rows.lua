@@ -15,6 +15,9 @@ function panel_rows.column(cfg)
     if cfg.product.group == 1 then
         return {dtype = dtype.f32, put = function(p, to, v, x) p:op("store", p:at(to, v * lanes), x) end}
     end
+    if cfg.vectors == 1 then
+        return {dtype = cfg.dtype, put = function(p, to, _, x) quantise.store(p, cfg.dtype, p:at(to, 0), x) end}
+    end
     return {dtype = cfg.dtype, put = function(p, to, v, x)
         if v == 0 then
             first[to] = x
