@@ -7,7 +7,7 @@
 
 /* A run of the default plans is at most a line, and divides it: then sizes do not depend on the
  * plan, and the header says what is wrong. */
-enum { LINE = 128, UNIT = 16, MANY = 2048, APART = 48 };
+enum { LINE = 128, UNIT = 16, MANY = 2048, APART = 16 };
 
 static int64_t round_up(int64_t n, int64_t by)
 {

@@ -4,6 +4,7 @@ local along = require "product.along"
 local amx = require "tiles.amx"
 local dtype = require "dtype"
 local limits = require "shared.limits"
+local packed = require "shared.packed"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local schema = require "schema"
@@ -86,8 +87,9 @@ function panel_plan.choose_block(plan, spec, info, kc, rows, deep, many, square)
     plan:choose("kc", kc * plan.group, plan.integers and "products per pass over sums: blocks of weights and tokens stay in L1"
         or "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
         plan.integers and limits.useful(table.unpack(useful)) or limits.sum(spec, table.unpack(useful)))
-    -- a narrow panel of more rows would lay what one tile reads in a part of L1's sets
-    panel_plan.choose_mc(plan, rows, "rows of weights that pass over the tokens together", many and 8 or plan.vectors, square)
+    -- of copied narrow panels with more rows tiles would read lines in a part of L1's sets
+    local tiles = many and 8 or packed.are(spec) and 2 or plan.vectors
+    panel_plan.choose_mc(plan, rows, "rows of weights that pass over the tokens together", tiles, square)
     plan:choose("few_rows", math.min(round_up(3 * isa.lanes, square or 1), plan.mc),
         "rows of a block for a single panel of tokens: two of them stay in L1",
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))

@@ -98,8 +98,8 @@ function panels.token_constants(plan, stage, size)
     return plans.append({
         {"STAGE", stage, "floats between rows on their way into panels: an odd number of cache lines"},
         {"T_UNROLL", plan.t_unroll or 1, "tokens of a step of a loop over them"},
-        {"EDGE", math.max(plan.isa.lanes * (plan.integers and 1 or math.min(plan.vectors, plan.group)), plan.unroll or 1, plan.t_unroll or 1),
-            "columns of which all are written if one is in use"},
+        {"EDGE", math.max(plan.isa.lanes * (plan.integers and 1 or math.min(plan.group, plan.vectors)), plan.unroll or 1,
+            plan.t_unroll or 1), "columns of which all are written if one is in use"},
     }, size and gradient_constants(plan, size) or {})
 end
 

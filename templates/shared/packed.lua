@@ -11,7 +11,7 @@ local packed = {}
 
 local HEADER <const>, LINE <const>, UNIT <const> = 64, 128, 16
 local IN_TURN <const>, BACK <const> = 1, 2   -- flags of the header's `order`
-local MANY <const>, APART <const> = 2048, 48   -- rows of panels whose addresses would be alike in the bits that choose sets of caches
+local MANY <const>, APART <const> = 2048, 16   -- rows of panels whose addresses would be alike in the bits that choose sets of caches
 
 function packed.are(s)
     return s.weights ~= nil and s.weights.layout == "packed"
