@@ -60,7 +60,7 @@ codes.rules = {
 
 -- Elements that are decoded at a time.
 function codes.unit(spec, plan)
-    return coded.unit(run_of(spec), panels.depth(plan))
+    return coded.unit(run_of(spec), coded.step(plan))
 end
 
 -- Why products of a spec's weights, as they are and as they are turned, may not be of pairs, or nil.
@@ -82,6 +82,11 @@ end
 -- Words of K whose sums a scale multiplies, or nil.
 function codes.run(spec, plan)
     return (sums_of(spec, plan) == "runs" or integers.are(spec)) and run_of(spec) and run_of(spec) // plan.group or nil
+end
+
+-- May panels be of one vector? Numbers are copied there; codes have no sums of runs, and are decoded to rows.
+function codes.may_be_narrow(spec, plan)
+    return not codes.are(spec) or not (codes.run(spec, plan) or words.are(spec))
 end
 
 -- Elements of K that panels have a multiple of: whole runs.
@@ -155,7 +160,7 @@ function codes.names(names, spec, plan, matrices, how)
     if not codes.are(spec) then
         return
     end
-    local format, f, depth = stored.format(spec), formats.rows[spec.weights.dtype], panels.depth(plan)
+    local format, f, depth, step = stored.format(spec), formats.rows[spec.weights.dtype], panels.depth(plan), coded.step(plan)
     local share, run, scaled = stored.scale(spec), run_of(spec), along(spec)
     local widened = share == "group" and (format.second or not formats.scales[format.scales]) or false
     local sums = sums_of(spec, plan)
@@ -171,15 +176,15 @@ function codes.names(names, spec, plan, matrices, how)
         scaled = plan.group == 2 and not integers.are(spec) and format.powers and coded.scaled_by(plan.isa, f, run)}
     names.coded.parts, names.coded.parted = parts_of(matrices)
     names.coded.tables = tables_of(names, f, plan.isa)
-    names.coded.unit = (names.runs or names.coded.unscaled) and coded.unit(run, depth)
-    choose_tiles(names, depth)
+    names.coded.unit = (names.runs or names.coded.unscaled) and coded.unit(run, step)
+    choose_tiles(names, step)
     if names.transposes then
         local unit, list = (names.coded.part or names.coded.whole).unit, names.constants
         names.transposes_whole = true
         list[#list + 1] = {"IMAGE", plans.round_up(plan.mc, unit) + unit, "columns of codes that are decoded to be turned, at most"}
     end
     if widened then
-        local long = math.max(panels.block(plan) * depth, names.transposes and plan.mc + 2 * coded.unit(run, depth) or 0)
+        local long = math.max(panels.block(plan) * depth, names.transposes and plan.mc + 2 * coded.unit(run, step) or 0)
         plans.append(names.constants, {
             {"BLOCK_ROWS", panels.block(plan) * depth, "rows of codes that are decoded to be turned, at most;"},
             {"BLOCK_SCALES", plans.round_up((long + run - 1) // run, plan.isa.lanes), "scales of a row of a block, at most"}})
@@ -190,7 +195,7 @@ function codes.names(names, spec, plan, matrices, how)
     end
     names.coded.space = space(names, plan)
     if words.are(spec) then
-        words.names(names, spec, plan, format.bits, coded.unit(run, depth))
+        words.names(names, spec, plan, format.bits, coded.unit(run, step))
         plans.append(names.coded.space, words.space(names))
         set.group = "%s * ((words_of(M.ld) + 7) / 8)"
     end

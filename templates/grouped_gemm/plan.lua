@@ -107,7 +107,8 @@ end
 
 function grouped.plan(plan, spec, _, info)
     activations.choose(plan, spec, info, no_pairs(spec), true, true)
-    plan.vectors = panel_plan.vectors(plan, way(spec) == "rows" and not codes.are(spec))
+    local only_products = way(spec) == "rows" and args.products[spec.op].layout == "k"
+    plan.vectors = panel_plan.vectors(plan, only_products and codes.may_be_narrow(spec, plan))
     panel_plan.choose_tile(plan, false, codes.run(spec, plan))
     if way(spec) == "columns" then
         column_blocks.choose_steps(plan, "k steps of a loop body")

@@ -2,6 +2,7 @@
 -- panel_plan.lua - plans of products in panels of tokens, and of gradients of weights: their keys, what is chosen, and limits.
 local along = require "product.along"
 local amx = require "tiles.amx"
+local coded = require "tiles.coded"
 local dtype = require "dtype"
 local limits = require "shared.limits"
 local packed = require "shared.packed"
@@ -82,7 +83,7 @@ end
 -- Blocks of weights: `rows` the most rows that a matrix has, `deep` the most products of a sum. many: passes are of many tokens;
 -- square: rows of weights that are turned together, or nil
 function panel_plan.choose_block(plan, spec, info, kc, rows, deep, many, square)
-    local isa, depth = plan.isa, panels.depth(plan)
+    local isa, depth = plan.isa, coded.step(plan)
     local useful = {round_up(deep, depth), ("sums are of %d products"):format(deep), depth}
     plan:choose("kc", kc * plan.group, plan.integers and "products per pass over sums: blocks of weights and tokens stay in L1"
         or "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",

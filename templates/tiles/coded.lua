@@ -8,9 +8,14 @@ local quantise = require "tiles.quantise"
 
 local coded = {}
 
--- Codes of a row that the tile takes at a time: whole panels of `depth` elements, and whole runs of a scale.
-function coded.unit(run, depth)
-    return math.max(run or depth, depth)
+-- Elements of two vectors of words, which become of codes that are read together.
+function coded.step(plan)
+    return 2 * plan.isa.lanes * plan.group
+end
+
+-- Codes of a row that the tile takes at a time: whole steps, of elements of two vectors, and whole runs of a scale.
+function coded.unit(run, step)
+    return math.max(run or step, step)
 end
 
 -- ---- as pairs, without scales or times powers of two: exact ----
@@ -106,13 +111,26 @@ local function scaled_pairs(p, cfg, f, by, tables)
     end
 end
 
+-- Stores vectors of words, the first of element `from` on, to panels of `depth` elements; of so many codes, if they are stored already.
+local function store_words(p, A, pitch, depth, from, list, codes)
+    local each = 2 * p.isa.lanes
+    for at = from, from + math.max(#list * each, codes or 0) - 1, each do
+        if list[1] then
+            p:op("store_bits", p:at(A, at % depth), list[(at - from) // each + 1])
+        end
+        if (at + each) % depth == 0 then
+            p:advance(A, pitch)
+        end
+    end
+end
+
 -- Some rows of n units, as panels that are `pitch` elements apart, in f32 or in pairs of cfg.dtype; `over`, `back` and `s_over` lead
 -- from the end of a row to the next one, of codes, of panels and of scales; codes `ahead` are fetched. has: format (row of
 -- formats.lua), read (scale: key of formats.scales; c: its C type), along (each column has one). run: codes that share one; nil: the row
 function coded.rows(cfg, name, has, run)
     local isa, lanes, group = cfg.isa, cfg.isa.lanes, cfg.product.group
     local depth, f = cfg.vectors * lanes * group, has.format
-    local unit, bits = coded.unit(run, depth), f.bits or 8
+    local unit, bits = coded.unit(run, 2 * lanes * group), f.bits or 8
     local p = ir.program(isa, cfg.prefix .. name, {("Rows of codes as n * %d numbers of each, in %s."):format(unit,
         group > 1 and "pairs" or "f32")})
     local to_dtype = group > 1 and cfg.dtype or nil
@@ -141,11 +159,8 @@ function coded.rows(cfg, name, has, run)
         end
         for from = 0, unit - 1, by and by.codes or 2 * lanes do
             local function place(i) return p:at(W, from * bits // 8 + i) end
-            local at = from % depth
             if by then
-                for v, words in ipairs(scaled("w_" .. from, place, scales, from // run)) do
-                    p:op("store_bits", p:at(A, at + (v - 1) * 2 * lanes), words)
-                end
+                store_words(p, A, pitch, depth, from, scaled("w_" .. from, place, scales, from // run))
             else
                 local x = read("w_" .. from, place)
                 for v = 0, 1 do
@@ -153,10 +168,10 @@ function coded.rows(cfg, name, has, run)
                     local factor = has.along and p:op("load", "scale_" .. i, p:at(scale, i)) or whole or scales[i // run]
                     x[v] = p:op("mul", "x_" .. i, x[v], factor)
                 end
-                store(at, x)
-            end
-            if (from + (by and by.codes or 2 * lanes)) % depth == 0 then
-                p:advance(A, pitch)
+                store(from % depth, x)
+                if (from + 2 * lanes) % depth == 0 then
+                    p:advance(A, pitch)
+                end
             end
         end
         p:advance(W, unit * bits // 8)
@@ -190,13 +205,8 @@ function coded.unscaled(cfg, name, f, unit)
                 p:op("prefetch_1", p:at(W, i, ahead))
             end
             for from = 0, unit - 1, by.codes do
-                local x = read("w_" .. from, function(i) return p:at(W, from * bits // 8 + i) end, p:at(A, from % depth))
-                for v, words in ipairs(x) do
-                    p:op("store_bits", p:at(A, from % depth + (v - 1) * 2 * lanes), words)
-                end
-                if (from + by.codes) % depth == 0 then
-                    p:advance(A, pitch)
-                end
+                store_words(p, A, pitch, depth, from, read("w_" .. from, function(i) return p:at(W, from * bits // 8 + i) end,
+                    p:at(A, from % depth)), by.codes)
             end
             p:advance(W, unit * bits // 8)
         end, "units")
