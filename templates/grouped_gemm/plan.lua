@@ -176,7 +176,7 @@ end
 
 function tiles.columns(spec, _, names, cfg)
     local out = dtype[spec.output_dtype]
-    return plans.append({rows.zero(cfg, "zero")}, column_blocks.packed(names, cfg), in_place.tiles(names, cfg), plans.list(
+    return plans.append({rows.zero(cfg)}, column_blocks.packed(names, cfg), in_place.tiles(names, cfg), plans.list(
         gemm.pack(cfg),
         names.dots and spec.N >= 2 * cfg.isa.lanes and rows.words(cfg, cfg.dtype, "words"),
         (names.mixed or not names.dots) and spec.N >= cfg.isa.lanes and rows.move(cfg, "widen", {from = cfg.dtype}),
@@ -191,7 +191,7 @@ end
 local function entering(spec, plan, names, cfg)
     local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
     return {
-        rows.zero(cfg, "zero"),
+        rows.zero(cfg),
         names.dots and rows.words(cfg, cfg.dtype, "words") or rows.move(cfg, "widen", {from = cfg.dtype}),
         rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = stage(spec, plan), s_units = "STAGE", pitch = width, along = lanes,
             step = lanes * width}),
@@ -208,7 +208,7 @@ function tiles.rows(spec, plan, names, cfg, of_weights)
             masked = true}),
         rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = width, pitch = plan.mc, t_units = "MC", along = lanes * width,
             step = lanes}),
-        names.transposes and rows.turned(cfg, "transpose_weights", names.dots, names.coded),
+        names.transposes and rows.turned(cfg, names.dots, names.coded),
         rows.move(cfg, "put", {to = names.reduces and dtype.f32 or dtype[spec.output_dtype], scaled = names.factor}),
         sums(names, cfg, dtype[spec.output_dtype])))
 end
