@@ -29,7 +29,8 @@ static inline moegen_engine *engine_of(const char *cache_dir, const char *featur
 {
     moegen_engine *engine = NULL;
     moegen_engine_options o = {
-        .struct_size = sizeof o, .cache_dir = cache_dir, .threads = 2, .features = features};
+        .struct_size = sizeof o, .cache_dir = cache_dir, .features = features};
+    o.threads = getenv("MOEGEN_THREADS") ? 0 : 2; /* 0: as many as that says */
     CHECK(moegen_engine_create(&o, &engine, NULL) == MOEGEN_OK);
     return engine;
 }

@@ -41,6 +41,22 @@ static inline const char *io_dtype_in_turn(int64_t i)
     return io_dtype((size_t)i % io_dtypes()->count);
 }
 
+/* The text of a file of cases with one of them alone, which is read in a tenth of the time: its
+ * length. */
+static inline size_t text_of_case(const char *path, const char *name, char *text, size_t room)
+{
+    char line[400], begin[110];
+    size_t len = 0;
+    FILE *f = fopen(path, "r");
+    snprintf(begin, sizeof begin, "  %s:", name);
+    while (f && len < room - sizeof line && fgets(line, sizeof line, f))
+        if (strncmp(line, "  ", 2) != 0 || strncmp(line, begin, strlen(begin)) == 0)
+            len += (size_t)snprintf(text + len, room - len, "%s", line);
+    if (f)
+        fclose(f);
+    return len;
+}
+
 /* The kernel of a case with overrides. NULL after a complaint. */
 static inline moegen_kernel *get_set(moegen_engine *engine, const char *path, const char *name,
                                      const moegen_override *set, size_t count)
@@ -48,16 +64,13 @@ static inline moegen_kernel *get_set(moegen_engine *engine, const char *path, co
     static char text[65536];
     moegen_kernel *kernel = NULL;
     moegen_error *err = NULL;
-    FILE *f = fopen(path, "rb");
     moegen_spec spec = {.struct_size = sizeof spec,
                         .text = text,
-                        .len = f ? fread(text, 1, sizeof text, f) : 0,
+                        .len = text_of_case(path, name, text, sizeof text),
                         .label = path,
                         .kernel = name,
                         .overrides = set,
                         .override_count = count};
-    if (f)
-        fclose(f);
     if (moegen_kernel_get(engine, &spec, &kernel, &err))
         complain("cannot be made", moegen_error_text(err));
     moegen_error_release(err);
@@ -170,22 +183,6 @@ static inline bool is_of(const char *name, const char *only)
     size_t len = strlen(only);
     return len && only[len - 1] == '*' ? strncmp(name, only, len - 1) == 0
                                        : strcmp(name, only) == 0;
-}
-
-/* The text of a file of cases with one of them alone, which is read in a tenth of the time: its
- * length. */
-static inline size_t text_of_case(const char *path, const char *name, char *text, size_t room)
-{
-    char line[400], begin[110];
-    size_t len = 0;
-    FILE *f = fopen(path, "r");
-    snprintf(begin, sizeof begin, "  %s:", name);
-    while (f && len < room - sizeof line && fgets(line, sizeof line, f))
-        if (strncmp(line, "  ", 2) != 0 || strncmp(line, begin, strlen(begin)) == 0)
-            len += (size_t)snprintf(text + len, room - len, "%s", line);
-    if (f)
-        fclose(f);
-    return len;
 }
 
 /* Calls try(path, name, ctx) for every case of the .yaml files of a directory, or of one family, or

@@ -3,9 +3,9 @@
 # A family, or every one, with the cases of tests/kernels/FAMILY.yaml, against float64 (`moegen check`: NaN in everything that is not
 # an input). On this CPU's best target each case with every dtype, by 1, 2 and 3 threads: with one dtype a third of them with all
 # routings and the others with one in turn and with many tokens. On the scalar target each with one dtype and routing, by one thread.
-# On every target (those that the CPU lacks are emulated, slowly) `plain` with every dtype, `odd` and those called `direct...` with
-# one, and with each width, few tokens and some, `odd_...` of families that may multiply pairs; what routing makes of these on an
-# emulated target, `plain` and `odd` show. `plain` and `ungated` with every activation, some with every spelling and compiler, and
+# On every target (those that the CPU lacks are emulated, slowly) `plain` with every dtype; few tokens and some of `odd` and those
+# called `direct...` with one, of `odd_...` of families that may multiply pairs with each width; what routing makes of these on an
+# emulated target, `plain` shows. `plain` and `ungated` with every activation, some with every spelling and compiler, and
 # kernels drawn at random from FAMILY.mix, a few of them on every target.
 #   kernels.sh MOEGEN SOURCE [BUILD [FAMILY [SEED [COUNT]]]]        SEED, COUNT: of the random ones
 set -u
@@ -17,6 +17,15 @@ trap 'rm -rf "$tmp"' EXIT
 names() { "$moegen" list "$1" | awk '{print $1}'; }
 has_key() { "$moegen" list keys | grep -q "^$1: $2 "; }
 job() { echo "$*" >>"$tmp/jobs"; }
+# All cases of the spec: some at a time.
+job_all() {
+  for some in $(sed -n 's/^  \([A-Za-z0-9_]*\): .*/\1/p' "$spec" | xargs -n 40 | tr ' ' ,); do job "$spec:$some $*"; done
+}
+
+few_and_some() {
+  job "$spec:$1 --target all --routing skewed $set"
+  job "$spec:$1 --target all --routing one --T 1 --threads 1 $set"
+}
 
 # One kernel per drawn line, numbered.
 draw() {
@@ -75,19 +84,23 @@ for family in $(names kernels); do
         done
       done
     else
-      job "$spec --target auto --routing skewed $set"
-      job "$spec --target auto --routing one --T 1 $set"
-      [ $again ] || job "$spec --target auto --routing uniform --T 150 $set"
+      job_all "--target auto --routing skewed $set"
+      if [ $again ]; then
+        job "$spec:$(part "$spec" 0) --target auto --routing one --T 1 $set"
+      else
+        job_all "--target auto --routing one --T 1 $set"
+        job_all "--target auto --routing uniform --T 150 $set"
+      fi
     fi
     sizes="$sizes$size "
-    [ $targets = auto ] || job "$spec --target scalar --threads 1 --routing skewed --T 11 $set"
-    for case in plain odd $(sed -n 's/^  \(direct[a-z_]*\):.*/\1/p' "$spec"); do
-      [ "$case" != plain ] && [ $targets = auto ] || job "$spec:$case --target all $set"
-    done
+    job "$spec:plain --target all $set"
+    if [ $targets != auto ]; then
+      job_all "--target scalar --threads 1 --routing skewed --T 11 $set"
+      for case in odd $(sed -n 's/^  \(direct[a-z_]*\):.*/\1/p' "$spec"); do few_and_some "$case"; done
+    fi
     # shellcheck disable=SC2013
     [ $again ] || ! has_key "$family" plan.product || for case in $(sed -n 's/^  \(odd_[A-Za-z_]*\):.*/\1/p' "$spec"); do
-      job "$spec:$case --target all --routing skewed $set"
-      job "$spec:$case --target all --routing one --T 1 --threads 1 $set"
+      few_and_some "$case"
     done
     ! has_key "$family" activation || for activation in $(names activations); do
       for case in plain ungated; do
@@ -100,21 +113,23 @@ for family in $(names kernels); do
   job "$spec:plain --target all --spelling bytes --cc gcc,clang"
   # Beside gcc, which is used without --cc. What compilers make of intrinsics at -O2, `odd` tells.
   job "MOEGEN_CC_LEVEL=-O1 $spec:plain --target all --spelling intrinsics --cc clang"
-  job "$spec:plain --target scalar --spelling scalar --cc $fast"
+  job "MOEGEN_CC_LEVEL=-O1 $spec:plain --target scalar --spelling scalar --cc $fast"
   job "MOEGEN_CC_LEVEL=-O0 $spec:plain --target all --spelling scalar --cc $slow --routing skewed"
-  job "$spec:odd --target all --spelling bytes,intrinsics,scalar ${set:-}"
+  job "$spec:odd --target all --spelling bytes,intrinsics,scalar --routing skewed ${set:-}"
   if [ -e "$family.mix" ]; then
     { cat "$family.mix"
       ! has_key "$family" activation || names activations | awk '{printf "%sactivation: %s", sep, $1; sep = " | "} END {print ""}'
       names dtypes | awk '{printf "%sdtype: %s", sep, $1; sep = " | "} END {print ""}'; } >"$tmp/mix"
-    draw "$tmp/mix" >"$tmp/$family-mix.yaml"
-    job "$tmp/$family-mix.yaml --target auto"
-    for i in 4 5 6; do job "$tmp/$family-mix.yaml:mix$i --target all --routing uniform"; done
-    for i in 1 2 3; do job "MOEGEN_CC_LEVEL=-O0 $tmp/$family-mix.yaml:mix$i --target all --spelling intrinsics,scalar --routing skewed"; done
+    spec=$tmp/$family-mix.yaml
+    draw "$tmp/mix" >"$spec"
+    job_all --target auto
+    for i in 4 5 6; do job "$spec:mix$i --target all --routing uniform"; done
+    for i in 1 2 3; do job "MOEGEN_CC_LEVEL=-O0 $spec:mix$i --target all --spelling intrinsics,scalar --routing skewed"; done
   fi
 done
 
-# Short ones last, so that both processors end together.
+# Short ones last, so that both processors end together. Each reads a spec that has its cases alone: reading all of a family's would
+# take longer than making a small kernel.
 # shellcheck disable=SC2016
 { grep -v activation= "$tmp/jobs"; grep activation= "$tmp/jobs"; } | xargs -P 2 -I ARGS sh -c '
   moegen=$1 tmp=$2
@@ -122,8 +137,11 @@ done
   case $3 in
     MOEGEN_*) export "${3%% *}"; set -- "$1" "$2" "${3#* }" ;;
   esac
+  what=${3%% *}
+  spec=${what%%:*} dir=$(mktemp -d "$tmp/spec.XXXXXX")
+  awk -v cases=",${what#"$spec":}," "!/^  / || index(cases, \",\" substr(\$1, 1, length(\$1) - 1) \",\")" "$spec" >"$dir/$(basename "$spec")"
   # shellcheck disable=SC2086
-  timeout 300 "$moegen" check $3 --quiet >"$out" 2>&1
+  timeout 300 "$moegen" check "$dir/$(basename "$spec")" ${3#"$what"} --quiet >"$out" 2>&1
   status=$?
   if [ $status != 0 ]; then
     { grep -v -e " ok$" -e " ok (emulated)$" -e " not compared$" -e "not run:" "$out" | cut -c 1-300 | head -n 20

@@ -3,7 +3,7 @@
  * that nobody may touch: against the one after it, against the one before it, and an element away
  * from that one, which is all the alignment that an element needs; some tokens in each of these
  * ways, one and many in one of them, in turn. The answers are compared with float64; without tokens
- * gradients and outputs are zero. A process of its own for each case.
+ * gradients and outputs are zero. In a process of its own: a new one after each case that ends it.
  *
  *     pages_test DIRECTORY [FAMILY[:CASE] [DTYPE [TARGET]]] */
 #include <sys/wait.h>
@@ -139,63 +139,108 @@ static size_t width_of(const char *dtype)
     return 0;
 }
 
-/* In a process of its own: exit status 1 for complaints. */
-static int try_case(const char *path, const char *name, const char *only_dtype, const char *target)
+struct choice {
+    const char *dtype, *target; /* dtype NULL: each */
+};
+
+static void try_case(moegen_engine *engine, const char *path, const char *name,
+                     const struct choice *c)
 {
-    moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = shared_cache()};
-    moegen_engine *engine = NULL;
     bool typed = is_typed(path);
     size_t widths = 0; /* a bit for each that was tried */
-    name_faults();
-    snprintf(where, sizeof where, "%s:%s", path, name);
-    if (moegen_engine_create(&options, &engine, NULL))
-        return 2;
     for (size_t d = 0; d == 0 || (typed && io_dtype(d)); d++) {
         const char *dtype = typed ? io_dtype(d) : NULL;
-        if (dtype && only_dtype && strcmp(only_dtype, dtype) != 0)
+        if (dtype && c->dtype && strcmp(c->dtype, dtype) != 0)
             continue;
         snprintf(where, sizeof where, "%s:%s dtype %s target %s", path, name, dtype ? dtype : "-",
-                 target);
-        moegen_kernel *kernel = get(engine, path, name, dtype, target);
+                 c->target);
+        moegen_kernel *kernel = get(engine, path, name, dtype, c->target);
         size_t width = typed ? width_of(dtype) : 0;
         if (kernel)
             try_kernel(kernel, widths >> width & 1);
         widths |= (size_t)1 << width;
         moegen_kernel_release(kernel);
     }
-    moegen_engine_release(engine);
-    return failures != 0;
 }
 
-struct choice {
-    const char *dtype, *target;
-    int bad;
-};
+/* ---- all of them ---- */
 
-static void in_new_process(const char *path, const char *name, void *ctx)
+static struct list {
+    struct {
+        char path[600], name[100];
+    } * at;
+    int count, room;
+} list;
+
+/* Shared with the process that tries: how far it is. */
+static struct progress {
+    int next, bad; /* the next case; how many have complaints */
+} * progress;
+
+static void add_case(const char *path, const char *name, void *ctx)
 {
-    struct choice *c = ctx;
-    int status = 0;
+    (void)ctx;
+    if (list.count == list.room) {
+        list.room = 2 * list.room + 256;
+        list.at = realloc(list.at, (size_t)list.room * sizeof *list.at);
+        if (!list.at)
+            exit(2);
+    }
+    snprintf(list.at[list.count].path, sizeof list.at->path, "%s", path);
+    snprintf(list.at[list.count++].name, sizeof list.at->name, "%s", name);
+}
+
+/* From where the last process ended. */
+static void try_cases(const struct choice *c)
+{
+    moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = shared_cache()};
+    moegen_engine *engine = NULL;
+    name_faults();
+    if (moegen_engine_create(&options, &engine, NULL))
+        return;
+    while (progress->next < list.count) {
+        int at = progress->next++;
+        failures = 0;
+        turn = at + 1;
+        try_case(engine, list.at[at].path, list.at[at].name, c);
+        progress->bad += failures != 0;
+        fflush(stdout);
+    }
+    moegen_engine_release(engine);
+}
+
+static void in_new_process(const struct choice *c)
+{
+    int status = 0, begin = progress->next;
     fflush(stdout);
-    turn++;
     pid_t child = fork();
     if (child == 0) {
-        status = try_case(path, name, c->dtype, c->target);
-        fflush(stdout);
-        _exit(status);
+        try_cases(c);
+        _exit(0);
     }
-    c->bad += !(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
-                WEXITSTATUS(status) == 0);
+    bool whole = child > 0 && waitpid(child, &status, 0) == child && status == 0;
+    if (whole && progress->next == list.count)
+        return;
+    progress->next += progress->next == begin; /* not even begun */
+    progress->bad++;
+    if (WIFSIGNALED(status))
+        printf("FAIL %s: %s\n", list.at[progress->next - 1].name, strsignal(WTERMSIG(status)));
 }
 
 int main(int argc, char **argv)
 {
-    struct choice c = {argc > 3 && *argv[3] ? argv[3] : NULL, argc > 4 ? argv[4] : "auto", 0};
-    int cases = argc < 2 ? -1 : each_case(argv[1], argc > 2 ? argv[2] : "", in_new_process, &c);
-    if (cases < 0) {
+    struct choice c = {argc > 3 && *argv[3] ? argv[3] : NULL, argc > 4 ? argv[4] : "auto"};
+    if (argc < 2 || each_case(argv[1], argc > 2 ? argv[2] : "", add_case, NULL) < 0) {
         fprintf(stderr, "usage: pages_test DIRECTORY [FAMILY[:CASE] [DTYPE [TARGET]]]\n");
         return 2;
     }
-    printf("%d cases, %d bad\n", cases, c.bad);
-    return c.bad != 0 || cases == 0;
+    progress =
+        mmap(NULL, sizeof *progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (progress == MAP_FAILED)
+        return 2;
+    while (progress->next < list.count)
+        in_new_process(&c);
+    printf("%d cases, %d bad\n", list.count, progress->bad);
+    free(list.at);
+    return progress->bad != 0 || list.count == 0;
 }

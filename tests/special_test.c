@@ -201,7 +201,7 @@ static void try_case(const char *path, const char *name, void *engine)
 
 int main(int argc, char **argv)
 {
-    moegen_engine_options o = {.struct_size = sizeof o, .cache_dir = shared_cache(), .threads = 2};
+    moegen_engine_options o = {.struct_size = sizeof o, .cache_dir = shared_cache()};
     moegen_engine *engine = NULL;
     if (moegen_engine_create(&o, &engine, NULL))
         return 1;

@@ -127,18 +127,17 @@ static void try(const char *path, const char *name, void *ctx)
     check_docs(kernel);
     bool both = moegen_kernel_param(kernel, "op") && moegen_kernel_param(kernel, "router_bias");
     both = both || strcmp(kernel->unit->facts.family, "router") == 0;
-    FILE *f = both ? fopen(path, "rb") : NULL;
     const moegen_override set[] = {{"target", "scalar"}, {"checkpoint", "saved"}};
     moegen_spec spec = {.struct_size = sizeof spec,
                         .text = text,
-                        .len = f ? fread(text, 1, sizeof text, f) : 0,
+                        .len = text_of_case(path, name, text, sizeof text),
                         .label = path,
                         .kernel = name,
                         .overrides = set,
                         .override_count = moegen_kernel_param(kernel, "checkpoint") ? 2 : 1};
     moegen_layer *layer = NULL;
     moegen_error *err = NULL;
-    moegen_status status = f ? moegen_layer_create(engine, &spec, &layer, &err) : MOEGEN_OK;
+    moegen_status status = both ? moegen_layer_create(engine, &spec, &layer, &err) : MOEGEN_OK;
     if (status && status != MOEGEN_BAD_SPEC) /* some cases say what one pass alone can */
         complain("no layer", moegen_error_text(err));
     for (int pass = 0; layer && pass < 2; pass++) {
@@ -149,8 +148,6 @@ static void try(const char *path, const char *name, void *ctx)
     if (layer)
         check_state(layer);
     layers += layer != NULL;
-    if (f)
-        fclose(f);
     moegen_error_release(err);
     moegen_layer_release(layer);
     moegen_kernel_release(kernel);

@@ -10,6 +10,7 @@ local codes = require "codes.plan"
 local dot = require "product.dot"
 local formats = require "tiles.formats"
 local gemm = require "tiles.gemm"
+local gradients = require "gradients.plan"
 local in_place = require "product.in_place"
 local integers = require "codes.integers"
 local limits = require "shared.limits"
@@ -36,12 +37,12 @@ grouped.plan_keys = {
     {"stage_bytes", int(1, limits.BLOCK_BYTES), optional = true, doc = "of rows of an unaligned gradient that are put together first (dW)"},
     table.unpack(panel_plan.forward_keys),
 }
-plans.append(grouped.plan_keys, panel_plan.gradient_keys)
+plans.append(grouped.plan_keys, gradients.keys)
 table.move(in_place.keys, 1, #in_place.keys, #grouped.plan_keys + 1, grouped.plan_keys)
 
 -- Why products may not be of pairs, or nil.
 local function no_pairs(spec)
-    return spec.op == "dX" and codes.no_pairs(spec) or panel_plan.odd_steps(spec)
+    return spec.op == "dX" and codes.no_pairs(spec) or gradients.odd_steps(spec)
 end
 
 function grouped.uses(isa, spec, props)
@@ -95,13 +96,13 @@ function choose.gradient(plan, spec, info)
     panel_plan.choose_mc(plan, spec.N, "rows of a gradient whose sums pass through memory together", 2)
     plan:choose("pass_rows", 1024, PASS)
     panel_plan.check(plan, info)
-    panel_plan.choose_sums(plan, info)
-    plan.staged = panels.stages(plan.isa, plan.vectors * plan.isa.lanes, out, spec.accumulate_grads, spec.K)
+    gradients.choose_sums(plan, info)
+    plan.staged = gradients.stages(plan.isa, plan.vectors * plan.isa.lanes, out, spec.accumulate_grads, spec.K)
     if plan.staged then
         plan:choose("stage_bytes", 1 << 17, "of rows of an unaligned gradient, put together while as many are stored",
             limits.useful(staged_row(plan, spec) * round_up(spec.N, plan.sum_rows), ("an expert's gradient has %d rows"):format(spec.N)))
     else
-        panel_plan.choose_cuts(plan, 1 << 18, spec.N, spec.K, out.size)
+        gradients.choose_cuts(plan, 1 << 18, spec.N, spec.K, out.size)
     end
 end
 
@@ -176,7 +177,7 @@ end
 
 function tiles.columns(spec, _, names, cfg)
     local out = dtype[spec.output_dtype]
-    return plans.append({rows.zero(cfg, "zero")}, column_blocks.packed(names, cfg), in_place.tiles(names, cfg), plans.list(
+    return plans.append({rows.zero(cfg)}, column_blocks.packed(names, cfg), in_place.tiles(names, cfg), plans.list(
         gemm.pack(cfg),
         names.dots and spec.N >= 2 * cfg.isa.lanes and rows.words(cfg, cfg.dtype, "words"),
         (names.mixed or not names.dots) and spec.N >= cfg.isa.lanes and rows.move(cfg, "widen", {from = cfg.dtype}),
@@ -191,7 +192,7 @@ end
 local function entering(spec, plan, names, cfg)
     local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
     return {
-        rows.zero(cfg, "zero"),
+        rows.zero(cfg),
         names.dots and rows.words(cfg, cfg.dtype, "words") or rows.move(cfg, "widen", {from = cfg.dtype}),
         rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = stage(spec, plan), s_units = "STAGE", pitch = width, along = lanes,
             step = lanes * width}),
@@ -208,7 +209,7 @@ function tiles.rows(spec, plan, names, cfg, of_weights)
             masked = true}),
         rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = width, pitch = plan.mc, t_units = "MC", along = lanes * width,
             step = lanes}),
-        names.transposes and rows.turned(cfg, "transpose_weights", names.dots, names.coded),
+        names.transposes and rows.turned(cfg, names.dots, names.coded),
         rows.move(cfg, "put", {to = names.reduces and dtype.f32 or dtype[spec.output_dtype], scaled = names.factor}),
         sums(names, cfg, dtype[spec.output_dtype])))
 end
@@ -216,7 +217,7 @@ end
 function tiles.gradient(spec, plan, names, cfg)
     local staged, out = names.staged, dtype[spec.output_dtype]
     return plans.append(entering(spec, plan, names, cfg), panels.switches(cfg),
-        panels.gradient_tiles(names, cfg, staged and staged_row(plan, spec) // out.size,
+        gradients.tiles(names, cfg, staged and staged_row(plan, spec) // out.size,
             staged and across(spec, plan) * plan.vectors * cfg.isa.lanes),
         names.dots and {panel_rows.split(cfg, "split"), panel_rows.join(cfg, "join_rows", true)}
             or {panel_rows.copy(cfg, {name = "copy_rows", alternate = cfg.alternate})})
@@ -261,7 +262,7 @@ function grouped.names(spec, plan, job)
     names.sums = names.reduces and {apart = true, first = "from", row = "K", is_long = spec.K >= lanes, rounded = out.narrow and
         {output = "dX", c = out.c, tile = "narrow", narrow = names.narrow_o, rows = "w->args->T"}}
     if dw then
-        panels.gradients(names, cfg, plan, out, {add = adds, rows = {spec.N}, columns = {spec.K}})
+        gradients.names(names, cfg, plan, out, {add = adds, rows = {spec.N}, columns = {spec.K}})
         names.staged = plan.staged
     elseif by_rows then
         packed_plan.names(names, cfg, spec, plan, matrices(spec))

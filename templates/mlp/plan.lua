@@ -8,6 +8,7 @@ local back = require "tiles.back"
 local clamp = require "math.clamp"
 local codes = require "codes.plan"
 local epilogue = require "tiles.epilogue"
+local gradients = require "gradients.plan"
 local integers = require "codes.integers"
 local packed = require "shared.packed"
 local packed_plan = require "packed.plan"
@@ -181,7 +182,7 @@ function mlp.backward_names(spec, plan, job)
         {"hidden_states", "output_hidden_states_grad"})
     names.weight_gradients = spec.weight_grads == "all"
     if names.weight_gradients then
-        panels.gradients(names, cfg, plan, out, {add = spec.accumulate_grads, columns = {spec.H, spec.I_TP}, rows = {both, spec.H}})
+        gradients.names(names, cfg, plan, out, {add = spec.accumulate_grads, columns = {spec.H, spec.I_TP}, rows = {both, spec.H}})
     end
     if names.quantised then
         names.routed_rows, names.block_rows = quantised.padded("(" .. names.routed_rows .. ")"), quantised.rows(spec)

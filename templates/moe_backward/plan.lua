@@ -8,6 +8,7 @@ local clamp = require "math.clamp"
 local activation = require "math.activation"
 local dot = require "product.dot"
 local epilogue = require "tiles.epilogue"
+local gradients = require "gradients.plan"
 local norm = require "math.norm"
 local panel_rows = require "tiles.panel_rows"
 local packed = require "shared.packed"
@@ -245,7 +246,7 @@ function backward.names(spec, plan, job)
     names.load_step = has.in_words and words.WORD or has.interleaved and 2 or 1
     if has.gradients then
         local both, one = has.separate and spec.I_TP or gates * spec.I_TP, (has.bias_up or has.bias_down) and 1 or nil
-        panels.gradients(names, cfg, plan, out, {add = has.add,
+        gradients.names(names, cfg, plan, out, {add = has.add,
             columns = has.transposed and {spec.H, spec.I_TP, has.bias_up and both or spec.H} or {both, spec.H},
             rows = has.transposed and {both, spec.H, one} or {spec.H, spec.I_TP, one}})
     end

@@ -183,7 +183,7 @@ local function tiles(spec, names, cfg)
         (has.add or names.by_part or has.post_norm) and spec.H >= lanes
             and rows.move(cfg, "combine", {scaled = has.affinity_in_combine, add = spec.accumulate}),
         names.saves_squares and rows.transpose(cfg, io, "transpose", spec.block_size, "B"),
-        rows.zero(cfg, "zero")))
+        rows.zero(cfg)))
 end
 
 -- Where the scales of gate, of up and of the second product start, in C. in_turn: gate and up are columns in turn that share a scale each

@@ -46,21 +46,32 @@ function probe.params(spec, plan)
         plan.tiled and "probe.has_states 1")
 end
 
-local function loop(isa, name, op)
-    local p = ir.program(isa, name .. "_loop", {"Independent ops from registers."})
-    local out, n = p:pointer("out", "float"), p:integer("n")
+-- Sums, in tiles or in vectors: zero is the op that makes one.
+local function zeros(p, zero, count)
     local acc = {}
-    for i = 1, chains do
-        acc[i] = p:op("zero", "acc_" .. i)
+    for i = 1, count do
+        acc[i] = p:op(zero, "acc_" .. i)
     end
-    local a, b = p:op("zero", "a"), p:op("zero", "b")
+    return acc
+end
+
+-- So many independent chains of an op, n times `rounds` steps of each: their sums.
+local function chains_of(p, n, zero, count, op)
+    local acc, a, b = zeros(p, zero, count), p:op(zero, "a"), p:op(zero, "b")
     p:loop(n, function()
         for _ = 1, rounds do
-            for i = 1, chains do
+            for i = 1, count do
                 p:op(op, acc[i], a, b)
             end
         end
     end, "rounds")
+    return acc
+end
+
+local function loop(isa, name, op)
+    local p = ir.program(isa, name .. "_loop", {"Independent ops from registers."})
+    local out, n = p:pointer("out", "float"), p:integer("n")
+    local acc = chains_of(p, n, "zero", chains, op)
     for i = 3, chains do
         acc[1 + i % 2] = p:op("add", "sum_" .. i, acc[1 + i % 2], acc[i])
     end
@@ -72,18 +83,7 @@ end
 local function tile_loop(isa, name, op)
     local p = ir.program(isa, name .. "_loop", {"Independent ops on tiles."})
     p:pointer("out", "float")
-    local n, acc = p:integer("n"), {}
-    for i = 1, tile_chains do
-        acc[i] = p:op("tile_zero", "acc_" .. i)
-    end
-    local a, b = p:op("tile_zero", "a"), p:op("tile_zero", "b")
-    p:loop(n, function()
-        for _ = 1, rounds do
-            for i = 1, tile_chains do
-                p:op(op, acc[i], a, b)
-            end
-        end
-    end, "rounds")
+    chains_of(p, p:integer("n"), "tile_zero", tile_chains, op)
     return p
 end
 
@@ -91,10 +91,7 @@ end
 local function tile_steps(isa, name, op)
     local p = ir.program(isa, name .. "_steps", {"Steps of a product of tiles, whose factors are all the same KiB."})
     local from, stride, n = p:pointer("from", "const uint8_t"), p:integer("pitch"), p:integer("n")
-    local acc = {}
-    for i = 1, block * block do
-        acc[i] = p:op("tile_zero", "acc_" .. i)
-    end
+    local acc = zeros(p, "tile_zero", block * block)
     p:loop(n, function()
         local a, b = {}, {}
         for i = 1, block do
@@ -110,10 +107,7 @@ end
 local function read(isa, name)
     local p = ir.program(isa, name .. "_read", {"Reads a stream of vectors."})
     local out, from, n = p:pointer("out", "float"), p:pointer("from", "const float"), p:integer("n")
-    local acc = {}
-    for i = 1, 2 do
-        acc[i] = p:op("zero", "acc_" .. i)
-    end
+    local acc = zeros(p, "zero", 2)
     p:loop(n, function()
         for i = 1, reads do
             local x = p:op("load", "x_" .. i, p:at(from, (i - 1) * isa.lanes))

@@ -1,9 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
--- panel_plan.lua - plans of products in panels of tokens, and of gradients of weights: their keys, what is chosen, and limits.
+-- panel_plan.lua - plans of products in panels of tokens: their keys, what is chosen, and limits.
 local along = require "product.along"
 local amx = require "tiles.amx"
 local coded = require "tiles.coded"
 local dtype = require "dtype"
+local gradients = require "gradients.plan"
 local limits = require "shared.limits"
 local packed = require "shared.packed"
 local panels = require "product.panels"
@@ -17,21 +18,6 @@ local int, round_up = schema.types.int, plans.round_up
 -- Words of a run, and rows of a tile: between shorter runs a tile's sums would pass through memory so often that one of half the rows,
 -- whose sums need not, is faster; one of fewer rows would read too many columns.
 local SHORT <const>, LEAST <const> = 32, 6
-
--- Of gradients of weights.
-panel_plan.gradient_keys = {
-    {"t_block", int(16, 65536), optional = true, doc = "tokens whose products are summed in a register, in gradients of weights"},
-    {"block_bytes", int(1, 1 << 30), optional = true, doc = "of tokens' rows that a pass over a weight gradient's columns reads"},
-    {"t_unroll", int(1, 8), optional = true, doc = "tokens of a step of a weight gradient's loop"},
-    {"row_bytes", int(1, limits.BLOCK_BYTES), optional = true, doc = "of columns' rows that groups of a weight gradient's rows pass over"},
-    {"run_bytes", int(1, 65536), optional = true, doc = "of a weight gradient's row that are stored together, at least"},
-}
-
--- Why the steps that a spec gives are no pairs, or nil.
-function panel_plan.odd_steps(spec)
-    local given = spec.plan and spec.plan.t_unroll or 2
-    return given % 2 == 1 and ("steps of %d tokens are no pairs"):format(given) or nil
-end
 
 panel_plan.forward_keys = {
     {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
@@ -47,21 +33,13 @@ panel_plan.forward_keys = {
 panel_plan.keys = plans.append({table.unpack(panel_plan.forward_keys)}, {
     {"across", int(0, 512), optional = true,
         doc = "tokens (of an expert) up to which products with columns of weights have these in lanes; 0: never"},
-}, panel_plan.gradient_keys)
-
--- Complains of steps that do not divide a panel.
-local function check_steps(plan, info, key)
-    local width = plan.vectors * plan.isa.lanes
-    if width % plan[key] ~= 0 then
-        schema.complain(info, "plan." .. key, ("steps of %d do not divide the %d columns of a panel"):format(plan[key], width))
-    end
-end
+}, gradients.keys)
 
 -- Complains of a plan whose blocks have no tiles.
 function panel_plan.check(plan, info)
     local lanes = plan.isa.lanes
     if plan.unroll then
-        check_steps(plan, info, "unroll")
+        limits.check_steps(plan, info, "unroll")
     end
     for _, key in ipairs{"mc", "few_rows"} do
         if plan[key] and plan[key] % lanes ~= 0 then
@@ -188,46 +166,18 @@ function panel_plan.forward(plan, spec, _, info, has)
     choose_pass(plan, spec, has)
 end
 
--- Sums of gradients of weights.
-function panel_plan.choose_sums(plan, info)
-    local width = plan.vectors * plan.isa.lanes
-    plan:choose("t_block", 512, "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate",
-        limits.useful(round_up(plan.pass_rows, width), ("a pass has %d tokens"):format(plan.pass_rows), width))
-    if plan.tiled then
-        plan:choose("t_unroll", width, "tokens of a matrix tile", {useful = width, of = "a tile has no more", step = width})
-        return
-    end
-    plan:choose("t_unroll", panels.stores_bursts(plan.isa) and 2 or 4,
-        "tokens of a step of a weight gradient's loop: the shorter a tile, the fewer may be wasted")
-    check_steps(plan, info, "t_unroll")
-end
-
--- How gradients of weights are cut. block_bytes: of A; rows, columns: of the largest gradients; size: bytes of an element
-function panel_plan.choose_cuts(plan, block_bytes, rows, columns, size)
-    local width = plan.vectors * plan.isa.lanes
-    local all, pass = round_up(columns, width), round_up(plan.pass_rows, width) * 4
-    plan:choose("block_bytes", block_bytes, "of the tokens' rows stay in L2 while the columns of a weight gradient pass",
-        limits.useful(rows * pass, ("a pass has %d rows of %d tokens"):format(rows, plan.pass_rows)))
-    plan:choose("row_bytes", 1 << 14, "of the columns' rows stay in L1 while groups of a weight gradient's rows pass",
-        limits.useful(all * pass, ("a pass has %d columns of %d tokens"):format(columns, plan.pass_rows)))
-    plan:choose("run_bytes", panels.stores_bursts(plan.isa) and 256 or 128,
-        "of a weight gradient's row at least are stored together: runs of lines are faster",
-        limits.useful(all * size, ("rows of gradients have %d columns"):format(columns)))
-    plan.columns = all
-end
-
 -- Products and gradients.
 function panel_plan.both(plan, spec, shape, info, has)
     has.gradients = true
     panel_plan.forward(plan, spec, shape, info, has)
-    panel_plan.choose_sums(plan, info)
-    panel_plan.choose_cuts(plan, 1 << 20, longest(spec), longest(spec), dtype[spec.output_dtype].size)
+    gradients.choose_sums(plan, info)
+    gradients.choose_cuts(plan, 1 << 20, longest(spec), longest(spec), dtype[spec.output_dtype].size)
 end
 
 -- Why products over [gate | up] and gradients may not be of pairs, or nil.
 function panel_plan.no_pairs(spec)
     local straddles = spec.gated and spec.I_TP % 2 == 1
-    return straddles and "pairs of 16-bit elements would join a gate and an up" or panel_plan.odd_steps(spec)
+    return straddles and "pairs of 16-bit elements would join a gate and an up" or gradients.odd_steps(spec)
 end
 
 return panel_plan

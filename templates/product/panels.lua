@@ -1,10 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
--- panels.lua - what families with products in panels of tokens share: constants, names and tiles that the fragments
--- matrix.c.in and matrix_gradient.c.in refer to. Their plan: panel_plan.lua; the layout of a panel: matrix.lua.
+-- panels.lua - what families with products in panels of tokens share: constants, names and tiles that matrix.c.in refers to. Their plan:
+-- panel_plan.lua; the layout of a panel: matrix.lua.
 local along = require "product.along"
 local amx = require "tiles.amx"
 local dtype = require "dtype"
 local gemm = require "tiles.gemm"
+local gradients = require "gradients.plan"
 local heights = require "tiles.heights"
 local lines = require "tiles.lines"
 local matrix = require "tiles.matrix"
@@ -16,11 +17,6 @@ local rows = require "tiles.rows"
 local runs = require "tiles.runs"
 
 local panels = {}
-
--- Are stores of a vector parts of cache lines, so that groups of rows of a gradient are put together before they are stored?
-function panels.stores_bursts(isa)
-    return isa.lanes * 4 < 64
-end
 
 -- Panels of a row of weights that are worked on together.
 function panels.block(plan)
@@ -37,31 +33,6 @@ function panels.cfg(spec, plan, job)
     return {isa = plan.isa, prefix = job.name .. "_", dtype = dtype[spec.dtype], vectors = plan.vectors, unroll = plan.unroll,
             product = micro.of(plan, spec.dtype), tiled = plan.tiled,
             t_unroll = plan.t_unroll, block = panels.block(plan), mc = plan.mc}
-end
-
--- Constants of gradients whose elements have `size` bytes.
-local function gradient_constants(plan, size)
-    local width = plan.vectors * plan.isa.lanes
-    local list = {
-        {"T_STEPS", width // plan.t_unroll, "loops of a weight gradient over a full panel of tokens"},
-        {"SUM_ROWS", plan.sum_rows, "rows of the tallest tile of a gradient"},
-        {"PART_ROWS", math.max(1, plan.mc // plan.tile_rows) * plan.tile_rows, "rows of a gradient whose sums pass through memory"},
-        {"GROUP", heights.group(plan.tile_rows, plan.isa.lanes), "rows of whole tiles and whole vectors"},
-        {"T_PANELS", math.max(1, plan.t_block // width), "panels of tokens that are summed in a register"},
-    }
-    if not plan.run_bytes then   -- put together otherwise
-        return list
-    end
-    local line = math.max(1, 64 // (width * size))
-    local run = plans.round_up((plan.run_bytes + width * size - 1) // (width * size), line)
-    local most = math.max(math.min(plan.row_bytes // 4 // plan.isa.lanes, plan.columns), run * width)   -- columns at a time
-    return plans.append(list, {
-        {"BLOCK", plan.block_bytes // 4, "floats of A that a pass over a weight gradient's columns reads"},
-        {"ROW_FLOATS", plan.row_bytes // 4, "floats of B that groups of a weight gradient's rows pass over"},
-        {"ROW_PANELS", run, "panels of columns that they pass over at least"},
-        {"LINE_PANELS", line, "panels of columns of a cache line"},
-        {"BURST", plan.sum_rows * most, "elements of a group of rows that are put together, then stored"},
-    })
 end
 
 -- Constants of all families with products. most: rows of a segment; team: of a batch, for each rank
@@ -100,7 +71,7 @@ function panels.token_constants(plan, stage, size)
         {"T_UNROLL", plan.t_unroll or 1, "tokens of a step of a loop over them"},
         {"EDGE", math.max(plan.isa.lanes * (plan.integers and 1 or math.min(plan.group, plan.vectors)), plan.unroll or 1,
             plan.t_unroll or 1), "columns of which all are written if one is in use"},
-    }, size and gradient_constants(plan, size) or {})
+    }, size and gradients.constants(plan, size) or {})
 end
 
 -- All of these. wide: words of the widest rows that become panels
@@ -183,56 +154,6 @@ function panels.products(names, cfg, plan, totals)
     across(names, cfg, plan)
 end
 
--- How gradients of dtype `out` go to memory, unless they are added to: past the caches if rows of `columns` (one of them at
--- least) allow it. streams: stores of tiles, which are whole cache lines; bursts: the tiles' stores would be shorter, so a
--- group of rows is put together first.
-local function ways(isa, width, out, adds, columns, paired)
-    local whole = not panels.stores_bursts(isa)
-    local aligned = not whole and 64 // out.size or paired and width or isa.lanes   -- elements
-    local some = false
-    for _, total in ipairs(columns) do
-        some = some or total % aligned == 0
-    end
-    return {
-        streams = whole and some and (paired or not out.narrow) and not adds,
-        bursts = not whole and some and not adds,
-        aligned = aligned, aligned_bytes = aligned * out.size,
-    }
-end
-
--- Are rows of gradients (accumulated or not), of so many columns, put together before they are stored, as groups of tiles' rows
--- that neither pass the caches by nor burst are?
-function panels.stages(isa, width, out, adds, columns)
-    local how = ways(isa, width, out, adds, {columns}, (quantise.pairs(out, isa, adds)))
-    return not (adds or how.streams or how.bursts)
-end
-
--- Adds the names of gradients, dtype `out`, and their scalars. how: add (to what is there), rows and columns: totals of both
-function panels.gradients(names, cfg, plan, out, how)
-    cfg.pairs, cfg.alternate = quantise.pairs(out, cfg.isa, how.add)
-    local width = plan.vectors * cfg.isa.lanes
-    if not cfg.alternate and cfg.product.group == 1 then
-        names.transpose_sums = "transpose_back"   -- of panels.tiles, the same program
-    end
-    names.gradient, names.adds, names.alternate = out, how.add, cfg.alternate
-    names.out_c, names.widen_out, names.narrow_o = out.c, plans.convert(out, "widen"), plans.convert(out, "narrow")
-    names.part = how.add and not out.narrow and "gradient" or "part"   -- tiles that add to f32 sums
-    names.edges, names.staged = false, false
-    for key, value in pairs(ways(cfg.isa, width, out, how.add, how.columns, cfg.pairs)) do
-        names[key] = value
-    end
-    for _, total in ipairs(how.columns) do
-        names.edges = names.edges or total % width ~= 0
-    end
-    names.scalars[#names.scalars + 1] = names.edges and {out, "narrow"} or false
-    names.scalars[#names.scalars + 1] = names.edges and how.add and {out, "widen"} or false
-    local set = {[plan.sum_rows] = true}
-    for _, total in ipairs(how.rows) do
-        set[total % plan.sum_rows] = true
-    end
-    names.gradient_rows = plans.members(set, plan.sum_rows)
-end
-
 -- The tiles that multiply.
 function panels.product_tiles(names, cfg, plan)
     local list = {}
@@ -263,23 +184,6 @@ function panels.product_tiles(names, cfg, plan)
             stride = width, pitch = width, step = lanes, along = lanes * width}))) or {})
 end
 
--- The tiles of gradients. ld, jump: of those that are staged
-function panels.gradient_tiles(names, cfg, ld, jump)
-    local list, out = {}, names.gradient
-    for _, m in ipairs(names.gradient_rows) do
-        local gradient = cfg.tiled and m > 1 and amx.gradient or matrix.gradient   -- one row is of vectors
-        plans.append(list, plans.list(
-            gradient(cfg, m, {name = "gradient", dtype = out, add = names.adds, gives = names.staged, ld = ld, jump = jump}),
-            names.part == "part" and gradient(cfg, m, {name = "part", dtype = dtype.f32, add = true}),
-            names.streams and m > 1 and (m == amx.unit and cfg.tiled and amx.stream or gradient)(
-                cfg, m, {name = "stream", dtype = out, stream = true})))
-    end
-    return plans.append(list, plans.list(
-        (names.bursts or names.staged) and rows.lines(cfg, out, "give"),
-        matrix.put(cfg, {name = "put", dtype = out, add = names.adds}),
-        names.streams and matrix.put(cfg, {name = "put_stream", dtype = out, stream = true})))
-end
-
 -- The tiles of products, and of gradients if the names have them.
 function panels.tiles(names, cfg, plan)
     local lanes, width, dots = plan.isa.lanes, plan.vectors * plan.isa.lanes, names.dots
@@ -287,10 +191,10 @@ function panels.tiles(names, cfg, plan)
         not names.coded and not cfg.in_place and panel_rows.copy(cfg, {name = "copy", pitch = plan.mc * width}),
         not names.coded and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.mc * width, masked = true}),
         not dots and names.widens and rows.move(cfg, "widen", {from = names.tensor or cfg.dtype}),
-        rows.zero(cfg, "zero"),
-        names.transposes_whole and rows.turned(cfg, "transpose_weights", dots, names.coded),
+        rows.zero(cfg),
+        names.transposes_whole and rows.turned(cfg, dots, names.coded),
         dots and panel_rows.join(cfg, "join")))
-    return names.gradient_rows and plans.append(list, panels.gradient_tiles(names, cfg), {
+    return names.gradient_rows and plans.append(list, gradients.tiles(names, cfg), {
         rows.squares(cfg, "transpose_back", {dtype = dots and cfg.dtype or dtype.f32, words = dots, stride = width, pitch = width,
             step = lanes, apart = cfg.alternate, along = (cfg.alternate and 4 or lanes) * width})}) or list
 end

@@ -66,7 +66,7 @@ function tiles.forward(spec, has, cfg, s, names)
         has.z and lanes.log_sum(cfg),
         has.balance and lanes.mean(cfg),
         names.narrow_weights and rows.move(cfg, "narrow", {to = dtype[spec.affinity_dtype]}),
-        rows.zero(cfg, "zero")))
+        rows.zero(cfg)))
 end
 
 function tiles.backward(spec, has, cfg, s, names)
@@ -109,7 +109,7 @@ function tiles.backward(spec, has, cfg, s, names)
         has.over_all and back.spread(cfg, "spread", not has.first),
         rows.move(cfg, "finish", {to = names.grad_type, add = has.accumulate}),
         has.bias and lanes.columns(cfg, s.pitch),
-        rows.zero(cfg, "zero")))
+        rows.zero(cfg)))
 end
 
 return tiles

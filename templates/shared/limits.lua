@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- limits.lua - what keys of a plan may be on a target and for the sizes of a problem: the limits of Plan:choose, see planner.lua.
 local dtype = require "dtype"
+local schema = require "schema"
 
 local limits = {}
 
@@ -27,6 +28,14 @@ function limits.sum(spec, n, of, step, given)
         list.most, list.because = PRODUCTS, "longer sums in f32 lose digits that the inputs have"
     end
     return list
+end
+
+-- Complains of steps that do not divide a panel.
+function limits.check_steps(plan, info, key)
+    local width = plan.vectors * plan.isa.lanes
+    if width % plan[key] ~= 0 then
+        schema.complain(info, "plan." .. key, ("steps of %d do not divide the %d columns of a panel"):format(plan[key], width))
+    end
 end
 
 return limits

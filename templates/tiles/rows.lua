@@ -67,8 +67,8 @@ function rows.words(cfg, dt, name)
 end
 
 -- n vectors of zeros.
-function rows.zero(cfg, name)
-    local p = ir.program(cfg.isa, cfg.prefix .. name, {"Zero n vectors."})
+function rows.zero(cfg)
+    local p = ir.program(cfg.isa, cfg.prefix .. "zero", {"Zero n vectors."})
     local dst, n = p:pointer("dst", "float"), p:integer("n")
     local zero = p:op("zero", "zero")
     p:loop(n, function()
@@ -188,9 +188,9 @@ function rows.squares(cfg, name, how)
 end
 
 -- Squares of weights whose columns are wanted: of numbers in memory, or of what codes are decoded to; joined: of pairs of rows.
-function rows.turned(cfg, name, joined, coded)
+function rows.turned(cfg, joined, coded)
     local width = cfg.vectors * cfg.isa.lanes
-    return rows.squares(cfg, name, {dtype = coded and not joined and dtype.f32 or cfg.dtype, joined = joined, pitch = width,
+    return rows.squares(cfg, "transpose_weights", {dtype = coded and not joined and dtype.f32 or cfg.dtype, joined = joined, pitch = width,
         fetch = not coded, step = cfg.isa.lanes * width})
 end
 
