@@ -190,7 +190,7 @@ quick='--target scalar --seconds 0.001'
       for (i = 1; x[i] + 0; i++) printf "%s%.9f", (i > 1 ? ", " : ""), x[i] * by
       print "]}" ($0 ~ /,$/ ? "," : ""); next }
     {print}' stored/first.json >stored/b.json; }
-  worse 1000
+  worse 400
   expect 1 'toy_forward, now: ratio [0-9.e-]* is below 0.95' $b $quick
   grep -q 'slower$' out || { echo 'FAIL: not slower:'; cat out; failed=1; }
   expect 0 slower $b $quick --fail-below 0.000001

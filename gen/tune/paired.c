@@ -101,17 +101,18 @@ struct paired paired_judge(const double *log_ratio, int pairs, double margin)
     interval(sorted, n, median, &low, &high);
     p.low = exp(low);
     p.high = exp(high);
-    double half = (high - low) / 2, towards = median > 0 ? median - low : high - median;
+    double towards = median > 0 ? median - low : high - median, far = fmax(high, -low);
+    double room = 2 * edge - fabs(median);
     bool apart = fabs(median) > edge;
     if (n >= PAIRED_LEAST && apart && fabs(median) > clear(n) * towards)
         p.verdict = median > 0 ? VERDICT_FASTER : VERDICT_SLOWER;
-    else if (n >= PAIRED_LEAST && !apart && half <= edge)
+    else if (n >= PAIRED_LEAST && !apart && far <= 2 * edge)
         p.verdict = VERDICT_SAME;
     if (p.verdict != VERDICT_NOISY)
         p.more = 0;
     else
         p.more = pairs_more(n, apart ? pairs_until_clear(n, towards, median)
-                                     : n * (half / edge) * (half / edge));
+                                     : n * pow((far - fabs(median)) / room, 2));
     return p;
 }
 

@@ -51,6 +51,7 @@ int knob_farther(struct knob *k, int value);
 /* Calls of one number of tokens: the planner's own kernel bound to inputs, and what is right. */
 struct course {
     struct trial trial;
+    int64_t tokens; /* of the calls that it tells of: more than the trial's, if it stands in */
     moegen_rt_problem *in, *want;
     struct rt_kept kept[MAX_ARGS]; /* in the place of outputs in `want`, by their number */
     struct stand stand;
@@ -60,8 +61,9 @@ struct course {
     bool lends;     /* its stand is open */
     struct stopwatch watch;
 };
+/* Weights are those of `first`, or NULL. whole: a smaller call may not stand in for a large one. */
 moegen_status course_open(struct course *c, const struct course *first, const moegen_kernel *kernel,
-                          int64_t tokens, int threads, moegen_error **err);
+                          int64_t tokens, int threads, bool whole, moegen_error **err);
 void course_close(struct course *c);
 /* Seconds of a run, of a call on the course's tensors; NAN: it failed. */
 double course_time(struct course *c, moegen_call *call);
@@ -104,8 +106,8 @@ struct search {
     const moegen_tune_options *options;
     struct space space;
     struct course course[MAX_COURSES];
-    int courses, threads;
-    struct candidate base, best; /* the planner's own choice; what is better so far */
+    int courses, threads, stood_for; /* stood_for: courses in whose place smaller calls were */
+    struct candidate base, best;     /* the planner's own choice; what is better so far */
     struct model model;
     int looked_at, pruned; /* turns; of them those that the model or their code says nothing of */
     int missed;            /* turns from the planner's own choice that there was no time for */
@@ -176,6 +178,7 @@ struct moegen_tuning {
     struct text entry;
     struct moment *history;
     int moments;
+    int stood_for;         /* courses for which a smaller call stood in */
     int plans, missed;     /* all turns from the planner's own choice; those without a look */
     int looked_at, pruned; /* plans */
     double making, took;   /* seconds: of generating and compiling; of the search */

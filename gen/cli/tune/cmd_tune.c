@@ -132,8 +132,11 @@ static void say_search(const struct session *s, struct tuned_kernel *x)
     if (t->looked_at)
         note("%s: %d of %d plans need no timing: %s", x->name, t->pruned, t->looked_at,
              t->modelled ? "the model prunes them, or their code is the same"
-                         : "their code is the same; the model is not used, since it is wrong of "
-                           "the planner's own");
+                         : "their code is the same; the limits that were measured here prune none, "
+                           "since the planner's own is beyond them: the machine is busy");
+    if (t->stood_for)
+        note("%s: calls of as many rows, of top_k experts only, stood in for %d of %s tokens",
+             x->name, t->stood_for, x->tokens.at);
     if (t->missed && !stopped)
         note("%s: %d of the first %d were not tried: %g s were too short (filling tensors took "
              "%.1f s "
@@ -211,7 +214,11 @@ static void show_table(const struct session *s)
         table_add(&t, "%.3f", x->paired.ratio);
         table_add(&t, "%.3f..%.3f", x->paired.low, x->paired.high);
         table_add(&t, "%d", x->paired.pairs);
-        table_add(&t, "%s%s%s", x->what, *plan ? ": " : "", plan);
+        const int plans = x->tuning->plans, missed = x->tuning->missed;
+        if (missed && missed < plans && !*plan)
+            table_add(&t, "%s, of %d plans of %d", x->what, plans - missed, plans);
+        else
+            table_add(&t, "%s%s%s", x->what, *plan ? ": " : "", plan);
     }
     table_print(&t, stdout);
 }
