@@ -87,14 +87,17 @@ static double error_of(struct course *c)
  * top_k experts, which then have as many rows as all have otherwise. `tokens` where that call is no
  * larger, where it would tell of something else (weights that caches hold, threads without work),
  * or would take no less time (gradients of all experts' weights are written). */
+double stand_in_caches = 2;
+
 static int64_t stand_in(const moegen_kernel *kernel, int64_t tokens, int threads)
 {
     const moegen_kernel_facts *f = kernel_facts(kernel);
     int64_t all = param_int(kernel, "E", 1), chosen = param_int(kernel, "top_k", 1),
             fewer = tokens * chosen / all;
     double bytes = (double)f->weight_bytes_per_expert * (double)chosen;
-    bool tells = bytes > 2 * (double)moegen_rt_cpu_cache(3) && chosen >= 2 * (int64_t)threads &&
-                 !kernel_fixes(kernel) && !moegen_kernel_param(kernel, "N_blocks");
+    bool tells = bytes > stand_in_caches * (double)moegen_rt_cpu_cache(3) &&
+                 chosen >= 2 * (int64_t)threads && !kernel_fixes(kernel) &&
+                 !moegen_kernel_param(kernel, "N_blocks");
     for (int i = 0; i < f->arg_count; i++)
         tells = tells && (f->args[i].role == MOEGEN_IN || !is_fixed(&f->args[i]));
     return tells && fewer > 1 ? fewer : tokens;

@@ -27,6 +27,8 @@ static bool take_winner(moegen_tuning *t, struct search *s)
     t->missed = s->missed;
     t->looked_at = s->looked_at;
     t->pruned = s->pruned;
+    t->once = screen_once(s);
+    t->enough = screen_enough(s, t->plans) / share_of_search;
     t->making = s->making;
     t->filling = s->filling;
     t->took = tune_now() - s->begin;

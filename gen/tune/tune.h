@@ -64,6 +64,7 @@ struct course {
 /* Weights are those of `first`, or NULL. whole: a smaller call may not stand in for a large one. */
 moegen_status course_open(struct course *c, const struct course *first, const moegen_kernel *kernel,
                           int64_t tokens, int threads, bool whole, moegen_error **err);
+extern double stand_in_caches; /* last caches that weights must exceed; for tests: 0 */
 void course_close(struct course *c);
 /* Seconds of a run, of a call on the course's tensors; NAN: it failed. */
 double course_time(struct course *c, moegen_call *call);
@@ -158,6 +159,9 @@ struct turn {
     double gain;
 };
 enum { MOST_TURNS = MAX_KNOBS * MAX_VALUES };
+/* Seconds of a run of all courses; of a search in which there is time for a look at so many. */
+double screen_once(const struct search *s);
+double screen_enough(const struct search *s, int plans);
 /* Fills turn[0 .. *count) with those that are worth more than a look, the fastest first. */
 moegen_status screen(struct search *s, struct turn *turn, int *count, moegen_error **err);
 
@@ -182,6 +186,7 @@ struct moegen_tuning {
     int plans, missed;     /* all turns from the planner's own choice; those without a look */
     int looked_at, pruned; /* plans */
     double making, took;   /* seconds: of generating and compiling; of the search */
+    double once, enough;   /* seconds: of a run of all courses; in which all plans are tried */
     double filling;        /* of it until the first plan was tried */
     bool modelled;         /* false: the model was wrong of the planner's own choice */
 };

@@ -138,10 +138,11 @@ static void say_search(const struct session *s, struct tuned_kernel *x)
         note("%s: calls of as many rows, of top_k experts only, stood in for %d of %s tokens",
              x->name, t->stood_for, x->tokens.at);
     if (t->missed && !stopped)
-        note("%s: %d of the first %d were not tried: %g s were too short (filling tensors took "
-             "%.1f s "
-             "before)",
-             x->name, t->missed, t->plans, s->budget, t->filling);
+        note("%s: %d of the first %d were not tried: %g s were too short, since calls of one plan "
+             "take %.2g s; fewer --T get further, or a --budget of %.0f s",
+             x->name, t->missed, t->plans, s->budget, t->once, ceil(t->enough / 10) * 10);
+    if (verbose)
+        note("%s: filling tensors took %.1f s before the search", x->name, t->filling);
 }
 
 static int tune_one(struct session *s, int k, int threads, struct tuned_kernel *x)
