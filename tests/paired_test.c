@@ -152,6 +152,11 @@ static void few_pairs(void)
         CHECK(p.verdict == VERDICT_NOISY && p.more >= PAIRED_LEAST - n, "%d pairs: %s, %d more", n,
               verdict_name(p.verdict), p.more);
     }
+    const double far[] = {-5.3, -4.9}, apart[] = {-5.3, 0.1};
+    CHECK(paired_judge(far, 2, margin).verdict == VERDICT_SLOWER &&
+              paired_judge(far, 1, margin).verdict == VERDICT_NOISY &&
+              paired_judge(apart, 2, margin).verdict == VERDICT_NOISY,
+          "two pairs of a hundred times the speed");
     CHECK(six.verdict == VERDICT_SLOWER && six.more == 0, "six pairs: %s, %d more",
           verdict_name(six.verdict), six.more);
 }

@@ -95,7 +95,7 @@ static int64_t stand_in(const moegen_kernel *kernel, int64_t tokens, int threads
     int64_t all = param_int(kernel, "E", 1), chosen = param_int(kernel, "top_k", 1),
             fewer = tokens * chosen / all;
     double bytes = (double)f->weight_bytes_per_expert * (double)chosen;
-    bool tells = bytes > stand_in_caches * (double)moegen_rt_cpu_cache(3) &&
+    bool tells = bytes >= stand_in_caches * (double)moegen_rt_cpu_cache(3) &&
                  chosen >= 2 * (int64_t)threads && !kernel_fixes(kernel) &&
                  !moegen_kernel_param(kernel, "N_blocks");
     for (int i = 0; i < f->arg_count; i++)

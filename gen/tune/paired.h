@@ -26,6 +26,7 @@ struct paired {
  * wrong too often. Same: the ratio is within the margin, and all of the interval within
  * twice the margin.
  * Noisy: neither can be said.
+ * Where each of two pairs or more says four times the speed, it is not asked for more.
  *
  * Pairs are taken to be alike: let the order alternate (A B, B A), and judge an even number, so
  * that a machine that gets slower and slower favours neither.

@@ -64,7 +64,7 @@ struct course {
 /* Weights are those of `first`, or NULL. whole: a smaller call may not stand in for a large one. */
 moegen_status course_open(struct course *c, const struct course *first, const moegen_kernel *kernel,
                           int64_t tokens, int threads, bool whole, moegen_error **err);
-extern double stand_in_caches; /* last caches that weights must exceed; for tests: 0 */
+extern double stand_in_caches; /* last caches that weights must not fit; for tests: 0 */
 void course_close(struct course *c);
 /* Seconds of a run, of a call on the course's tensors; NAN: it failed. */
 double course_time(struct course *c, moegen_call *call);

@@ -17,7 +17,7 @@
 #include "compare.h"
 
 enum { LEAST_ROUNDS = 2, MOST_ROUNDS = 4096 };
-static const double usual_seconds = 0.3;
+static const double usual_seconds = 0.3, most_seconds = 10;
 
 /* One of the two; to and from are -1 when closed. */
 struct player {
@@ -125,7 +125,8 @@ int turns_play(const struct side *a, const struct side *b, double seconds, bool 
         wait_kernel(&p[1]);
         double waited = seconds_now() - begin, variants = p[0].variants + p[1].variants;
         ok = p[0].variants && p[1].variants &&
-             play(p, seconds > 0 ? seconds * variants : fmax(usual_seconds * variants, waited));
+             play(p, seconds > 0 ? seconds * variants
+                                 : fmax(usual_seconds * variants, fmin(waited, most_seconds)));
         begin = seconds_now();
     }
     int result = EXIT_OK;
