@@ -135,7 +135,8 @@ static void say_search(const struct session *s, struct tuned_kernel *x)
                          : "their code is the same; the limits that were measured here prune none, "
                            "since the planner's own is beyond them: the machine is busy");
     if (t->stood_for)
-        note("%s: calls of as many rows, of top_k experts only, stood in for %d of %s tokens",
+        note("%s: in place of large calls, %d of T = %s, smaller ones were searched, of top_k "
+             "experts with as many rows each",
              x->name, t->stood_for, x->tokens.at);
     if (t->missed && !stopped)
         note("%s: %d of the first %d were not tried: %g s were too short, since calls of one plan "
