@@ -217,7 +217,9 @@ static void show_table(const struct session *s)
         table_add(&t, "%.3f..%.3f", x->paired.low, x->paired.high);
         table_add(&t, "%d", x->paired.pairs);
         const int plans = x->tuning->plans, missed = x->tuning->missed;
-        if (missed && missed < plans && !*plan)
+        if (x->fresh && x->paired.more)
+            table_add(&t, "%s, %d pairs more would tell: %s", x->what, x->paired.more, plan);
+        else if (missed && missed < plans && !*plan)
             table_add(&t, "%s, of %d plans of %d", x->what, plans - missed, plans);
         else
             table_add(&t, "%s%s%s", x->what, *plan ? ": " : "", plan);
