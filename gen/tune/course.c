@@ -83,12 +83,12 @@ static double error_of(struct course *c)
     return stand_damage(&c->stand) ? NAN : worst;
 }
 
+double stand_in_caches = 2;
+
 /* Tokens of a call that tells of one of `tokens` in a fraction of its time: all of them to the same
  * top_k experts, which then have as many rows as all have otherwise. `tokens` where that call is no
  * larger, where it would tell of something else (weights that caches hold, threads without work),
  * or would take no less time (gradients of all experts' weights are written). */
-double stand_in_caches = 2;
-
 static int64_t stand_in(const moegen_kernel *kernel, int64_t tokens, int threads)
 {
     const moegen_kernel_facts *f = kernel_facts(kernel);

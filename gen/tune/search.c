@@ -116,6 +116,56 @@ static moegen_status candidate_check(struct search *s, struct candidate *c, bool
     return status;
 }
 
+/* ---- courses ---- */
+
+static moegen_status open_courses(struct search *s, const int64_t *tokens, int count,
+                                  const moegen_kernel *kernel, bool whole, moegen_error **err)
+{
+    int stops = s->stops;
+    for (int i = 0; i < count && s->stops == stops; i++) {
+        search_tell(s, "filling", &s->best.choice, NAN, i, count);
+        s->courses++;
+        moegen_status status = course_open(&s->course[i], i ? &s->course[0] : NULL, kernel,
+                                           tokens[i], s->threads, whole, err);
+        if (status)
+            return status;
+        s->stood_for += s->course[i].trial.how.T < tokens[i];
+    }
+    return MOEGEN_OK;
+}
+
+static void close_courses(struct search *s)
+{
+    candidate_close(&s->base);
+    candidate_close(&s->best);
+    while (s->courses)
+        course_close(&s->course[--s->courses]);
+}
+
+/* The large calls themselves in place of those that stood in for them. */
+static moegen_status open_whole(struct search *s, moegen_error **err)
+{
+    int64_t tokens[MAX_COURSES];
+    int count = s->courses;
+    bool legal;
+    struct choice best = s->best.choice;
+    moegen_kernel *kernel = NULL;
+    for (int i = 0; i < count; i++)
+        tokens[i] = s->course[i].tokens;
+    close_courses(s);
+    s->base.choice = choice_none();
+    s->best.choice = best;
+    moegen_status status = moegen_kernel_get(s->engine, &s->spec, &kernel, err);
+    if (!status)
+        status = open_courses(s, tokens, count, kernel, true, err);
+    if (!status)
+        status = candidate_open(s, &s->base, &legal, err);
+    if (!status)
+        status = candidate_open(s, &s->best, &legal, err);
+    moegen_kernel_release(kernel);
+    return status;
+}
+
 /* ---- pairs ---- */
 
 /* Log ratios of speeds, b over a, of each course and over all. */
@@ -208,54 +258,6 @@ static moegen_status combine_all(struct search *s, struct turn *turn, int count,
 }
 
 /* ---- the end ---- */
-
-static moegen_status open_courses(struct search *s, const int64_t *tokens, int count,
-                                  const moegen_kernel *kernel, bool whole, moegen_error **err)
-{
-    int stops = s->stops;
-    for (int i = 0; i < count && s->stops == stops; i++) {
-        search_tell(s, "filling", &s->best.choice, NAN, i, count);
-        s->courses++;
-        moegen_status status = course_open(&s->course[i], i ? &s->course[0] : NULL, kernel,
-                                           tokens[i], s->threads, whole, err);
-        if (status)
-            return status;
-        s->stood_for += s->course[i].trial.how.T < tokens[i];
-    }
-    return MOEGEN_OK;
-}
-
-static void close_courses(struct search *s)
-{
-    candidate_close(&s->base);
-    candidate_close(&s->best);
-    while (s->courses)
-        course_close(&s->course[--s->courses]);
-}
-
-/* The large calls themselves in place of those that stood in for them. */
-static moegen_status open_whole(struct search *s, moegen_error **err)
-{
-    int64_t tokens[MAX_COURSES];
-    int count = s->courses;
-    bool legal;
-    struct choice best = s->best.choice;
-    moegen_kernel *kernel = NULL;
-    for (int i = 0; i < count; i++)
-        tokens[i] = s->course[i].tokens;
-    close_courses(s);
-    s->base.choice = choice_none();
-    s->best.choice = best;
-    moegen_status status = moegen_kernel_get(s->engine, &s->spec, &kernel, err);
-    if (!status)
-        status = open_courses(s, tokens, count, kernel, true, err);
-    if (!status)
-        status = candidate_open(s, &s->base, &legal, err);
-    if (!status)
-        status = candidate_open(s, &s->best, &legal, err);
-    moegen_kernel_release(kernel);
-    return status;
-}
 
 static moegen_status confirm(struct search *s, struct pairs *p, moegen_error **err)
 {
