@@ -153,6 +153,57 @@ static void test_model(moegen_engine *engine)
     moegen_tuning_release(t);
 }
 
+/* ---- small calls in place of large ones ---- */
+
+/* The tokens of the call that stands for 9: of 2 of 4 experts there are half as many. */
+static void stands(moegen_engine *engine, const char *set, int threads, int64_t want)
+{
+    char text[sizeof toy + 64];
+    snprintf(text, sizeof text, "%s%s", toy, set);
+    moegen_spec spec = spec_of(text);
+    moegen_kernel *kernel = NULL;
+    moegen_error *err = NULL;
+    struct course c = {.batch = 0};
+    moegen_status status = moegen_kernel_get(engine, &spec, &kernel, &err);
+    if (!status)
+        status = course_open(&c, NULL, kernel, 9, threads, false, &err);
+    CHECK(!status, "%s: %s", set, moegen_error_text(err));
+    CHECK(c.trial.how.T == want && c.tokens == 9, "%s: %lld tokens stand for %lld", set,
+          (long long)c.trial.how.T, (long long)c.tokens);
+    course_close(&c);
+    moegen_kernel_release(kernel);
+    moegen_error_release(err);
+}
+
+static void test_stand_in(moegen_engine *engine)
+{
+    static const int64_t tokens[] = {1, 9};
+    moegen_tune_options o = {.struct_size = sizeof o, .tokens = tokens, .token_count = 2};
+    moegen_error *err = NULL;
+    struct search s;
+    bool legal = false;
+    stands(engine, "", 1, 9); /* weights that caches hold */
+    stand_in_caches = 0;
+    stands(engine, "", 1, 4);
+    stands(engine, "", 2, 9); /* an expert each: nobody shares a pass */
+    open_search(&s, engine, &o);
+    CHECK(s.stood_for == 1 && s.course[0].trial.how.T == 1 && s.course[1].trial.how.T == 4,
+          "%d stood for", s.stood_for);
+    for (int k = 0; k < s.space.knobs && !legal; k++) {
+        candidate_close(&s.best);
+        s.best.choice = choice_with(&s.base.choice, k, 0);
+        CHECK(!candidate_open(&s, &s.best, &legal, &err), "%s", moegen_error_text(err));
+    }
+    s.until =
+        0; /* there is no time for a search: that plan is confirmed, by the calls themselves */
+    s.confirm_until = tune_now() + 0.1;
+    CHECK(!search_run(&s, &err), "%s", moegen_error_text(err));
+    CHECK(s.courses == 2 && s.course[1].trial.how.T == 9 && s.paired.pairs >= PAIRED_LEAST,
+          "%d pairs, of %lld tokens", s.paired.pairs, (long long)s.course[1].trial.how.T);
+    search_close(&s);
+    stand_in_caches = 2;
+}
+
 /* ---- kernels that are made ahead ---- */
 
 static void test_ahead(void)
@@ -249,6 +300,7 @@ int main(void)
         return 1;
     test_search(engine);
     test_model(engine);
+    test_stand_in(engine);
     test_ahead();
     test_refused(engine);
     moegen_engine_release(engine);

@@ -36,7 +36,7 @@ const struct command commands[] = {
      "until the verdicts are clear or --budget is spent. Of files, the first half is A's, the "
      "second\n"
      "B's. B is faster or slower when its ratio is beyond --margin and 1 is well outside of the\n"
-     "interval, the same when the ratio is within and so is half the interval, else noisy.",
+     "interval, the same when the ratio is within it and the interval within twice, else noisy.",
      COMPARE, cmd_compare},
     {"tune", "SPEC",
      "find the fastest plan of this machine, prove it, and keep it for later kernels",

@@ -14,7 +14,7 @@
 
 #include "tune.h"
 
-enum { ROUNDS = 5 };
+enum { ROUNDS = 10 };
 static const double loop_seconds = 1e-3;
 static const double slack = 0.05; /* log: a bound must be so far beyond the best */
 
@@ -23,12 +23,16 @@ static const double slack = 0.05; /* log: a bound must be so far beyond the best
 /* The least seconds of some runs; NAN: it cannot run. */
 static double least_seconds(moegen_call *call, int rounds)
 {
+    struct stopwatch watch = {.count = 0};
     double least = NAN;
+    if (moegen_call_run(call, NULL)) /* then its threads are there */
+        return NAN;
+    stopwatch_find(&watch);
     for (int i = 0; i < rounds; i++) {
-        double start = tune_now();
+        stopwatch_start(&watch);
         if (moegen_call_run(call, NULL))
             return NAN;
-        least = fmin(least, tune_now() - start);
+        least = fmin(least, stopwatch_stop(&watch));
     }
     return least;
 }

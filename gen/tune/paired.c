@@ -22,6 +22,8 @@ static double clear(int n)
  * 1 + few / pairs times as wide. Measured: of normal, heavy-tailed and skewed noise it then holds
  * the true ratio 95 to 98 times of 100, from 6 pairs on. */
 static const double few = 2.0;
+/* Log of a ratio that no other work makes: two pairs of it are enough. */
+static const double far_apart = 1.4;
 
 static int compare(const void *a, const void *b)
 {
@@ -84,6 +86,12 @@ static double pairs_until_clear(int n, double towards, double median)
     return (k + sqrt(k * k + 4 * early * k)) / 2;
 }
 
+/* How far all pairs are from 1, on the same side of it; 0: they are not. */
+static double towards_one(const double *sorted, int n)
+{
+    return fmax(0, fmax(sorted[0], -sorted[n - 1]));
+}
+
 struct paired paired_judge(const double *log_ratio, int pairs, double margin)
 {
     double sorted[PAIRED_MOST], edge = log1p(margin);
@@ -101,17 +109,20 @@ struct paired paired_judge(const double *log_ratio, int pairs, double margin)
     interval(sorted, n, median, &low, &high);
     p.low = exp(low);
     p.high = exp(high);
-    double half = (high - low) / 2, towards = median > 0 ? median - low : high - median;
+    double towards = median > 0 ? median - low : high - median, far = fmax(high, -low);
+    double room = 2 * edge - fabs(median);
     bool apart = fabs(median) > edge;
-    if (n >= PAIRED_LEAST && apart && fabs(median) > clear(n) * towards)
+    if (towards_one(sorted, n) > far_apart)
         p.verdict = median > 0 ? VERDICT_FASTER : VERDICT_SLOWER;
-    else if (n >= PAIRED_LEAST && !apart && half <= edge)
+    else if (n >= PAIRED_LEAST && apart && fabs(median) > clear(n) * towards)
+        p.verdict = median > 0 ? VERDICT_FASTER : VERDICT_SLOWER;
+    else if (n >= PAIRED_LEAST && !apart && far <= 2 * edge)
         p.verdict = VERDICT_SAME;
     if (p.verdict != VERDICT_NOISY)
         p.more = 0;
     else
         p.more = pairs_more(n, apart ? pairs_until_clear(n, towards, median)
-                                     : n * (half / edge) * (half / edge));
+                                     : n * pow((far - fabs(median)) / room, 2));
     return p;
 }
 

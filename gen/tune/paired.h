@@ -23,8 +23,10 @@ struct paired {
  *
  * Faster or slower: the ratio is beyond the margin, and 1 outside of the interval made wider:
  * twice, at 10 pairs 2.8 times, since who looks after every few pairs looks often, and would be
- * wrong too often. Same: the ratio is within the margin, and so is half the interval's width.
+ * wrong too often. Same: the ratio is within the margin, and all of the interval within
+ * twice the margin.
  * Noisy: neither can be said.
+ * Where each of two pairs or more says four times the speed, it is not asked for more.
  *
  * Pairs are taken to be alike: let the order alternate (A B, B A), and judge an even number, so
  * that a machine that gets slower and slower favours neither.

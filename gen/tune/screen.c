@@ -19,14 +19,30 @@ static int compare_turns(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
+double screen_once(const struct search *s)
+{
+    double once = 0;
+    for (int i = 0; i < s->courses; i++)
+        once += s->course[i].seconds * s->course[i].batch;
+    return once;
+}
+
+/* Of a look, beside runs of the best. */
+static double look_seconds(const struct search *s)
+{
+    return screen_once(s) * (GROUP + 2) / GROUP + 5e-3;
+}
+
+double screen_enough(const struct search *s, int plans)
+{
+    return plans * look_seconds(s) / share_of_screening;
+}
+
 /* All turns from the best, the boldest values of all knobs first; as many as there is time for. */
 static int plan_turns(const struct search *s, struct turn *turn)
 {
     int count = 0;
-    double once = 0, left = s->until - tune_now();
-    for (int i = 0; i < s->courses; i++)
-        once += s->course[i].seconds * s->course[i].batch;
-    double most = share_of_screening * left / (once * (GROUP + 2) / GROUP + 5e-3);
+    double most = share_of_screening * (s->until - tune_now()) / look_seconds(s);
     for (int v = 0; v < MAX_VALUES; v++)
         for (int k = 0; k < s->space.knobs; k++)
             if (v < s->space.knob[k].values && s->best.choice.at[k] < 0 && count < MOST_TURNS &&

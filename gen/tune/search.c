@@ -116,6 +116,56 @@ static moegen_status candidate_check(struct search *s, struct candidate *c, bool
     return status;
 }
 
+/* ---- courses ---- */
+
+static moegen_status open_courses(struct search *s, const int64_t *tokens, int count,
+                                  const moegen_kernel *kernel, bool whole, moegen_error **err)
+{
+    int stops = s->stops;
+    for (int i = 0; i < count && s->stops == stops; i++) {
+        search_tell(s, "filling", &s->best.choice, NAN, i, count);
+        s->courses++;
+        moegen_status status = course_open(&s->course[i], i ? &s->course[0] : NULL, kernel,
+                                           tokens[i], s->threads, whole, err);
+        if (status)
+            return status;
+        s->stood_for += s->course[i].trial.how.T < tokens[i];
+    }
+    return MOEGEN_OK;
+}
+
+static void close_courses(struct search *s)
+{
+    candidate_close(&s->base);
+    candidate_close(&s->best);
+    while (s->courses)
+        course_close(&s->course[--s->courses]);
+}
+
+/* The large calls themselves in place of those that stood in for them. */
+static moegen_status open_whole(struct search *s, moegen_error **err)
+{
+    int64_t tokens[MAX_COURSES];
+    int count = s->courses;
+    bool legal;
+    struct choice best = s->best.choice;
+    moegen_kernel *kernel = NULL;
+    for (int i = 0; i < count; i++)
+        tokens[i] = s->course[i].tokens;
+    close_courses(s);
+    s->base.choice = choice_none();
+    s->best.choice = best;
+    moegen_status status = moegen_kernel_get(s->engine, &s->spec, &kernel, err);
+    if (!status)
+        status = open_courses(s, tokens, count, kernel, true, err);
+    if (!status)
+        status = candidate_open(s, &s->base, &legal, err);
+    if (!status)
+        status = candidate_open(s, &s->best, &legal, err);
+    moegen_kernel_release(kernel);
+    return status;
+}
+
 /* ---- pairs ---- */
 
 /* Log ratios of speeds, b over a, of each course and over all. */
@@ -209,17 +259,26 @@ static moegen_status combine_all(struct search *s, struct turn *turn, int count,
 
 /* ---- the end ---- */
 
-static void confirm(struct search *s, struct pairs *p)
+static moegen_status confirm(struct search *s, struct pairs *p, moegen_error **err)
 {
-    int stops = s->stops;
+    int stops = s->stops, count = s->courses;
+    double begin = tune_now();
     p->count = 0;
     s->paired = (struct paired){.ratio = 1, .low = 1, .high = 1, .verdict = VERDICT_SAME};
     if (choice_is_none(&s->best.choice))
-        return;
+        return MOEGEN_OK;
     if (s->lenient && !stops) {
         s->paired = (struct paired){.ratio = exp(s->best_gain), .low = NAN, .high = NAN};
         s->paired.verdict = VERDICT_FASTER;
-        return;
+        return MOEGEN_OK;
+    }
+    moegen_status status = s->stood_for ? open_whole(s, err) : MOEGEN_OK;
+    if (status)
+        return status;
+    s->confirm_until += tune_now() - begin;
+    if (s->courses < count) { /* stopped meanwhile */
+        s->paired.verdict = VERDICT_NOISY;
+        return MOEGEN_OK;
     }
     for (int i = 0; i < PAIRED_MOST; i++) {
         bool enough = p->count >= PAIRED_LEAST && p->count % 2 == 0;
@@ -231,13 +290,14 @@ static void confirm(struct search *s, struct pairs *p)
         search_tell(s, "confirming", &s->best.choice, NAN, p->count, PAIRED_LEAST);
         if (s->stops > stops) {
             s->paired.verdict = VERDICT_NOISY;
-            return;
+            return MOEGEN_OK;
         }
     }
     for (int i = 0; i < s->courses; i++) {
         struct paired own = paired_judge(p->of[i], p->count, margin);
         s->worse = s->worse || (own.verdict == VERDICT_SLOWER && own.ratio < loss_allowed);
     }
+    return MOEGEN_OK;
 }
 
 moegen_status search_open(struct search *s, moegen_error **err)
@@ -265,12 +325,9 @@ moegen_status search_open(struct search *s, moegen_error **err)
                              (long long)tokens[i]);
     if (s->threads <= 0)
         s->threads = kernel_facts(s->base.kernel)->threads;
-    for (size_t i = 0; i < count && s->space.knobs && !s->stops; i++, s->courses++) {
-        search_tell(s, "filling", &s->best.choice, NAN, (int)i, (int)count);
-        if ((status = course_open(&s->course[i], i ? &s->course[0] : NULL, s->base.kernel,
-                                  tokens[i], s->threads, err)))
-            return s->courses++, status;
-    }
+    if (s->space.knobs &&
+        (status = open_courses(s, tokens, (int)count, s->base.kernel, false, err)))
+        return status;
     moegen_kernel *kernel = s->base.kernel;
     s->base.kernel = NULL; /* it is opened again, with its calls */
     moegen_kernel_release(kernel);
@@ -306,7 +363,7 @@ moegen_status search_run(struct search *s, moegen_error **err)
         fruitless = found ? 0 : fruitless + 1;
     }
     if (!status)
-        confirm(s, p);
+        status = confirm(s, p, err);
     free(turn);
     free(p);
     return status;
@@ -314,10 +371,7 @@ moegen_status search_run(struct search *s, moegen_error **err)
 
 void search_close(struct search *s)
 {
-    candidate_close(&s->base);
-    candidate_close(&s->best);
-    while (s->courses)
-        course_close(&s->course[--s->courses]);
+    close_courses(s);
     space_free(&s->space);
     free(s->history);
     free(s->set);

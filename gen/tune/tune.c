@@ -16,16 +16,19 @@ static bool take_winner(moegen_tuning *t, struct search *s)
     t->threads = s->threads;
     t->least = INT64_MAX;
     for (int i = 0; i < s->courses; i++) {
-        int64_t tokens = s->course[i].trial.how.T;
+        int64_t tokens = s->course[i].tokens;
         t->least = tokens < t->least ? tokens : t->least;
         t->most = tokens > t->most ? tokens : t->most;
     }
     t->history = s->history;
     t->moments = s->moments;
+    t->stood_for = s->stood_for;
     t->plans = space_plans(&s->space);
     t->missed = s->missed;
     t->looked_at = s->looked_at;
     t->pruned = s->pruned;
+    t->once = screen_once(s);
+    t->enough = screen_enough(s, t->plans) / share_of_search;
     t->making = s->making;
     t->filling = s->filling;
     t->took = tune_now() - s->begin;

@@ -51,6 +51,7 @@ int knob_farther(struct knob *k, int value);
 /* Calls of one number of tokens: the planner's own kernel bound to inputs, and what is right. */
 struct course {
     struct trial trial;
+    int64_t tokens; /* of the calls that it tells of: more than the trial's, if it stands in */
     moegen_rt_problem *in, *want;
     struct rt_kept kept[MAX_ARGS]; /* in the place of outputs in `want`, by their number */
     struct stand stand;
@@ -60,8 +61,10 @@ struct course {
     bool lends;     /* its stand is open */
     struct stopwatch watch;
 };
+/* Weights are those of `first`, or NULL. whole: a smaller call may not stand in for a large one. */
 moegen_status course_open(struct course *c, const struct course *first, const moegen_kernel *kernel,
-                          int64_t tokens, int threads, moegen_error **err);
+                          int64_t tokens, int threads, bool whole, moegen_error **err);
+extern double stand_in_caches; /* last caches that weights must not fit; for tests: 0 */
 void course_close(struct course *c);
 /* Seconds of a run, of a call on the course's tensors; NAN: it failed. */
 double course_time(struct course *c, moegen_call *call);
@@ -104,8 +107,8 @@ struct search {
     const moegen_tune_options *options;
     struct space space;
     struct course course[MAX_COURSES];
-    int courses, threads;
-    struct candidate base, best; /* the planner's own choice; what is better so far */
+    int courses, threads, stood_for; /* stood_for: courses in whose place smaller calls were */
+    struct candidate base, best;     /* the planner's own choice; what is better so far */
     struct model model;
     int looked_at, pruned; /* turns; of them those that the model or their code says nothing of */
     int missed;            /* turns from the planner's own choice that there was no time for */
@@ -156,6 +159,9 @@ struct turn {
     double gain;
 };
 enum { MOST_TURNS = MAX_KNOBS * MAX_VALUES };
+/* Seconds of a run of all courses; of a search in which there is time for a look at so many. */
+double screen_once(const struct search *s);
+double screen_enough(const struct search *s, int plans);
 /* Fills turn[0 .. *count) with those that are worth more than a look, the fastest first. */
 moegen_status screen(struct search *s, struct turn *turn, int *count, moegen_error **err);
 
@@ -176,9 +182,11 @@ struct moegen_tuning {
     struct text entry;
     struct moment *history;
     int moments;
+    int stood_for;         /* courses for which a smaller call stood in */
     int plans, missed;     /* all turns from the planner's own choice; those without a look */
     int looked_at, pruned; /* plans */
     double making, took;   /* seconds: of generating and compiling; of the search */
+    double once, enough;   /* seconds: of a run of all courses; in which all plans are tried */
     double filling;        /* of it until the first plan was tried */
     bool modelled;         /* false: the model was wrong of the planner's own choice */
 };

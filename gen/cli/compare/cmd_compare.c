@@ -10,6 +10,7 @@
 #include "stored.h"
 
 enum { MAX_SIDES = 16, MAX_VARY = EXTRA_SETS, MOST_FILE = 1 << 26, PARTS = 12 };
+static const double usual_budget = 180; /* seconds; of a quiet machine it takes few of them */
 
 /* ---- of files ---- */
 
@@ -144,10 +145,10 @@ static int make_sides(const struct options *o, struct axis *axes, struct side *s
 static int compare_sides(const struct options *o, const struct side *side, const struct text *name,
                          int sides, double margin)
 {
-    struct limits limits = {.seconds = o->seconds > 0 ? o->seconds : 0.3,
+    struct limits limits = {.seconds = o->seconds,
                             .margin = margin,
                             .pairs = o->runs < PAIRED_MOST ? (int)o->runs : PAIRED_MOST,
-                            .budget = o->budget > 0 ? o->budget : 60};
+                            .budget = o->budget > 0 ? o->budget : usual_budget};
     struct shown shown[MAX_SIDES] = {0};
     struct duels duels[MAX_SIDES] = {0};
     int result = fresh_duels(side, sides, &limits, duels);

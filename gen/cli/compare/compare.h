@@ -148,13 +148,14 @@ int bench_finish(pid_t child, int from, struct text *json, bool of_roof, struct 
 /* ---- turns.c: two benches that take turns ---- */
 
 /* Two processes at once, of which one runs while the other waits: A B, B A, ...; samples of the
- * same kernel are of both in the same order. seconds: of each variant. An exit code. Free the
- * results in any case. */
+ * same kernel are of both in the same order. seconds: of each variant; 0: as long as the kernel's
+ * inputs took to fill, and at least the usual, since less would be spent on few runs, and more on
+ * those of one process. An exit code. Free the results in any case. */
 int turns_play(const struct side *a, const struct side *b, double seconds, bool without_notes,
                struct results *of_a, struct results *of_b);
 
 struct limits {
-    double seconds; /* of each kernel in each process */
+    double seconds; /* of each kernel in each process; 0: see turns_play */
     double margin;  /* see paired.h */
     int pairs;      /* exactly so many; 0: until nothing is noisy, or */
     double budget;  /* ... so many seconds are over, after at least two pairs */

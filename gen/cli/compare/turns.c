@@ -9,6 +9,7 @@
  * and another byte for the next kernel. JSON does not mind.
  */
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include "compare.h"
 
 enum { LEAST_ROUNDS = 2, MOST_ROUNDS = 4096 };
+static const double usual_seconds = 0.3, most_seconds = 10;
 
 /* One of the two; to and from are -1 when closed. */
 struct player {
@@ -94,10 +96,10 @@ static bool run(const struct player *p)
     return tell(p, 'r') && hear(p) == '\n';
 }
 
-/* One kernel, for so many seconds of each variant of each. */
-static bool play(struct player p[2], double seconds)
+/* One kernel, for so many seconds. */
+static bool play(struct player p[2], double budget)
 {
-    double begin = seconds_now(), budget = seconds * (p[0].variants + p[1].variants);
+    double begin = seconds_now();
     bool ok = true;
     for (int i = 0; ok && i < MOST_ROUNDS; i++) {
         if (i >= LEAST_ROUNDS && i % 2 == 0 && seconds_now() - begin > budget)
@@ -114,13 +116,18 @@ int turns_play(const struct side *a, const struct side *b, double seconds, bool 
     *of_a = *of_b = (struct results){0};
     if (a->lost || b->lost)
         return fail(MOEGEN_NO_MEMORY, NULL);
+    double begin = seconds_now();
     int failed = start(&p[0], a, without_notes);
     if (!failed)
         failed = start(&p[1], b, without_notes);
     for (bool ok = !failed; ok;) {
         wait_kernel(&p[0]);
         wait_kernel(&p[1]);
-        ok = p[0].variants && p[1].variants && play(p, seconds);
+        double waited = seconds_now() - begin, variants = p[0].variants + p[1].variants;
+        ok = p[0].variants && p[1].variants &&
+             play(p, seconds > 0 ? seconds * variants
+                                 : fmax(usual_seconds * variants, fmin(waited, most_seconds)));
+        begin = seconds_now();
     }
     int result = EXIT_OK;
     if (failed) {

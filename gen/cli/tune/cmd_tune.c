@@ -132,13 +132,18 @@ static void say_search(const struct session *s, struct tuned_kernel *x)
     if (t->looked_at)
         note("%s: %d of %d plans need no timing: %s", x->name, t->pruned, t->looked_at,
              t->modelled ? "the model prunes them, or their code is the same"
-                         : "their code is the same; the model is not used, since it is wrong of "
-                           "the planner's own");
+                         : "their code is the same; the limits that were measured here prune none, "
+                           "since the planner's own is beyond them: the machine is busy");
+    if (t->stood_for)
+        note("%s: in place of large calls, %d of T = %s, smaller ones were searched, of top_k "
+             "experts with as many rows each",
+             x->name, t->stood_for, x->tokens.at);
     if (t->missed && !stopped)
-        note("%s: %d of the first %d were not tried: %g s were too short (filling tensors took "
-             "%.1f s "
-             "before)",
-             x->name, t->missed, t->plans, s->budget, t->filling);
+        note("%s: %d of the first %d were not tried: %g s were too short, since calls of one plan "
+             "take %.2g s; fewer --T get further, or a --budget of %.0f s",
+             x->name, t->missed, t->plans, s->budget, t->once, ceil(t->enough / 10) * 10);
+    if (verbose)
+        note("%s: filling tensors took %.1f s before the search", x->name, t->filling);
 }
 
 static int tune_one(struct session *s, int k, int threads, struct tuned_kernel *x)
@@ -211,7 +216,13 @@ static void show_table(const struct session *s)
         table_add(&t, "%.3f", x->paired.ratio);
         table_add(&t, "%.3f..%.3f", x->paired.low, x->paired.high);
         table_add(&t, "%d", x->paired.pairs);
-        table_add(&t, "%s%s%s", x->what, *plan ? ": " : "", plan);
+        const int plans = x->tuning->plans, missed = x->tuning->missed;
+        if (x->fresh && x->paired.more)
+            table_add(&t, "%s, %d pairs more would tell: %s", x->what, x->paired.more, plan);
+        else if (missed && missed < plans && !*plan)
+            table_add(&t, "%s, of %d plans of %d", x->what, plans - missed, plans);
+        else
+            table_add(&t, "%s%s%s", x->what, *plan ? ": " : "", plan);
     }
     table_print(&t, stdout);
 }

@@ -35,7 +35,7 @@ int confirm_fresh(const struct options *o, const struct job *j, int k, double bu
 {
     struct side side[2] = {{0}};
     struct duels duels = {0};
-    struct limits limits = {.seconds = 0.2, .margin = margin, .budget = budget};
+    struct limits limits = {.margin = margin, .budget = budget};
     int result = EXIT_OK;
     for (int i = 0; i < 2; i++) {
         make_side(o, j, k, x, i == 1, &side[i]);
