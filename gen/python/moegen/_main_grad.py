@@ -12,7 +12,7 @@ Mains = Sequence["Tensor | None"]
 
 def mains_of(parameters: Sequence[Tensor | None]) -> list[Tensor | None] | None:
     """Of each parameter that needs a gradient its main_grad or None; None if none of them has one."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not any([t is not None and hasattr(t, "main_grad") for t in parameters]):
         return None
     found = [getattr(t, "main_grad", None) if t is not None and t.requires_grad else None for t in parameters]
     return None if all(m is None for m in found) else found
