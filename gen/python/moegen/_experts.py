@@ -62,8 +62,9 @@ class Plan:
 
     def __init__(self, given: Given, options: str):
         told = json.loads(options)
-        check(*given, told.get("gated", True), told["weights"]["layout"] == "plain")
-        self.shape = shape_of(*given[:5], options)
+        check(given, told.get("gated", True), told["weights"]["layout"] == "plain")
+        x, ids, weights, gate_up, down = given[:5]
+        self.shape = shape_of(x, ids, weights, gate_up, down, options)
         self._options = told
         self._made: dict[tuple[Any, ...], Direct] = {}
 
