@@ -15,7 +15,7 @@ import transformers
 from transformers import PreTrainedModel
 
 # The first name that matches gives the size; a size of the configuration that is smaller stays.
-SIZES = [(r"token_id$", None), (r"^vocab_size", 64), (r"^(d_model|n_embd|hidden_size|hidden_size_per_layer_input)$", 32),
+SIZES = [(r"token_id$", None), (r"^(unpadded_)?vocab_size", 64), (r"^(d_model|n_embd|hidden_size|hidden_size_per_layer_input)$", 32),
          (r"^num_hidden_layers$", 2), (r"num_attention_heads$|^num_heads$", 4), (r"num_key_value_heads$|num_kv_heads$", 2),
          (r"^linear_num.*heads$|^mamba_num_heads$|^index_n_heads$", 4), (r"^chunk_size$", 16),
          (r"experts_per_tok|^moe_k$|moe_topk|top_k_experts|^moe_router_topk|^top_k$", 2), (r"shared_experts$", 1),
@@ -35,6 +35,7 @@ SPECIAL = {
     "glm4v_moe": {"rope_parameters": {**ROPE, "mrope_section": [1, 1, 0]}},
     "glm5_next": {"qk_rope_head_dim": 0},
     "granitemoehybrid": {**MIXED, "mamba_n_heads": 8, "mamba_d_head": 8},
+    "hy_v4_vl": {"rope_parameters": {**ROPE, "mrope_section": [2, 1, 1]}},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "kimi_linear": MIXED,
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
