@@ -4,6 +4,7 @@
 The classes are found in transformers itself: those of the modules whose source decorates one. Sizes of a configuration are made small by
 their names; SPECIAL has what a model asks for beyond that.
 """
+import copy
 import functools
 import importlib
 import inspect
@@ -114,11 +115,18 @@ def build(name, experts, implementation, dtype=torch.float32, **special):
     return model.to(dtype).eval()
 
 
-def twin(model, name, experts, implementation="eager", dtype=torch.float64, strict=True, **special):
+def twin(model, implementation="eager", dtype=torch.float64):
     """The same parameters and buffers in another dtype, with other experts."""
-    other = build(name, experts, implementation, dtype, **special)
-    state = {n: p.to(dtype) if p.is_floating_point() else p for n, p in model.state_dict().items()}
-    other.load_state_dict(state if strict else {n: t for n, t in state.items() if ".experts." not in n}, strict=strict)
+    other = copy.deepcopy(model).to(dtype)
+    other.set_experts_implementation(implementation)
+    return other
+
+
+def around(model, name, experts, dtype=torch.float64, **special):
+    """A new model with the parameters and buffers of one whose experts are codes; its own experts are eager and are to be filled."""
+    other = build(name, experts, "eager", dtype, **special)
+    other.load_state_dict({n: p.to(dtype) if p.is_floating_point() else p for n, p in model.state_dict().items() if ".experts." not in n},
+                          strict=False)
     return other
 
 
