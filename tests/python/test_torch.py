@@ -363,6 +363,10 @@ def test_main_grad_and_checkpointing(dtype):
 
 def test_main_grad_of_some():
     p = inputs(20, bias=True)
+    p["down"].main_grad = torch.zeros(4, 48, 32)
+    with pytest.raises(moegen.ArgumentError, match=r"main_grad: \[5, 48, 32\]"):
+        moegen.torch.experts(**p)
+    del p["down"].main_grad
     want = copies(p)
     moegen.torch.experts(**want).sum().backward()
     p["down"].main_grad = torch.ones(p["down"].shape, dtype=torch.float64)
