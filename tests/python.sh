@@ -11,5 +11,6 @@ done
 MOEGEN_LIBRARY=$(dirname -- "$(realpath -- "$1")")/libmoegen.so MOEGEN_PROGRAM=$(realpath -- "$1")
 [ -e "$MOEGEN_LIBRARY" ] || { echo "no libmoegen.so"; exit 77; }
 PYTHONPATH=$2/gen/python PYTHONDONTWRITEBYTECODE=1
-export MOEGEN_LIBRARY MOEGEN_PROGRAM PYTHONPATH PYTHONDONTWRITEBYTECODE
+MYPY_CACHE_DIR=$3/mypy # what mypy knows of PyTorch takes most of its time
+export MOEGEN_LIBRARY MOEGEN_PROGRAM PYTHONPATH PYTHONDONTWRITEBYTECODE MYPY_CACHE_DIR
 exec "$python" -m pytest -q -p no:cacheprovider "$2/tests/python"

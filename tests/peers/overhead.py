@@ -3,10 +3,11 @@
 
     PYTHONPATH=gen/python MOEGEN_LIBRARY=build/libmoegen.so python tests/peers/overhead.py [ROUNDS]
 
-A chain of layers is called and differentiated, since a model enters autograd once; times are of a layer. The kernels alone are called
-with the same tensors, in turns with it; `floor` is a chain of an autograd.Function of the same tensors that only makes room for answers.
+A chain of layers is called and differentiated, since a model enters autograd once; times are of a layer, the least of all rounds but a
+tenth. The kernels alone are called with tensors of the same sizes, each layer its own, in turns with it; `autograd` is a chain of an
+autograd.Function of the same tensors that only saves them and makes room for answers. Calls of Python's functions, which no other work
+on the machine changes, are counted: a layer's, without autograd's own.
 """
-import statistics
 import sys
 import time
 
@@ -44,6 +45,22 @@ def seconds(call):
     return (time.perf_counter() - start) / CALLS / LAYERS
 
 
+def calls(call):
+    """Of functions of the package, by each layer."""
+    count = 0
+
+    def seen(frame, event, _):
+        nonlocal count
+        count += event == "call" and "/moegen/" in frame.f_code.co_filename
+    call()
+    sys.setprofile(seen)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return count / LAYERS
+
+
 def main(rounds=30):
     torch.set_num_threads(1)
     x, ids, w, *matrices = given = problem()
@@ -51,20 +68,20 @@ def main(rounds=30):
     layers = [[t.clone().requires_grad_() for t in (w, *matrices)] for _ in range(LAYERS)]
     learned = [t for layer in layers for t in layer]
     none = [None] * (len(_experts.WEIGHTS) - len(matrices))   # biases, norms and scales
-    case = _experts.case_of(x, ids, w, (*matrices, *none), moegen.torch.options(matrices[0]))
-    saved, grads = case.room(), [torch.empty_like(t) for t in (x, w, *matrices)]
+    case = _experts.case_of((*given, *none), moegen.torch.options(matrices[0]))
+    rooms = [(torch.empty(T, H), case.room(), [torch.empty_like(t) for t in (x, w, *matrices)]) for _ in layers]
 
     def forward():
         made, tail = case.forward(False)
         for _ in range(LAYERS):
-            made([ids, w, x, *matrices, *none, y, None, None], tail)
+            made([x, ids, w, *matrices, *none, y, None, None], tail)
 
     def both():
         (first, sizes), (second, more) = case.forward(True), case.backward(True, torch.float32, case.few)
-        for w, *own in layers:
-            first([ids, w, x, *own, *none, y, *saved], sizes)
-        for w, *own in layers:
-            second([ids, w, x, *own, *none, *saved, dy, *grads, *none[:_experts.TRAINED - len(matrices)]], more)
+        for (w, *own), (y, saved, _) in zip(layers, rooms):
+            first([x, ids, w, *own, *none, y, *saved], sizes)
+        for (w, *own), (_, saved, grads) in zip(layers, rooms):
+            second([x, ids, w, *own, *none, *saved, dy, *grads, *none[:_experts.TRAINED - len(matrices)]], more)
 
     def inference():
         with torch.no_grad():
@@ -77,19 +94,22 @@ def main(rounds=30):
             h = function(h, ids, w, *own)
         torch.autograd.grad(h, learned, dy)
 
-    names = {"forward": inference, "its kernel": forward, "forward + backward": lambda: step(moegen.torch.experts), "its kernels": both,
-             "floor": lambda: step(Nothing.apply)}
+    experts = moegen.torch.experts
+    names = {"forward": inference, "its kernel": forward, "forward + backward": lambda: step(experts), "its kernels": both,
+             "autograd": lambda: step(Nothing.apply)}
     for call in names.values():
         seconds(call)
     times = {n: [] for n in names}
     for _ in range(rounds):
         for n, call in names.items():
             times[n].append(seconds(call))
-    us = {n: 1e6 * statistics.median(t) for n, t in times.items()}
+    us = {n: 1e6 * sorted(t)[len(t) // 10] for n, t in times.items()}
     for n, t in us.items():
         print(f"{n:20} {t:7.1f} us")
-    print(f"over the kernels: forward {us['forward'] - us['its kernel']:.1f} us, forward + backward "
-          f"{us['forward + backward'] - us['its kernels']:.1f} us, of which autograd's own {us['floor']:.1f} us")
+    beyond = us["forward + backward"] - us["its kernels"]
+    print(f"over the kernels: forward {us['forward'] - us['its kernel']:.1f} us, forward + backward {beyond:.1f} us, of which autograd's "
+          f"own {us['autograd']:.1f} us, ours {beyond - us['autograd']:.1f} us")
+    print(f"calls: forward {calls(inference):.0f}, forward + backward {calls(names['forward + backward']):.0f}")
 
 
 main(*map(int, sys.argv[1:]))

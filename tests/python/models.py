@@ -4,6 +4,7 @@
 The classes are found in transformers itself: those of the modules whose source decorates one. Sizes of a configuration are made small by
 their names; SPECIAL has what a model asks for beyond that.
 """
+import copy
 import functools
 import importlib
 import inspect
@@ -15,7 +16,7 @@ import transformers
 from transformers import PreTrainedModel
 
 # The first name that matches gives the size; a size of the configuration that is smaller stays.
-SIZES = [(r"token_id$", None), (r"^vocab_size", 64), (r"^(d_model|n_embd|hidden_size|hidden_size_per_layer_input)$", 32),
+SIZES = [(r"token_id$", None), (r"^(unpadded_)?vocab_size", 64), (r"^(d_model|n_embd|hidden_size|hidden_size_per_layer_input)$", 32),
          (r"^num_hidden_layers$", 2), (r"num_attention_heads$|^num_heads$", 4), (r"num_key_value_heads$|num_kv_heads$", 2),
          (r"^linear_num.*heads$|^mamba_num_heads$|^index_n_heads$", 4), (r"^chunk_size$", 16),
          (r"experts_per_tok|^moe_k$|moe_topk|top_k_experts|^moe_router_topk|^top_k$", 2), (r"shared_experts$", 1),
@@ -35,6 +36,7 @@ SPECIAL = {
     "glm4v_moe": {"rope_parameters": {**ROPE, "mrope_section": [1, 1, 0]}},
     "glm5_next": {"qk_rope_head_dim": 0},
     "granitemoehybrid": {**MIXED, "mamba_n_heads": 8, "mamba_d_head": 8},
+    "hy_v4_vl": {"rope_parameters": {**ROPE, "mrope_section": [2, 1, 1]}},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "kimi_linear": MIXED,
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
@@ -113,11 +115,18 @@ def build(name, experts, implementation, dtype=torch.float32, **special):
     return model.to(dtype).eval()
 
 
-def twin(model, name, experts, implementation="eager", dtype=torch.float64, strict=True, **special):
+def twin(model, implementation="eager", dtype=torch.float64):
     """The same parameters and buffers in another dtype, with other experts."""
-    other = build(name, experts, implementation, dtype, **special)
-    state = {n: p.to(dtype) if p.is_floating_point() else p for n, p in model.state_dict().items()}
-    other.load_state_dict(state if strict else {n: t for n, t in state.items() if ".experts." not in n}, strict=strict)
+    other = copy.deepcopy(model).to(dtype)
+    other.set_experts_implementation(implementation)
+    return other
+
+
+def around(model, name, experts, dtype=torch.float64, **special):
+    """A new model with the parameters and buffers of one whose experts are codes; its own experts are eager and are to be filled."""
+    other = build(name, experts, "eager", dtype, **special)
+    other.load_state_dict({n: p.to(dtype) if p.is_floating_point() else p for n, p in model.state_dict().items() if ".experts." not in n},
+                          strict=False)
     return other
 
 

@@ -67,6 +67,29 @@ def test_no_tokens_and_copies():
     assert torch.equal(other(x), want)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_another_dtype(dtype):
+    """That of module.to is the layer's; codes and their scales keep theirs, and what kernels cannot take is refused."""
+    more = {"correction_bias": True, "method": "sigmoid_topk_renorm"}
+    layer, x = moegen.torch.MoELayer(aux_loss=AUX, bias=True, **more, **SIZES), torch.randn(9, 48)
+    want = layer.to(dtype)(x.to(dtype))
+    again = moegen.torch.MoELayer(moegen.torch.DTYPES[dtype], aux_loss=AUX, bias=True, **more, **SIZES)
+    again.load_state_dict(layer.state_dict())
+    assert want.dtype == dtype and torch.equal(again(x.to(dtype)), want) and layer.spec == again.spec
+    precise = moegen.torch.MoELayer(bias_dtype="f32", **more, **SIZES).to(dtype)
+    assert precise.correction_bias.dtype == torch.float32 and precise(x.to(dtype)).isfinite().all()
+    layer.double()
+    with pytest.raises(moegen.ArgumentError, match="float64"):
+        layer(x.double())
+    coded = moegen.torch.MoELayer("f32", H=128, I_TP=128, E=4, top_k=2, weights={"dtype": "fp8_e4m3", "scale": "block"})
+    before = {n: t.clone() for n, t in coded.state_dict().items() if "proj" in n}
+    coded.to(dtype)
+    assert coded.router_weight.dtype == dtype and all(
+        t.dtype == before[n].dtype and torch.equal(t.view(torch.uint8), before[n].view(torch.uint8)) for n, t in coded.state_dict().items()
+        if n in before)
+    assert coded(torch.randn(3, 128).to(dtype)).dtype == dtype
+
+
 def test_frozen_experts():
     layer, x = moegen.torch.MoELayer(**SIZES), torch.randn(20, 48, requires_grad=True)
     layer(x).sum().backward()
@@ -81,8 +104,12 @@ def test_frozen_experts():
 def test_wrong():
     with pytest.raises(moegen.SpecError, match="I_TPP"):
         moegen.torch.MoELayer(H=4, I_TPP=4, E=2)
+    layer = moegen.torch.MoELayer(**SIZES)
     with pytest.raises(moegen.ArgumentError, match=r"x: \[..., 48\]"):
-        moegen.torch.MoELayer(**SIZES)(torch.zeros(3, 47))
+        layer(torch.zeros(3, 47))
+    layer.down_proj_weight.data = layer.down_proj_weight.data[1:]   # as who shares it may do
+    with pytest.raises(moegen.ArgumentError, match=r"down_proj_weight: \[6, 48, 32\]"):
+        layer(torch.zeros(3, 48))
 
 
 def test_compile():
@@ -96,7 +123,7 @@ def test_compile():
 
 def test_opcheck():
     layer, x = moegen.torch.MoELayer(aux_loss=AUX, **SIZES), torch.randn(9, 48)
-    text, parameters = layer._texts[16], [t.detach() for t in layer.parameters()]
+    text, parameters = layer._texts[torch.float32, 16], [t.detach() for t in layer.parameters()]
     torch.library.opcheck(torch.ops.moegen.layer.default, (x, parameters, text, False))
     torch.library.opcheck(torch.ops.moegen.layer.default, (x, parameters, text, True))
     _, state = torch.ops.moegen.layer(x, parameters, text, True)
@@ -236,12 +263,14 @@ def test_split_in_bf16_and_operators():
     x = torch.randn(40, layer.spec["H"]).bfloat16()
     with torch.no_grad():
         assert error(layer(x), half(exact, x[None].double())[0]) < 3e-2
-    given = x, [getattr(layer, n).detach() for n in ("router_weight", "correction_bias")], layer._text
+    given = x, [getattr(layer, n).detach() for n in ("router_weight", "correction_bias")], layer._texts[(torch.bfloat16,) * 2]
     weights, ids, logits = torch.ops.moegen.router(*given)
     torch.library.opcheck(torch.ops.moegen.router.default, given)
-    torch.library.opcheck(torch.ops.moegen.router_backward.default, (torch.randn(weights.shape), *given[:2], ids, logits, layer._text))
+    torch.library.opcheck(torch.ops.moegen.router_backward.default, (torch.randn(weights.shape), *given[:2], ids, logits, given[2]))
     with pytest.raises(moegen.ArgumentError, match="x: "):
         layer(x.float())
+    with torch.no_grad():
+        assert error(layer.float()(x.float()), half(exact, x[None].double())[0]) < 1e-5   # numbers of bf16 in f32
 
 
 def test_no_layer_of_it():

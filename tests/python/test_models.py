@@ -10,15 +10,16 @@ import models  # noqa: E402
 import moegen.transformers  # noqa: E402
 
 # What moegen cannot express, with words of the reason: transformers' own computes it.
-LEFT = {"inkling2": "gate"}
+LEFT = {"inkling2": "gate", "inkling2_loop": "gate"}
 LEFT_TO = dict.fromkeys(LEFT, "grouped_mm")
-IN_F32 = ("inkling2",)   # models that refuse float64
+IN_F32 = tuple(LEFT)   # models that refuse float64
 ALL = models.classes()
 
 
-@pytest.fixture(params=ALL, ids=[c.__name__ for _, c in ALL])
+@pytest.fixture(scope="module", params=ALL, ids=[c.__name__ for _, c in ALL])
 def kind(request):
-    return request.param
+    """Name, class of experts, and a model that each test sets another implementation in."""
+    return *request.param, models.build(*request.param, "eager")
 
 
 def test_there_are_many():
@@ -26,9 +27,9 @@ def test_there_are_many():
 
 
 def test_gradients(kind, calls):
-    name, experts = kind
-    model = models.build(name, experts, "moegen")
-    truth = models.twin(model, name, experts, dtype=torch.float32 if name in IN_F32 else torch.float64)
+    name, experts, model = kind
+    truth = models.twin(model, dtype=torch.float32 if name in IN_F32 else torch.float64)
+    model.set_experts_implementation("moegen")
     ids, called = models.tokens(), models.count_calls(model, experts)
     (got, loss), (want, true_loss) = models.run(model, ids), models.run(truth, ids)
     assert called and calls == {"moegen": 0, "grouped_mm": 0, LEFT_TO.get(name, "moegen"): len(called)}
@@ -45,8 +46,8 @@ def test_gradients(kind, calls):
 
 
 def test_switching(kind, calls):
-    name, experts = kind
-    model = models.build(name, experts, "eager")
+    _, experts, model = kind
+    model.set_experts_implementation("eager")
     called = models.count_calls(model, experts)
     with torch.no_grad():
         want, _ = models.run(model, models.tokens())
@@ -59,17 +60,17 @@ def test_switching(kind, calls):
 
 
 def test_generate(kind, calls):
-    name, experts = kind
-    model = models.build(name, experts, "moegen")
+    *_, model = kind
     if not model.can_generate():
         pytest.skip(f"{type(model).__name__} does not generate")
+    model.set_experts_implementation("moegen")
     got = model.generate(models.tokens(), max_new_tokens=4, min_new_tokens=4, do_sample=False)
     assert sum(calls.values()) > 0 and got.shape == (2, 13)
     model.set_experts_implementation("eager")
     assert torch.equal(got, model.generate(models.tokens(), max_new_tokens=4, min_new_tokens=4, do_sample=False))
 
 
-@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("name", [n for n in LEFT if n in dict(ALL)])
 def test_reasons(name):
     experts = dict(ALL)[name]
     module = next(m for m in models.build(name, experts, "moegen").modules() if type(m) is experts)

@@ -128,8 +128,8 @@ def test_fp8(deepseek, calls):
     for p in model.parameters():
         p.data = p.data.float() if p.dtype == torch.bfloat16 else p.data
     # In float64 without the rounding of transformers' dequantised matrices to bfloat16.
-    truth = models.twin(model, "deepseek_v3", EXPERTS["deepseek_v3"], hidden_size=128, moe_intermediate_size=128,
-                        qk_nope_head_dim=32, v_head_dim=32, strict=False)
+    truth = models.around(model, "deepseek_v3", EXPERTS["deepseek_v3"], hidden_size=128, moe_intermediate_size=128,
+                        qk_nope_head_dim=32, v_head_dim=32)
     with torch.no_grad():
         for layer, other in zip(model.model.layers, truth.model.layers):
             for n in ("gate_up_proj", "down_proj"):
@@ -174,7 +174,7 @@ def test_int4(qwen, calls):
     stored = safetensors.load_file(qwen / "model.safetensors")
     assert torch.equal(experts.gate_up_proj_packed[1, 32:], stored["model.layers.0.mlp.experts.1.up_proj.weight_packed"])
     assert torch.equal(experts.down_proj_scale[2], stored["model.layers.0.mlp.experts.2.down_proj.weight_scale"])
-    truth = models.twin(model, "qwen3_moe", EXPERTS["qwen3_moe"], hidden_size=64, moe_intermediate_size=32, strict=False)
+    truth = models.around(model, "qwen3_moe", EXPERTS["qwen3_moe"], hidden_size=64, moe_intermediate_size=32)
     with torch.no_grad():
         for layer, other in zip(model.model.layers, truth.model.layers):
             for n in ("gate_up_proj", "down_proj"):

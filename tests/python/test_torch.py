@@ -349,8 +349,24 @@ def test_main_grad(dtype, told):
     assert p["x"].grad.dtype == dtype
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_main_grad_and_checkpointing(dtype):
+    """What was saved is unpacked once; a float64 main_grad is none that kernels add to."""
+    p = inputs(20)
+    want = copies(p)
+    moegen.torch.experts(**want).square().sum().backward()
+    p["gate_up"].main_grad = torch.zeros(p["gate_up"].shape, dtype=dtype)
+    torch.utils.checkpoint.checkpoint(lambda x: moegen.torch.experts(**dict(p, x=x)), p["x"], use_reentrant=False).square().sum().backward()
+    assert error(p["gate_up"].main_grad, want["gate_up"].grad.double()) < 1e-6
+    assert all(error(p[n].grad, want[n].grad.double()) < 1e-6 for n in ("x", "weights", "down"))
+
+
 def test_main_grad_of_some():
     p = inputs(20, bias=True)
+    p["down"].main_grad = torch.zeros(4, 48, 32)
+    with pytest.raises(moegen.ArgumentError, match=r"main_grad: \[5, 48, 32\]"):
+        moegen.torch.experts(**p)
+    del p["down"].main_grad
     want = copies(p)
     moegen.torch.experts(**want).sum().backward()
     p["down"].main_grad = torch.ones(p["down"].shape, dtype=torch.float64)

@@ -98,7 +98,7 @@ def test_compile(name, calls):
 
 
 def test_compile_a_model(calls):
-    model = build("qwen3_moe").train()
+    model = build("qwen3_moe", num_hidden_layers=1).train()
     want = train(model)
     model.forward = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
     assert close(train(model), want, 1e-5) and calls["grouped_mm"] == 0
@@ -131,7 +131,7 @@ def test_few_tokens(T, k):
 
 def test_bf16_and_autocast(calls):
     model = build("olmoe")
-    truth = models.twin(model, "olmoe", EXPERTS["olmoe"])
+    truth = models.twin(model)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert error(model(tokens()).logits.float(), truth(tokens()).logits) < 0.1
     with torch.no_grad():

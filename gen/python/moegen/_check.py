@@ -2,6 +2,8 @@
 """_check.py - are tensors those of experts? Dtypes and shapes, in the words of moegen.torch.experts."""
 from __future__ import annotations
 
+from typing import Any, Sequence
+
 import torch
 from torch import Tensor
 
@@ -12,8 +14,9 @@ INDICES = {torch.int32: "i32", torch.int64: "i64"}
 CODES = (torch.uint8, torch.float8_e4m3fn)
 
 
-def check(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None, down_bias: Tensor | None,
-          post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, gated: bool, transposed: bool) -> None:
+def check(given: Sequence[Any], gated: bool, transposed: bool) -> None:
+    """given: as experts() has them, from x to down_scale."""
+    x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale = given
     if x.dim() != 2 or x.dtype not in DTYPES:
         raise ArgumentError(f"x: [T, H] of float32, bfloat16 or float16, not {list(x.shape)} of {x.dtype}")
     if ids.shape != weights.shape or ids.dim() != 2 or ids.shape[0] != x.shape[0]:

@@ -26,11 +26,12 @@ WEIGHTS = ("gate_up_proj_weight", "down_proj_weight", "gate_and_up_proj_bias", "
 TRAINED = 5   # of them, the first ones: those that have gradients
 SAVED = ("gate_up_activations_T", "down_activations")
 # Tensors of a call in their order.
-FORWARD = ("top_k_index", "top_k_weights", "hidden_states", *WEIGHTS, "output", *SAVED)
-BACKWARD = ("top_k_index", "top_k_weights", "hidden_states", *WEIGHTS, *SAVED, "output_hidden_states_grad", "hidden_states_grad",
+FORWARD = ("hidden_states", "top_k_index", "top_k_weights", *WEIGHTS, "output", *SAVED)
+BACKWARD = ("hidden_states", "top_k_index", "top_k_weights", *WEIGHTS, *SAVED, "output_hidden_states_grad", "hidden_states_grad",
             "top_k_weights_grad", *[n + "_grad" for n in WEIGHTS[:TRAINED]])
 
-Parameters = Sequence["Tensor | None"]   # gate_up, down, their biases, post_norm, scales of the first two
+Given = Sequence[Any]   # x, ids, weights, gate_up, down, their biases, post_norm, scales of the first two
+NO_OTHERS = (None,) * 5   # than gate_up and down
 
 
 class Shape(NamedTuple):
@@ -59,12 +60,10 @@ def shape_of(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Ten
 class Plan:
     """The kernels for tensors of the same dtypes and shapes, but for T; each is made when it is first asked for."""
 
-    def __init__(self, x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters, options: str):
+    def __init__(self, given: Given, options: str):
         told = json.loads(options)
-        gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale = parameters
-        assert gate_up is not None and down is not None
-        check(x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale, told.get("gated", True),
-              told["weights"]["layout"] == "plain")
+        check(given, told.get("gated", True), told["weights"]["layout"] == "plain")
+        x, ids, weights, gate_up, down = given[:5]
         self.shape = shape_of(x, ids, weights, gate_up, down, options)
         self._options = told
         self._made: dict[tuple[Any, ...], Direct] = {}
@@ -96,15 +95,19 @@ class Plan:
 
 
 class Case:
-    """A plan's kernels for a number of tokens."""
+    """A plan's kernels for a number of tokens, and room for what they give."""
 
-    def __init__(self, plan: Plan, T: int):
+    def __init__(self, plan: Plan, given: Given):
+        T = given[0].shape[0]
         s = plan.at(T)
-        self._plan, self._T, self._block = plan, T, s.block
+        self._plan, self.T, self._block = plan, T, s.block
         blocks = int(_blocks(T, s))
         self.few = 2 * T * s.top_k < s.E   # most experts have no token
+        # Of parameters: gradients of experts without a token stay zero, or are written.
+        self.gradient_like = _memory.zeros_like if self.few else _memory.maker([t for t in given[3:] if t is not None])
         shapes = (blocks, 1 if NO_GATE in s.options else 2, s.I, s.block), (blocks, s.block, s.H)
         self._saved = [torch.empty((), dtype=TORCH[s.dtype]).expand(shape) for shape in shapes]   # which have no memory
+        self._saved_like = _memory.maker(self._saved)
         self._sizes = {"T": T, "N": blocks}
         self._forward: dict[bool, tuple[Direct, tuple[int, ...]]] = {}
         self._backward: dict[tuple[bool, torch.dtype | None, bool], tuple[Direct, tuple[int, ...]]] = {}
@@ -112,7 +115,7 @@ class Case:
     def room(self) -> tuple[Tensor, Tensor]:
         """For SAVED."""
         first, second = self._saved
-        return _memory.empty_like(first), _memory.empty_like(second)
+        return self._saved_like(first), self._saved_like(second)
 
     def forward(self, saves: bool) -> tuple[Direct, tuple[int, ...]]:
         """A kernel and the sizes that follow its tensors."""
@@ -135,23 +138,29 @@ _plans: dict[tuple[Any, ...], Plan] = {}
 _cases: dict[tuple[Any, ...], Case] = {}
 
 
-def case_of(x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters, options: str) -> Case:
+def _key(given: Given, options: str) -> tuple[Any, ...]:
+    (x, ids, weights, gate_up, down), others = given[:5], given[5:]
+    more = None if others == NO_OTHERS else tuple([t if t is None else (t.dtype, t.shape) for t in others])
+    return (options, x.dtype, x.shape, ids.dtype, ids.shape, weights.dtype, weights.shape, gate_up.dtype, gate_up.shape,
+            down.dtype, down.shape, more)
+
+
+def known_case(given: Given, options: str) -> Case | None:
+    """Of tensors whose dtypes and shapes had one before."""
+    return _cases.get(_key(given, options))
+
+
+def case_of(given: Given, options: str) -> Case:
     """Of tensors that are checked when their dtypes and shapes are new. Raises ArgumentError, SpecError."""
-    gate_up, down, *others = parameters
-    more = None if all(t is None for t in others) else tuple(
-        [t if t is None else (t.dtype, t.shape) for t in parameters[2:]])
-    key = (options, x.dtype, x.shape, ids.dtype, ids.shape, weights.dtype, weights.shape,
-           gate_up.dtype, gate_up.shape, down.dtype, down.shape, more)   # type: ignore[union-attr]
-    return _cases.get(key) or _new_case(key, x, ids, weights, parameters, options)
-
-
-def _new_case(key: tuple[Any, ...], x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters, options: str) -> Case:
-    checked = Plan(x, ids, weights, parameters, options)
-    of_plan = checked.shape._replace(block=0), tuple(t if t is None else (t.dtype, t.shape) for t in parameters)
-    for known in (_plans, _cases):
-        if len(known) >= MANY:
-            known.clear()
-    case = _cases[key] = Case(_plans.setdefault(of_plan, checked), x.shape[0])
+    key = _key(given, options)
+    case = _cases.get(key)
+    if case is None:
+        checked = Plan(given, options)
+        of_plan = checked.shape._replace(block=0), tuple(t if t is None else (t.dtype, t.shape) for t in given[3:])
+        for known in (_plans, _cases):
+            if len(known) >= MANY:
+                known.clear()
+        case = _cases[key] = Case(_plans.setdefault(of_plan, checked), given)
     return case
 
 
@@ -195,51 +204,53 @@ LIBRARY.define(f"experts_backward({_BACKWARD}, ScalarType? into) -> Tensor[]", t
 LIBRARY.define(f"experts_backward_({_BACKWARD}, Tensor(a!)[] grads) -> (Tensor, Tensor)", tags=torch.Tag.pt2_compliant_tag)
 
 
-def _run(made: Direct, tail: tuple[int, ...], ids: Tensor, weights: Tensor, tensors: list[Tensor | None]) -> Tensor | None:
+def _run(made: Direct, tail: tuple[int, ...], tensors: list[Tensor | None]) -> Tensor | None:
     """Runs a kernel. A token that names an expert twice is told to name it once; then the answer is where each pair went."""
     try:
-        made([ids, weights, *tensors], tail)
+        made(tensors, tail)
         return None
     except DataError:
+        x, ids, weights, *others = tensors
+        assert ids is not None and weights is not None
         ids, weights, first = merged(ids, weights)
-        made([ids, weights, *tensors], tail)
+        made([x, ids, weights, *others], tail)
         return first
 
-
-def _in_place(x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor, Tensor, list[Tensor | None]]:
-    """Contiguous."""
-    return ids.contiguous(), weights.contiguous(), x.contiguous(), [t if t is None else t.contiguous() for t in parameters]
-
-
-Given = Sequence[Any]   # x, ids, weights and Parameters
 
 
 def forward(case: Case, given: Given, saves: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """y, and what backward needs."""
-    x, ids, weights, *parameters = given
-    ids, weights, x, tensors = _in_place(x, ids, weights, parameters)
-    y = torch.empty_like(x)
-    first, second = case.room() if saves else (None, None)
-    if y.shape[0]:
-        _run(*case.forward(saves), ids, weights, [x, *tensors, y, first, second])
+    tensors: list[Any] = [t if t is None else t.contiguous() for t in given]
+    y, (first, second) = torch.empty_like(tensors[0]), case.room() if saves else (None, None)
+    if case.T:
+        _run(*case.forward(saves), [*tensors, y, first, second])
     return y, first, second
 
 
-def backward(case: Case, dy: Tensor, given: Given, trains: bool) -> list[Tensor]:
+def backward(case: Case, dy: Tensor, given: Given, trains: bool) -> tuple[Tensor, Tensor, list[Tensor | None]]:
     """Gradients of x and weights, and if the parameters have some those. given: followed by what forward left."""
-    x, ids, weights, *parameters, first, second = given
-    grads = []
-    if trains:   # gradients of experts without a token stay zero, or are written
-        make = _memory.zeros_like if case.few else _memory.empty_like
-        grads = [make(t) for t in parameters[:TRAINED] if t is not None]
-    return [*_differentiate(case, dy, x, ids, weights, parameters, (first, second), grads, case.few), *grads]
+    make = case.gradient_like
+    grads = [t if t is None or not trains else make(t) for t in given[3:3 + TRAINED]]
+    return *_differentiate(case, dy, given, grads, given[0].dtype if trains else None, case.few), grads
+
+
+def _differentiate(case: Case, dy: Tensor, given: Given, grads: list[Tensor | None], into: torch.dtype | None,
+                   adds: bool) -> tuple[Tensor, Tensor]:
+    """Gradients of x and weights; those of weights and biases, in the dtype `into`, go to grads, of those that there are."""
+    tensors: list[Any] = [t if t is None else t.contiguous() for t in given]
+    dx, dweights = torch.empty_like(tensors[0]), torch.empty_like(tensors[2])
+    if case.T == 0:
+        return dx, dweights   # gradients are zero, or the caller's
+    made, tail = case.backward(tensors[-1] is not None, into, adds)
+    first = _run(made, tail, [*tensors, dy.contiguous(), dx, dweights, *grads])
+    return dx, dweights if first is None else dweights.gather(1, first)
 
 
 def _experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
              down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
              options: str) -> Tensor:
     given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
-    return forward(case_of(x, ids, weights, given[3:], options), given, False)[0]
+    return forward(case_of(given, options), given, False)[0]
 
 
 def _experts_fake(x: Tensor, *_: Any) -> Tensor:
@@ -250,7 +261,7 @@ def _experts_saving(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, do
                     down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
                     options: str) -> tuple[Tensor, Tensor, Tensor]:
     given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
-    y, first, second = forward(case_of(x, ids, weights, given[3:], options), given, True)
+    y, first, second = forward(case_of(given, options), given, True)
     assert first is not None and second is not None
     return y, first, second
 
@@ -262,29 +273,16 @@ def _experts_saving_fake(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tenso
     return _experts_fake(x), x.new_empty(n, parts, s.I, s.block), x.new_empty(n, s.block, s.H)
 
 
-def _differentiate(case: Case, dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, parameters: Parameters, saved: Parameters,
-                   grads: Sequence[Tensor], adds: bool) -> tuple[Tensor, Tensor]:
-    """Gradients of x and weights; those of weights and biases go to grads, of those that there are."""
-    ids, weights, x, tensors = _in_place(x, ids, weights, parameters)
-    dx, dweights = torch.empty_like(x), torch.empty_like(weights)
-    if dx.shape[0] == 0:
-        return dx, dweights   # gradients are zero, or the caller's
-    given = iter(grads)
-    of_parameters = [next(given) if t is not None and grads else None for t in parameters[:TRAINED]]
-    made, tail = case.backward(saved[0] is not None, grads[0].dtype if grads else None, adds)
-    first = _run(made, tail, ids, weights, [x, *tensors, *saved, dy.contiguous(), dx, dweights, *of_parameters])
-    return dx, dweights if first is None else dweights.gather(1, first)
-
-
 def _experts_backward(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
                       down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
                       saved_gate_up: Tensor | None, saved_down: Tensor | None, options: str, into: torch.dtype | None) -> list[Tensor]:
-    parameters = gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
-    case, grads = case_of(x, ids, weights, parameters, options), []
+    given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
+    case = case_of(given, options)
+    grads: list[Tensor | None] = [None] * TRAINED
     if into is not None:   # gradients of experts without a token stay zero, or are written
         make = _memory.zeros if case.few else _memory.empty
-        grads = [make(t.shape, into) for t in parameters[:TRAINED] if t is not None]
-    return [*_differentiate(case, dy, x, ids, weights, parameters, (saved_gate_up, saved_down), grads, case.few), *grads]
+        grads = [t if t is None else make(t.shape, into) for t in given[3:3 + TRAINED]]
+    return [*_differentiate(case, dy, (*given, saved_gate_up, saved_down), grads, into, case.few), *[g for g in grads if g is not None]]
 
 
 def _experts_backward_fake(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, *more: Any) -> list[Tensor]:
@@ -297,9 +295,10 @@ def _experts_backward_in_place(dy: Tensor, x: Tensor, ids: Tensor, weights: Tens
                                gate_up_bias: Tensor | None, down_bias: Tensor | None, post_norm: Tensor | None,
                                gate_up_scale: Tensor | None, down_scale: Tensor | None, saved_gate_up: Tensor | None,
                                saved_down: Tensor | None, options: str, grads: list[Tensor]) -> tuple[Tensor, Tensor]:
-    parameters = gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
-    case = case_of(x, ids, weights, parameters, options)
-    return _differentiate(case, dy, x, ids, weights, parameters, (saved_gate_up, saved_down), grads, True)
+    given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
+    each = iter(grads)
+    of_parameters = [t if t is None else next(each) for t in given[3:3 + TRAINED]]
+    return _differentiate(case_of(given, options), dy, (*given, saved_gate_up, saved_down), of_parameters, grads[0].dtype, True)
 
 
 def _experts_backward_in_place_fake(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, *_: Any) -> tuple[Tensor, Tensor]:

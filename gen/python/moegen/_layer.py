@@ -207,8 +207,9 @@ class MoELayer(torch.nn.Module):
     """A mixture-of-experts layer, router and losses included, in one kernel a pass: x [..., H] to y [..., H].
 
     Keys are those of `moegen list keys moe_layer`: H, I_TP, E, top_k, method, aux_loss, ...; matrices lie as Hugging Face's do
-    (weights.layout: transposed) unless `weights` says otherwise. dtype: "f32", "bf16" or "f16", also of x. Parameters have the names,
-    shapes and dtypes that the kernel's tensors have (`moegen explain`); correction_bias is a buffer, which no gradient changes.
+    (weights.layout: transposed) unless `weights` says otherwise. dtype: "f32", "bf16" or "f16", also of x, until layer.to(dtype) changes
+    it. Parameters have the names, shapes and dtypes that the kernel's tensors have (`moegen explain`); correction_bias is a buffer, which
+    no gradient changes.
 
     Coefficients of aux_loss are part of the layer: the gradients of its losses come with those of y, as if the losses, which are in
     `losses` after a call (f32, without gradients), had been added to what was differentiated. A parameter's attribute `main_grad` has
@@ -221,13 +222,14 @@ class MoELayer(torch.nn.Module):
         self.spec: dict[str, Any] = {"dtype": dtype, **keys, "weights": {"layout": "transposed", **keys.get("weights", {})}}
         self.losses: dict[str, Tensor] = {}
         self.names: dict[str, str] = {}   # of parameters in the block that from_hf took them from
-        self._texts = {block: json.dumps({"block_size": block, **self.spec}) for block in BLOCKS}
-        layer = layer_of(self._texts[BLOCKS[0]])
+        self._texts = {(own, block): json.dumps({"block_size": block, **self.spec, "dtype": name})
+                       for own, name in DTYPES.items() for block in BLOCKS}
+        layer = layer_of(json.dumps({"block_size": BLOCKS[0], **self.spec}))
         self._names, self._losses = tuple(layer.parameters), tuple(n for n in LOSSES if n in layer.forward.names)
         self._of_experts = tuple(not n.startswith(("router", "correction")) for n in self._names)
-        args = {a.name: a for a in layer.forward.args}
-        for name in self._names:
-            t = torch.empty([int(n) for n in args[name].extent], dtype=TORCH[args[name].dtype])
+        self._forms: dict[torch.dtype, list[tuple[torch.Size, torch.dtype]]] = {}   # of parameters, by the dtype of x
+        for name, (shape, own) in zip(self._names, self._forms_for(TORCH[dtype])):
+            t = torch.empty(shape, dtype=own)
             if name == "correction_bias":
                 self.register_buffer(name, t)
             else:
@@ -245,21 +247,49 @@ class MoELayer(torch.nn.Module):
                 torch.nn.init.zeros_(t) if "bias" in name else torch.nn.init.normal_(t, std=rows ** -0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        H, dtype = self.spec["H"], TORCH[self.spec["dtype"]]
+        parameters = [getattr(self, n) for n in self._names]
+        H, dtype = self.spec["H"], self._dtype_of(parameters)
         if x.dtype != dtype and torch.is_autocast_enabled("cpu"):
             return self(x.to(dtype)).to(x.dtype)
         if x.shape[-1] != H or x.dtype != dtype:
             raise ArgumentError(f"x: [..., {H}] of {dtype}, not {list(x.shape)} of {x.dtype}")
         rows = x.reshape(-1, H)
         pairs = rows.shape[0] * self.spec.get("top_k", 1) // self.spec["E"]
-        text = self._texts[next((b for b in BLOCKS if b >= pairs), BLOCKS[-1])]
-        parameters = [getattr(self, n) for n in self._names]
+        text = self._texts[dtype, next((b for b in BLOCKS if b >= pairs), BLOCKS[-1])]
         if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters)):
             y, *losses = _Function.apply(rows, text, len(self._losses), self._of_experts, mains_of(parameters), *parameters)
         else:
             y, losses = torch.ops.moegen.layer.default(rows, parameters, text, False)
         self.losses = dict(zip(self._losses, losses))
         return y.view(x.shape)
+
+    def _forms_for(self, dtype: torch.dtype) -> list[tuple[torch.Size, torch.dtype]]:
+        if dtype not in self._forms:
+            if dtype not in DTYPES:
+                raise ArgumentError(f"a layer is of float32, bfloat16 or float16, not of {dtype}")
+            args = {a.name: a for a in layer_of(self._texts[dtype, BLOCKS[0]]).forward.args}
+            self._forms[dtype] = [(torch.Size(map(int, args[n].extent)), TORCH[args[n].dtype]) for n in self._names]
+        return self._forms[dtype]
+
+    def _dtype_of(self, parameters: list[Tensor]) -> torch.dtype:
+        """x's: that of the first parameter which is no codes. Kernels trust what is found here: others may change parameters, too."""
+        dtype = next(p.dtype for p in parameters if p.element_size() > 1)
+        for name, p, (shape, own) in zip(self._names, parameters, self._forms_for(dtype)):
+            if p.shape != shape or p.dtype != own:
+                raise ArgumentError(f"{name}: {list(shape)} of {own}, not {list(p.shape)} of {p.dtype}")
+        return dtype
+
+    def _apply(self, fn: Any, recurse: bool = True) -> MoELayer:
+        """As modules do. Of another dtype are those parameters that the layer has in it: not codes, nor their scales."""
+        before = [getattr(self, n).detach() for n in self._names]
+        super()._apply(fn, recurse)
+        dtype = next(t.dtype for t in (getattr(self, n) for n in self._names) if t.element_size() > 1)
+        if dtype in DTYPES:
+            self.spec["dtype"] = DTYPES[dtype]
+            for name, t, (_, own) in zip(self._names, before, self._forms_for(dtype)):
+                if getattr(self, name).dtype != t.dtype == own:
+                    getattr(self, name).data = t
+        return self
 
     def extra_repr(self) -> str:
         return ", ".join(f"{k}={v}" for k, v in self.spec.items())

@@ -7,14 +7,19 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
+from ._library import ArgumentError
+
 Mains = Sequence["Tensor | None"]
 
 
 def mains_of(parameters: Sequence[Tensor | None]) -> list[Tensor | None] | None:
     """Of each parameter that needs a gradient its main_grad or None; None if none of them has one."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not any([t is not None and hasattr(t, "main_grad") for t in parameters]):
         return None
     found = [getattr(t, "main_grad", None) if t is not None and t.requires_grad else None for t in parameters]
+    for t, main in zip(parameters, found):
+        if t is not None and main is not None and main.shape != t.shape:   # which a kernel would write beyond
+            raise ArgumentError(f"main_grad: {list(t.shape)} as its parameter, not {list(main.shape)}")
     return None if all(m is None for m in found) else found
 
 

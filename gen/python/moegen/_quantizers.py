@@ -172,6 +172,7 @@ class _Mixed(_Keeps):
     """Of a quantizer that leaves codes in experts and dequantises the rest; a model that is saved is such a mixture, too."""
 
     def postprocess_model(self, model: Any, **more: Any) -> Any:
+        conversions = getattr(model, "_weight_conversions", None) or ()   # which may be gone behind the next line
         result = super().postprocess_model(model, **more)
         if self.kept:
             model.hf_quantizer = self
@@ -179,7 +180,7 @@ class _Mixed(_Keeps):
             self.leave_out([n for n, m in model.named_modules() if isinstance(m, nn.Linear)])
             model.config.quantization_config = self.quantization_config
             # What made matrices of codes would make codes of all matrices.
-            model._weight_conversions = [c for c in model._weight_conversions or () if list(c.target_patterns) != ["weight"]]
+            model._weight_conversions = [c for c in conversions if list(c.target_patterns) != ["weight"]]
         return result
 
     def leave_out(self, names: list[str]) -> None:

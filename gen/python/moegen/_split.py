@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import kernel
+from ._check import DTYPES
 from ._experts import register
 from ._library import ArgumentError
 
@@ -128,7 +129,10 @@ class SplitLayer(torch.nn.Module):
         """keys: of the router. parameters: by the kernel's names; names: what those are called in the block."""
         super().__init__()
         self.form, self.names, self.spec = form, dict(names), dict(keys)
-        self._text = json.dumps(self.spec)
+        # By the dtypes of x and of what is added for choosing, which module.to may change.
+        biases = DTYPES if "bias_dtype" in self.spec else {None: None}
+        self._texts = {(own, bias): json.dumps({**self.spec, "dtype": name, **({"bias_dtype": of} if of else {})})
+                       for own, name in DTYPES.items() for bias, of in biases.items()}
         for name, t in parameters.items():
             own = t.detach().clone(memory_format=torch.contiguous_format)
             if name == "correction_bias":
@@ -146,10 +150,11 @@ class SplitLayer(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         from .transformers import experts_forward
-        if x.shape[-1] != self.spec["H"] or x.dtype != self.router_weight.dtype:
+        if x.shape[-1] != self.spec["H"] or x.dtype != self.router_weight.dtype or x.dtype not in DTYPES:
             raise ArgumentError(f"x: [..., {self.spec['H']}] of {self.router_weight.dtype}, not {list(x.shape)} of {x.dtype}")
         rows = x.reshape(-1, x.shape[-1])
-        weights, ids = _Function.apply(rows, self._text, *(getattr(self, n) for n in router_of(self._text).parameters))
+        text = self._texts[x.dtype, self.get_buffer("correction_bias").dtype if "bias_dtype" in self.spec else None]
+        weights, ids = _Function.apply(rows, text, *(getattr(self, n) for n in router_of(text).parameters))
         y = experts_forward(self.experts, self._through(self.form.before, rows), ids, weights)
         y = self._through(self.form.after, y).view(x.shape)
         if self.form.joined:

@@ -25,7 +25,6 @@ from ._split import SplitLayer
 __all__ = ["MoELayer", "SplitLayer", "experts", "options"]
 
 OPS, TRAINED = torch.ops.moegen, _experts.TRAINED
-NONE = (None,) * 5
 PLAIN = (Tensor, torch.nn.Parameter)
 
 
@@ -57,30 +56,33 @@ class _Experts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
+        given, needs, case = ctx.saved_tensors, ctx.needs_input_grad, ctx.case
+        if case is None or ctx.mains is not None or torch.is_grad_enabled() or not _is_eager(dy, *given[1:5]):
+            return _Experts.by_operators(ctx, dy, given)
+        trains = needs[3] or needs[4] or needs[5] or needs[6] or needs[7]
+        dx, dweights, grads = _experts.backward(case, dy, given, trains)
+        return _returned(needs, dx, dweights, grads)
+
+    @staticmethod
+    def by_operators(ctx: Any, dy: Tensor, given: _experts.Given) -> Any:
         """Its answers are no functions of what it gets: who differentiates them has an error."""
         if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return _Experts.gradients(ctx, dy)
+            return _Experts.gradients(ctx, dy, given)
         with torch.no_grad():
-            found = _Experts.gradients(ctx, dy)
-        given = [g.requires_grad_() for g in found if g is not None]
-        some = iter(torch._C._functions.DelayedError(b"moegen.torch.experts can be differentiated once", len(given))(*given))
+            found = _Experts.gradients(ctx, dy, given)
+        there = [g.requires_grad_() for g in found if g is not None]
+        some = iter(torch._C._functions.DelayedError(b"moegen.torch.experts can be differentiated once", len(there))(*there))
         return tuple(g if g is None else next(some) for g in found)
 
     @staticmethod
-    def gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        given = ctx.saved_tensors
+    def gradients(ctx: Any, dy: Tensor, given: _experts.Given) -> tuple[Tensor | None, ...]:
+        """given: what was saved."""
         parameters, needs, mains = given[3:3 + TRAINED], ctx.needs_input_grad, ctx.mains
-        trains = needs[3] or needs[4] or needs[5] or needs[6] or needs[7]
         grads: list[Tensor | None] = [None] * TRAINED
-        case = ctx.case if _is_eager(dy, *given[1:5]) else None
-        if mains is None and case is not None:
-            dx, dweights, *found = _experts.backward(case, dy, given, trains)
-            if trains:
-                each = iter(found)
-                grads = [next(each) if t is not None else None for t in parameters]
-        elif mains and adds_in_place([m for m, t in zip(mains, parameters) if t is not None], (torch.float32, dy.dtype)):
+        if mains and adds_in_place([m for m, t in zip(mains, parameters) if t is not None], (torch.float32, dy.dtype)):
             dx, dweights = OPS.experts_backward_.default(dy, *given, ctx.options, [m for m in mains if m is not None])
         else:
+            trains = any(needs[3:3 + TRAINED])
             into = (torch.float32 if mains else given[0].dtype) if trains else None
             dx, dweights, *found = OPS.experts_backward.default(dy, *given, ctx.options, into)
             if trains:
@@ -90,7 +92,15 @@ class _Experts(torch.autograd.Function):
                 add(mains, parameters, grads)
         if mains:
             grads = [g if m is None else stand_in(p) for g, m, p in zip(grads, mains, parameters)]
-        return tuple([g if n else None for g, n in zip((dx, None, dweights, *grads, None, None, None, None, None, None), needs)])
+        return _returned(needs, dx, dweights, grads)
+
+
+def _returned(needs: tuple[bool, ...], dx: Tensor, dweights: Tensor, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """What a backward pass returns, for each argument of the forward pass."""
+    gate_up, down, gate_up_bias, down_bias, post_norm = grads
+    return (dx if needs[0] else None, None, dweights if needs[2] else None, gate_up if needs[3] else None, down if needs[4] else None,
+            gate_up_bias if needs[5] else None, down_bias if needs[6] else None, post_norm if needs[7] else None,
+            None, None, None, None, None, None)
 
 
 def _number(limit: float | None) -> str:
@@ -185,29 +195,36 @@ def _has_gradient(t: Tensor | None) -> bool:
     return t is not None and t.requires_grad
 
 
-def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
-            down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, told: str,
-            recompute: bool = False) -> Tensor:
-    """`experts` of what is known to be right; told: `options`."""
+def _pairs(ids: Tensor, weights: Tensor, E: int) -> tuple[Tensor, Tensor]:
+    """ids and weights in dtypes that kernels take, and no more to a token than there are experts."""
     if ids.dtype not in INDICES:
         if ids.is_floating_point() or ids.is_complex():
             raise ArgumentError(f"ids, weights: ids are integers, not {ids.dtype}")
         ids = ids.long()
     weights = weights if weights.dtype in DTYPES else weights.float()
-    if ids.dim() == 2 and ids.shape == weights.shape and ids.shape[1] > gate_up.shape[0] > 0:
-        ids, weights = _experts.first_of(ids, weights, gate_up.shape[0])
-    parameters = gate_up, down, gate_up_bias, down_bias, post_norm
-    case = None
-    others = gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
-    if _is_eager(x, ids, weights, gate_up, down) and (others == NONE or all(t is None or type(t) in PLAIN and t.is_cpu for t in others)):
-        case = _experts.case_of(x, ids, weights, (*parameters, gate_up_scale, down_scale), told)
+    if ids.dim() == 2 and ids.shape == weights.shape and ids.shape[1] > E > 0:
+        return _experts.first_of(ids, weights, E)
+    return ids, weights
+
+
+def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
+            down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, told: str,
+            recompute: bool = False) -> Tensor:
+    """`experts` of what is known to be right; told: `options`."""
+    given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
+    alone = given[5:] == _experts.NO_OTHERS
+    is_eager = _is_eager(x, ids, weights, gate_up, down) and (alone or all(t is None or type(t) in PLAIN and t.is_cpu for t in given[5:]))
+    case = _experts.known_case(given, told) if is_eager else None
+    if case is None:
+        given = x, *_pairs(ids, weights, gate_up.shape[0]), *given[3:]
+        x, ids, weights = given[:3]
+        case = _experts.case_of(given, told) if is_eager else None
     if not torch.is_grad_enabled() or not (x.requires_grad or weights.requires_grad or gate_up.requires_grad or down.requires_grad
-                                           or _has_gradient(gate_up_bias) or _has_gradient(down_bias) or _has_gradient(post_norm)):
+                                           or not alone and any(_has_gradient(t) for t in given[5:8])):
         if case is not None:
-            return _experts.forward(case, (x, ids, weights, *parameters, gate_up_scale, down_scale), False)[0]
-        y: Tensor = OPS.experts.default(x, ids, weights, *parameters, gate_up_scale, down_scale, told)
+            return _experts.forward(case, given, False)[0]
+        y: Tensor = OPS.experts.default(*given, told)
         return y
-    if gate_up_scale is not None and any(_has_gradient(t) for t in parameters):
+    if gate_up_scale is not None and any(_has_gradient(t) for t in given[3:8]):
         raise ArgumentError("experts whose matrices are codes are frozen: set requires_grad of their biases to False")
-    return _Experts.apply(x, ids, weights, *parameters, gate_up_scale, down_scale, told, recompute and post_norm is None,
-                          mains_of(parameters), case)
+    return _Experts.apply(*given, told, recompute and post_norm is None, mains_of(given[3:8]), case)
