@@ -7,7 +7,6 @@ local dtype = require "dtype"
 local gradients = require "gradients.plan"
 local limits = require "shared.limits"
 local packed = require "shared.packed"
-local panels = require "product.panels"
 local plans = require "shared.plans"
 local schema = require "schema"
 
