@@ -42,7 +42,7 @@ class Run:
     def __init__(self, model, name, rate):
         self.name, self.model = name, copy.deepcopy(model).train()
         self.model.set_experts_implementation(name)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, betas=(0.9, 0.95))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, betas=(0.9, 0.95), fused=True)
         self.losses, self.seconds = [], []
 
     def step(self, batch):
