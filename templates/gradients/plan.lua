@@ -37,7 +37,9 @@ end
 -- Sums of gradients of weights.
 function gradients.choose_sums(plan, info)
     local width = plan.vectors * plan.isa.lanes
-    plan:choose("t_block", 512, "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate",
+    local most = plan.tiled and 256 or 512
+    plan:choose("t_block", most, plan.tiled and "tokens per partial sum of a weight's gradient: panels of them stay in L1"
+        or "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate",
         limits.useful(round_up(plan.pass_rows, width), ("a pass has %d tokens"):format(plan.pass_rows), width))
     if plan.tiled then
         plan:choose("t_unroll", width, "tokens of a matrix tile", {useful = width, of = "a tile has no more", step = width})
@@ -144,7 +146,8 @@ function gradients.tiles(names, cfg, ld, jump)
         local gradient = cfg.tiled and m > 1 and amx.gradient or matrix.gradient   -- one row is of vectors
         plans.append(list, plans.list(
             gradient(cfg, m, {name = "gradient", dtype = out, add = names.adds, gives = names.staged, ld = ld, jump = jump}),
-            names.part == "part" and gradient(cfg, m, {name = "part", dtype = dtype.f32, add = true}),
+            names.part == "part" and (m == amx.unit and cfg.tiled and amx.part or gradient)(
+                cfg, m, {name = "part", dtype = dtype.f32, add = true}),
             names.streams and m > 1 and (m == amx.unit and cfg.tiled and amx.stream or gradient)(
                 cfg, m, {name = "stream", dtype = out, stream = true})))
     end

@@ -142,6 +142,12 @@ local function across(spec, plan)
     return round_up(spec.op == "forward" and spec.K or spec.N, activations.rows(spec, plan))
 end
 
+-- Rows from a panel to the next one.
+local function apart(spec, plan)
+    local deep = across(spec, plan)
+    return way(spec) == "rows" and deep // plan.group + 1 or panels.apart(plan, deep)
+end
+
 -- Floats between rows on their way into panels.
 local function stage(spec, plan)
     return plans.odd_lines(across(spec, plan) // (plan.integers and 1 or plan.group) // 16 * 16 + 16)
@@ -158,10 +164,9 @@ local function constants(spec, plan)
         return plans.append(list, in_place.constants(plan, spec), column_blocks.constants(plan, spec.N))
     end
     local deep = across(spec, plan)
-    local apart = by_rows and deep // plan.group or deep
     return plans.append(list, {
         {"ROWS", deep, "rows of a panel, full panels of k"},
-        {"APART", apart + 1, "rows from a panel to the next one: its lines are in other sets of the caches"},
+        {"APART", apart(spec, plan), "rows from a panel to the next one: its lines are in other sets of the caches"},
     }, activations.constants(spec, plan, {{"X_ROWS", deep, "K"}}), by_rows and panels.product_constants(plan) or {},
     plan.staged and staged_constants(plan, spec) or {},
     panels.token_constants(plan, stage(spec, plan), not by_rows and dtype[spec.output_dtype].size))
@@ -218,7 +223,7 @@ function tiles.gradient(spec, plan, names, cfg)
     local staged, out = names.staged, dtype[spec.output_dtype]
     return plans.append(entering(spec, plan, names, cfg), panels.switches(cfg),
         gradients.tiles(names, cfg, staged and staged_row(plan, spec) // out.size,
-            staged and across(spec, plan) * plan.vectors * cfg.isa.lanes),
+            staged and (apart(spec, plan) - 1) * plan.vectors * cfg.isa.lanes),
         names.dots and {panel_rows.split(cfg, "split"), panel_rows.join(cfg, "join_rows", true)}
             or {panel_rows.copy(cfg, {name = "copy_rows", alternate = cfg.alternate})})
 end

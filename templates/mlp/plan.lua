@@ -81,12 +81,16 @@ end
 
 local function constants(spec, plan)
     local depth = activations.rows(spec, plan)
-    local hk, ik = round_up(spec.H, depth), round_up(spec.I_TP, depth)
+    local hk, ik, gk = round_up(spec.H, depth), round_up(spec.I_TP, depth), round_up(gates(spec) * spec.I_TP, depth)
+    local function apart(deep)   -- the way back has many tokens at work
+        return spec.weight_grads and panels.apart(plan, deep) or deep
+    end
     return plans.append({
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", 1, "expert"},
         {"GATES", gates(spec), "gate and up, or up alone"},
-        {"HK", hk, "rows of a panel over H, full panels of k"}, {"IK", ik, "rows of a panel over I"},
-        {"GK", round_up(gates(spec) * spec.I_TP, depth), "rows of a panel over gate and up"},
+        {"H_DEEP", hk, "rows of a panel over H, full panels of k"}, {"G_DEEP", gk, "rows of a panel over gate and up"},
+        {"HK", apart(hk), "to the next panel over H"}, {"IK", apart(ik), "to the next one over I"},
+        {"GK", apart(gk), "to the next one over gate and up"},
     }, panels.constants(plan, widest(spec, plan), plan.block_bytes and dtype[spec.output_dtype].size),
         activations.constants(spec, plan, {{"H_ROWS", hk, "H"}, {"I_ROWS", ik, "I"}}),
         quantised.is(spec) and quantised.constants(math.max(spec.H, (spec.weight_grads and gates(spec) or 1) * spec.I_TP)) or {})

@@ -7,7 +7,7 @@ local work = {}
 
 -- Parts of the rows of panels over H.
 local function gather(names)
-    return {"GATHER", parts = "HK / " .. names.gathered, run = "gather_part"}
+    return {"GATHER", parts = "H_DEEP / " .. names.gathered, run = "gather_part"}
 end
 
 -- Room of a rank for the weights of a chunk, quantised.

@@ -148,10 +148,11 @@ local function constants(spec, plan)
     return plans.append({
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
         {"B", spec.block_size, "slots of a block"}, {"GATES", gates, "gate and up, or up alone"},
-        {"HK", hk, "rows of a panel over H, full panels of k"}, {"GK", gk, "rows of a panel over gate and up"},
+        {"H_DEEP", hk, "rows of a panel over H, full panels of k"}, {"G_DEEP", gk, "rows of a panel over gate and up"},
+        {"HK", panels.apart(plan, hk), "to the next panel over H"}, {"GK", panels.apart(plan, gk), "to the next one over gate and up"},
         {"UP", stored.of(spec).separate and ik or (gates - 1) * spec.I_TP, "row of up in it, unless it follows its gate"},
-        {"XROWS", xrows, "rows of a panel of X: one more than H, of ones"},
-        {"PROWS", prows, "rows of a panel of p: one more than I, of affinities"},
+        {"XROWS", panels.apart(plan, xrows), "to the next panel of X, which has one row more than H, of ones"},
+        {"PROWS", panels.apart(plan, prows), "to the next panel of p, which has one row more than I, of affinities"},
         {"PARTIALS", partials, "parts of the affinity's gradient"},
     }, panels.constants(plan, widest(spec, plan), spec.weight_grads == "all" and dtype[spec.output_dtype].size),
         quantised.is(spec) and quantised.constants(math.max(spec.H, gates * spec.I_TP)) or {})

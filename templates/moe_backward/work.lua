@@ -112,9 +112,9 @@ local function rounded(names, has, X)
         {names.factor "w->dY", dY[2], dY[1], dY[2]})
     local separate = has.separate
     names.copied = not names.copies and {} or plans.list(
-        has.again and {name = "X_rows", rows = "HK", parts = {"0"}, deep = "HK", used = "H"},
-        {name = "dY_rows", rows = "HK", parts = {"0"}, deep = "HK", used = "H"},
-        {name = "GU_rows", rows = "GK", parts = separate and {"0", "UP"} or {"0"}, deep = separate and "UP" or "GK",
+        has.again and {name = "X_rows", rows = "HK", parts = {"0"}, deep = "H_DEEP", used = "H"},
+        {name = "dY_rows", rows = "HK", parts = {"0"}, deep = "H_DEEP", used = "H"},
+        {name = "GU_rows", rows = "GK", parts = separate and {"0", "UP"} or {"0"}, deep = separate and "UP" or "G_DEEP",
             used = separate and "I" or "GATES * I"})
     return by, q and "TOKEN_ROWS" or "GATHER"
 end
@@ -130,7 +130,7 @@ function work.phases(names, has, spec)
     for i, row in ipairs(biases) do
         before[i] = row[1]
     end
-    phases.add(names, plans.append({{"GATHER", parts = "HK / " .. names.gathered, run = "gather_part"},
+    phases.add(names, plans.append({{"GATHER", parts = "H_DEEP / " .. names.gathered, run = "gather_part"},
         q and {"TOKEN_ROWS", panels = true, run = "token_rows"} or nil},
         again(has, by, spec, forth, tokens), plans.list(
         has.norm and {"NORM", panels = true, run = "normalise"},

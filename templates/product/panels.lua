@@ -18,6 +18,8 @@ local runs = require "tiles.runs"
 
 local panels = {}
 
+local round_up = plans.round_up
+
 -- Panels of a row of weights that are worked on together.
 function panels.block(plan)
     return math.max(1, (plan.kc or 0) // panels.depth(plan))
@@ -26,6 +28,20 @@ end
 -- Products that a row of a panel of A holds: elements of its words.
 function panels.depth(plan)
     return plan.vectors * plan.isa.lanes * plan.group
+end
+
+-- Rows from a panel to the next one, of so many elements of each token, which are read over and over. Near a multiple of 64 KB the same
+-- rows of all panels would be in the same sets of L2 (of 64 or 128 KB a way), and fall out of it: moe_backward of 1024 tokens of an
+-- expert takes 0.7 of the time. An odd number of KB uses all sets of L1, too.
+function panels.apart(plan, rows)
+    local bytes = plan.vectors * plan.isa.lanes * 4 // plan.group   -- of a row
+    local kb = round_up(rows * bytes, 1024) // 1024
+    if kb < 8 then
+        return rows
+    end
+    local over = kb % 64
+    kb = over < 8 and kb + 8 - over or over > 56 and kb + 72 - over or kb
+    return (kb | 1) * 1024 // bytes
 end
 
 -- cfg of the tiles.
@@ -49,18 +65,22 @@ end
 
 -- Constants of products of rows of weights.
 function panels.product_constants(plan)
+    local width = plan.vectors * plan.isa.lanes
     return plans.append({
         {"UNROLL", plan.unroll, "k steps of a tile's loop"},
-        {"STEPS", plan.vectors * plan.isa.lanes // plan.unroll, "loops over a full panel"},
+        {"STEPS", width // plan.unroll, "loops over a full panel"},
         {"K_PANELS", panels.block(plan), "panels of k that a block of weights holds"},
         {"MC", plan.mc, "rows of such a block"}, {"FEW_ROWS", plan.few_rows, "of one for a single panel of tokens"},
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
-    }, plan.tiled and {{"UNIT_ROWS", amx.unit, "rows of a matrix tile: products are of whole ones"}} or {})
+    }, plan.tiled and {
+        {"UNIT_ROWS", amx.unit, "rows of a matrix tile: products are of whole ones"},
+        {"NEAR_PANELS", math.max(1, (1 << 18) // (panels.block(plan) * width * width * 4)), "panels of tokens whose block of k stays in L2"},
+    } or {})
 end
 
 -- Floats between rows of so many words on their way into panels.
 function panels.stage(wide)
-    return plans.round_up(wide, 16) + 16
+    return round_up(wide, 16) + 16
 end
 
 -- Constants of tokens as columns of panels, whose rows are `stage` apart on their way there; and, if elements of gradients have

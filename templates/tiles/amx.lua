@@ -152,10 +152,12 @@ function tiles.blocks(cfg, rows, vectors, set)
 end
 
 -- Sums of 16 rows of a gradient: t.A times t.B, over t.panels panels of 32 tokens, all of which count; beside: makes what comes after each
--- of these, or nil. Returns a function that stores them at t.S.
-local function over_tokens(p, cfg, t, beside)
+-- of these, or nil; adds: to sums that are at t.S. Returns a function that stores them there.
+local function over_tokens(p, cfg, t, beside, adds)
     local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-    local acc = sums(1, cfg.vectors, function(_, _, name) return p:op("tile_zero", name) end)
+    local acc = sums(1, cfg.vectors, function(_, c, name)
+        return adds and p:op("tile_stream", name, p:at(t.S, c * lanes), t.pitch) or p:op("tile_zero", name)
+    end)
     p:loop(p:count_from("down", t.panels), function()
         step(p, acc, function() return p:at(t.A, 0) end, function(c) return p:at(t.B, c * lanes) end, t.a_pitch, t.pitch, "", true)
         p:advance(t.A, width)
@@ -210,6 +212,25 @@ function tiles.gradient(cfg, rows, has)
             end, "cache lines", true)
         end
     end, "panels of columns")
+    return p
+end
+
+-- The same of sums that are in memory, S[rows][WIDTH], for one panel of columns and `groups` groups of 16 rows.
+function tiles.part(cfg)
+    local width = cfg.vectors * cfg.isa.lanes
+    local p = ir.program(cfg.isa, ("%spart_%d"):format(cfg.prefix, UNIT),
+        {"S[groups of 16 rows] += A * B for a panel of columns, on tiles."})
+    local t = {S = p:pointer("S", "float", "WIDTH LANES"), A = p:pointer("A", "const uint16_t", "WIDTH"),
+        B = p:pointer("B", "const float", "WIDTH LANES"), panels = p:integer("panels"), jump = p:integer("jump")}
+    local groups = p:integer("groups")
+    local again, back = p:amount("again"), p:amount("back")
+    t.pitch, t.a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
+    p:loop(groups, function()
+        over_tokens(p, cfg, t, nil, true)()
+        p:advance(t.S, UNIT * width)
+        p:advance(t.A, p:count_from("a_again", again))
+        p:advance(t.B, p:count_from("b_back", back))
+    end, "groups of rows")
     return p
 end
 
