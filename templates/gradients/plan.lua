@@ -15,6 +15,8 @@ local gradients = {}
 
 local int, round_up = schema.types.int, plans.round_up
 
+local NEAR <const> = 8   -- panels of columns that stay in L1 beside what matrix tiles multiply them by
+
 gradients.keys = {
     {"t_block", int(16, 65536), optional = true, doc = "tokens whose products are summed in a register, in gradients of weights"},
     {"block_bytes", int(1, 1 << 30), optional = true, doc = "of tokens' rows that a pass over a weight gradient's columns reads"},
@@ -37,9 +39,7 @@ end
 -- Sums of gradients of weights.
 function gradients.choose_sums(plan, info)
     local width = plan.vectors * plan.isa.lanes
-    local most = plan.tiled and 256 or 512
-    plan:choose("t_block", most, plan.tiled and "tokens per partial sum of a weight's gradient: panels of them stay in L1"
-        or "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate",
+    plan:choose("t_block", 512, "tokens per partial sum of a weight's gradient: keeps f32 sums over many tokens accurate",
         limits.useful(round_up(plan.pass_rows, width), ("a pass has %d tokens"):format(plan.pass_rows), width))
     if plan.tiled then
         plan:choose("t_unroll", width, "tokens of a matrix tile", {useful = width, of = "a tile has no more", step = width})
@@ -67,12 +67,14 @@ end
 -- Constants of those whose elements have `size` bytes.
 function gradients.constants(plan, size)
     local width = plan.vectors * plan.isa.lanes
+    local once = math.max(1, plan.t_block // width)
     local list = {
         {"T_STEPS", width // plan.t_unroll, "loops of a weight gradient over a full panel of tokens"},
         {"SUM_ROWS", plan.sum_rows, "rows of the tallest tile of a gradient"},
         {"PART_ROWS", math.max(1, plan.mc // plan.tile_rows) * plan.tile_rows, "rows of a gradient whose sums pass through memory"},
         {"GROUP", heights.group(plan.tile_rows, plan.isa.lanes), "rows of whole tiles and whole vectors"},
-        {"T_PANELS", math.max(1, plan.t_block // width), "panels of tokens that are summed in a register"},
+        {"T_PANELS", once, "panels of tokens that are summed in a register"},
+        {"PART_PANELS", plan.tiled and math.min(once, NEAR) or once, "of each part, if there are more: they stay in L1"},
     }
     if not plan.run_bytes then   -- put together otherwise
         return list
