@@ -94,7 +94,7 @@ end
 function choose.gradient(plan, spec, info)
     local out = dtype[spec.output_dtype]
     panel_plan.choose_mc(plan, spec.N, "rows of a gradient whose sums pass through memory together", 2)
-    plan:choose("pass_rows", 1024, PASS)
+    plan:choose("pass_rows", panel_plan.long_pass(plan), PASS)
     panel_plan.check(plan, info)
     gradients.choose_sums(plan, info)
     plan.staged = gradients.stages(plan.isa, plan.vectors * plan.isa.lanes, out, spec.accumulate_grads, spec.K)

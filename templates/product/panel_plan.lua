@@ -127,13 +127,19 @@ function panel_plan.choose_tile(plan, packs, run)
     plan.sum_rows = plan.tiled and amx.unit or plan.tile_rows   -- of the tallest tile of a gradient
 end
 
+-- Tokens of a pass in which products over them are summed: the sums of several passes go through memory, for which tiles are too fast.
+function panel_plan.long_pass(plan)
+    return plan.tiled and 2048 or 1024
+end
+
 -- Tokens of a pass. Matrix tiles read them for each block of weights: from L2, if so few leave room there; gradients are better of many.
 local function choose_pass(plan, spec, has)
     local near = math.max(128, (1 << 20) // (math.max(spec.H, spec.I_TP) * 2) // 32 * 32)
     if plan.tiled and near < 1024 and not has.gradients then
         plan:choose("pass_rows", near, "tokens per pass: they stay in L2 while blocks of weights pass", {step = has.step})
     else
-        plan:choose("pass_rows", 1024, "tokens per pass: bounds the workspace", {step = has.step})
+        local long = has.gradients and panel_plan.long_pass(plan) or 1024
+        plan:choose("pass_rows", long, "tokens per pass: bounds the workspace", {step = has.step})
     end
 end
 
