@@ -33,11 +33,11 @@ end
 -- Rows from a panel to the next one, of so many elements of each token, which are read over and over. Near a multiple of 64 KB the same
 -- rows of all panels would be in the same sets of L2 (of 64 or 128 KB a way), and fall out of it: moe_backward of 1024 tokens of an
 -- expert takes 0.7 of the time. An odd number of KB uses all sets of L1, too.
-function panels.apart(plan, rows)
+function panels.apart(plan, deep)
     local bytes = plan.vectors * plan.isa.lanes * 4 // plan.group   -- of a row
-    local kb = round_up(rows * bytes, 1024) // 1024
+    local kb = round_up(deep * bytes, 1024) // 1024
     if kb < 8 then
-        return rows
+        return deep
     end
     local over = kb % 64
     kb = over < 8 and kb + 8 - over or over > 56 and kb + 72 - over or kb
@@ -74,7 +74,7 @@ function panels.product_constants(plan)
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
     }, plan.tiled and {
         {"UNIT_ROWS", amx.unit, "rows of a matrix tile: products are of whole ones"},
-        {"NEAR_PANELS", math.max(1, (1 << 18) // (panels.block(plan) * width * width * 4)), "panels of tokens whose block of k stays in L2"},
+        {"NEAR_PANELS", math.max(1, (1 << 18) // (panels.block(plan) * width * width * 4)), "panels of tokens whose k stay in L2"},
     } or {})
 end
 
