@@ -7,6 +7,7 @@
 #include "format.h"
 #include "packed.h"
 #include "runtime_private.h"
+#include "reference/stored/prequantised.h"
 
 struct rt_moe;
 
@@ -66,6 +67,7 @@ struct rt_stored {
     struct rt_place code, scale, second; /* code: in codes; the others may be empty */
     struct rt_packed packed;             /* how it is packed; run 0: it is not */
     const moegen_rt_tensor *codes, *scales, *seconds;
+    struct rt_codes *given; /* of the key prequantised, or NULL */
 };
 struct rt_weights {
     enum rt_kind kind;
@@ -77,6 +79,8 @@ struct rt_weights {
     enum rt_share share;
     double value[256];       /* of each code */
     double *scales;          /* of one expert, in the order of the tensor */
+    double *numbers;         /* likewise, of one that is given */
+    bool along_K, along_C;   /* is it given as codes, and with which scales? */
     bool canonical;          /* one tensor of numbers, which is [E][K][C] as it lies in memory */
     moegen_rt_tensor matrix; /* [K][C]: that of one expert, unless canonical */
     int64_t expert;          /* which one; -1: none yet */
@@ -147,7 +151,7 @@ moegen_rt_status rt_weights_fill_gradient(moegen_rt_problem *p, const struct rt_
                                           uint64_t seed, moegen_rt_error *err);
 void rt_weights_free(struct rt_weights *w);
 
-/* ---- weights.c: operands that a kernel quantises on the way ---- */
+/* ---- stored/online.c: operands that a kernel quantises on the way ---- */
 
 struct rt_online_column;
 struct rt_online {
@@ -198,6 +202,7 @@ moegen_rt_status rt_moe_fill(moegen_rt_problem *p, const moegen_rt_fill *how, mo
 
 /* The inputs of a moe_ kernel with agreeing shapes; absent optional ones are NULL, or empty. */
 struct rt_moe_inputs {
+    struct rt_operand hidden_states;
     const moegen_rt_tensor *hidden, *ids, *experts, *conditions;
     const moegen_rt_tensor *affinity; /* element rt_moe_affinity(..) is that of a slot */
     const moegen_rt_tensor *down_bias, *norm_weight, *norm_bias, *post_norm_weight;
