@@ -139,9 +139,9 @@ function prequantised.all_args(s, list)
     return out
 end
 
--- Bytes of an element of an operand.
+-- Bytes of an element of a matrix, its share of a scale among them.
 function prequantised.size(s, tensor)
-    return prequantised.of(s, tensor) and 1 + 1 / BLOCK or dtype[s.dtype].size
+    return prequantised.of(s, tensor) and 1 + 1 / BLOCK or stored.size(s)
 end
 
 -- Adds the names; returns the cfg of weights at work, which are f32 where the dtype has not all exponents of scales. tokens, weights:

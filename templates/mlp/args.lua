@@ -39,7 +39,7 @@ function args.keys(own, plan, backward)
     plans.append(list, own)
     for _, row in ipairs(plans.list(
         stored.key_of_rows("how the matrices are stored; plain: rows of gate_up_weights and down_proj_weight are contracted"),
-        quantised.keys[1], quantised.keys[2], quantised.keys[3], not backward and activations.keys[1], 
+        quantised.keys[1], quantised.keys[2], quantised.keys[3], not backward and activations.keys[1],
         prequantised.key(plans.append({}, operands, backward and {"output_hidden_states_grad"} or {})),
         "shard", "target", "spelling",
         {"plan", types.map{dot.key, table.unpack(plan)}, doc = "overrides of the planner, see moegen explain"})) do

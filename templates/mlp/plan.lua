@@ -59,8 +59,8 @@ end
 -- written: bytes of gradients of an element
 local function work_of(s, products, written)
     local size = s.H * s.I_TP
-    local function bytes_of(tensor) return stored.format(s) and stored.size(s) or prequantised.size(s, tensor) end
-    local bytes = gates(s) * bytes_of "gate_up_weights" + bytes_of "down_proj_weight" + (gates(s) + 1) * written
+    local read = gates(s) * prequantised.size(s, "gate_up_weights") + prequantised.size(s, "down_proj_weight")
+    local bytes = read + (gates(s) + 1) * written
     return {flops_per_token = 2 * products * size, weight_bytes = size * bytes // 1 | 0}
 end
 

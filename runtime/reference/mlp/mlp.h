@@ -24,7 +24,7 @@ moegen_rt_status rt_mlp_read(const moegen_rt_problem *p, struct rt_mlp *m, moege
 /* Has the spec this intermediate? Without a gate there is up and hidden = act(up). */
 bool rt_mlp_has(const struct rt_mlp *m, int given);
 
-/* ---- operands.c: numbers, or codes with scales, see stored/prequantised.h ---- */
+/* ---- operands.c: numbers, or codes with scales, see stored/prequantised.c ---- */
 
 /* rt_quantise_matrix, of what has no scales in that direction. */
 moegen_rt_status rt_operand_quantise(const struct rt_quantiser *q, const struct rt_operand *o,
