@@ -67,10 +67,17 @@ static moegen_rt_status true_checkpoints(moegen_rt_problem *p, const struct rt_m
     return status != MOEGEN_RT_OK ? status : back;
 }
 
+/* Rows of tokens, the last extent of scales if they are codes. */
+static int64_t token_rows(const moegen_rt_problem *p)
+{
+    const moegen_rt_tensor *scales = moegen_rt_problem_tensor(p, "hidden_states_scales");
+    return scales ? scales->shape[1] : moegen_rt_problem_tensor(p, "hidden_states")->shape[0];
+}
+
 /* Is there no token in that slot? */
 static bool is_padding(const moegen_rt_problem *p, const struct rt_moe *m, int64_t slot)
 {
-    int64_t T = moegen_rt_problem_tensor(p, "hidden_states")->shape[0] - 1;
+    int64_t T = token_rows(p) - 1;
     int64_t id = rt_index_at(moegen_rt_problem_tensor(p, "token_position_to_id"), slot);
     return id == (m->skip_token ? -1 : T);
 }
@@ -119,7 +126,7 @@ static moegen_rt_status random_checkpoints(moegen_rt_problem *p, const struct rt
 moegen_rt_status rt_moe_checkpoints(moegen_rt_problem *p, const struct rt_moe *m,
                                     moegen_rt_dtype io, uint64_t seed, moegen_rt_error *err)
 {
-    int64_t rows = moegen_rt_problem_tensor(p, "hidden_states")->shape[0];
+    int64_t rows = token_rows(p);
     double flops = 6.0 * (double)(rows * m->k) * (double)m->H * (double)m->I;
     return flops < TOO_MUCH ? true_checkpoints(p, m, io, err)
                             : random_checkpoints(p, m, io, seed, err);
@@ -171,8 +178,7 @@ moegen_rt_status rt_fill_moe_backward(moegen_rt_problem *p, const moegen_rt_fill
         status = rt_moe_fill(p, how, err);
     if (status != MOEGEN_RT_OK)
         return status;
-    int64_t rows = moegen_rt_problem_tensor(p, "hidden_states")->shape[0], dy[] = {rows, m.H};
-    status = rt_add_normal(p, "output_hidden_states_grad", io, 2, dy, how->seed, 1, err);
+    status = rt_tokens_fill(p, "output_hidden_states_grad", token_rows(p), m.H, io, how->seed, err);
     if (status == MOEGEN_RT_OK && !recompute)
         status = rt_moe_checkpoints(p, &m, io, how->seed, err);
     if (status == MOEGEN_RT_OK)

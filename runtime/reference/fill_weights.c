@@ -165,8 +165,13 @@ moegen_rt_status rt_weights_fill(moegen_rt_problem *p, const struct rt_weights *
                                  moegen_rt_dtype dtype, uint64_t seed, double scale,
                                  moegen_rt_error *err)
 {
-    return w->format ? fill_format(p, w, seed, scale, err)
-                     : fill_numbers(p, w, "", dtype, seed, scale, err);
+    if (w->format)
+        return fill_format(p, w, seed, scale, err);
+    if (!w->of[0].given)
+        return fill_numbers(p, w, "", dtype, seed, scale, err);
+    for (int i = 0; i < w->count; i++)
+        TRY(rt_codes_fill(p, w->of[i].given, seed, scale, err));
+    return MOEGEN_RT_OK;
 }
 
 moegen_rt_status rt_weights_fill_gradient(moegen_rt_problem *p, const struct rt_weights *w,

@@ -213,10 +213,9 @@ moegen_rt_status rt_moe_fill(moegen_rt_problem *p, const moegen_rt_fill *how, mo
     int32_t *chosen = malloc((size_t)(T * m.k) * sizeof *chosen);
     if (!chosen)
         return rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
-    int64_t hidden[] = {T + !m.skip_token, m.H};
     moegen_rt_status status = rt_route(how->routing, how->seed, T, m.E, m.k, chosen, err);
     if (status == MOEGEN_RT_OK)
-        status = rt_add_normal(p, "hidden_states", io, 2, hidden, how->seed, 1, err);
+        status = rt_tokens_fill(p, "hidden_states", T + !m.skip_token, m.H, io, how->seed, err);
     if (status == MOEGEN_RT_OK)
         status = fill_affinity(p, &m, T, chosen, affinity, how->seed, err);
     if (status == MOEGEN_RT_OK)
@@ -271,14 +270,16 @@ void rt_moe_inputs_free(struct rt_moe_inputs *in)
     rt_weights_free(&in->gate_up);
     rt_weights_free(&in->down);
     rt_weights_free(&in->gate_up_bias);
+    rt_operand_free(&in->hidden_states);
 }
 
 moegen_rt_status rt_moe_inputs(const moegen_rt_problem *p, const struct rt_moe *m,
                                struct rt_moe_inputs *in, moegen_rt_error *err)
 {
     *in = (struct rt_moe_inputs){0};
-    int64_t hidden[] = {-1, m->H}, any[] = {-1};
-    TRY(rt_input(p, "hidden_states", true, 2, hidden, &in->hidden, err));
+    int64_t any[] = {-1};
+    TRY(rt_tokens_read(p, "hidden_states", -1, m->H, &in->hidden_states, err));
+    in->hidden = in->hidden_states.t;
     int64_t rows = in->hidden->rank ? in->hidden->shape[0] : 1;
     in->T = rows - !m->skip_token;
     if (in->T < 1)

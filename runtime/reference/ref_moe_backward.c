@@ -9,16 +9,20 @@
 
 /* ---- blocks ---- */
 
-/* A matrix [rows, columns] as it enters a product along its columns, or along `down` rows. */
+/* A matrix [rows, columns] as it enters a product along its columns, or along `down` rows.
+ * is_given: it has scales along these. */
 static moegen_rt_status quantise(struct rt_backward *s, int which, struct rt_matrix *m,
-                                 int64_t rows, int64_t columns, int64_t down, moegen_rt_error *err)
+                                 int64_t rows, int64_t columns, int64_t down, bool is_given,
+                                 moegen_rt_error *err)
 {
+    struct rt_quantiser how = s->q;
     moegen_rt_tensor from = *m->t, *to = &s->quantised[which];
     from.data = (char *)from.data + (size_t)m->first * moegen_rt_dtype_of(from.dtype)->bytes;
     free(to->data);
     m->t = to;
     m->first = 0;
-    return rt_quantise_matrix(&s->q, &from, rows, columns, down, to, err);
+    how.on = !is_given;
+    return rt_quantise_matrix(&how, &from, rows, columns, down, to, err);
 }
 
 /* Points to the matrices of expert e; of a part, copies its columns and rows. */
@@ -35,11 +39,11 @@ static moegen_rt_status choose_matrices(struct rt_backward *s, int64_t e, moegen
     moegen_rt_status status = MOEGEN_RT_OK;
     s->back = s->gate_up;
     if (s->q.on && s->tokens_too)
-        status = quantise(s, 1, &s->back, H * s->m.parts, I, 0, err);
+        status = quantise(s, 1, &s->back, H * s->m.parts, I, 0, s->in.gate_up.along_C, err);
     if (s->q.on && s->recompute && status == MOEGEN_RT_OK)
-        status = quantise(s, 0, &s->gate_up, H, all, H, err);
+        status = quantise(s, 0, &s->gate_up, H, all, H, s->in.gate_up.along_K, err);
     if (s->q.on && status == MOEGEN_RT_OK)
-        status = quantise(s, 2, &s->down, I, H, 0, err);
+        status = quantise(s, 2, &s->down, I, H, 0, s->in.down.along_C, err);
     if (!s->at || status != MOEGEN_RT_OK)
         return status;
     for (int64_t h = 0; s->recompute && h < H; h++) {
@@ -122,9 +126,9 @@ static moegen_rt_status read_inputs(struct rt_backward *s, const moegen_rt_probl
         status = rt_weights_lay(p, m, RT_GATE_UP_BIAS, &s->in.gate_up_bias, err);
     if (status != MOEGEN_RT_OK)
         return status;
-    int64_t rows = s->in.T + !m->skip_token, dy[] = {rows, m->H};
+    int64_t rows = s->in.T + !m->skip_token;
     int64_t gate_up[] = {s->in.N, m->parts, m->I, m->B}, down[] = {s->in.N, m->B, m->H};
-    status = rt_input(p, "output_hidden_states_grad", true, 2, dy, &s->dy, err);
+    status = rt_tokens_read(p, "output_hidden_states_grad", rows, m->H, &s->dy, err);
     moegen_rt_dtype held = s->q.on ? s->q.stored : MOEGEN_RT_F64;
     if (status == MOEGEN_RT_OK && !s->recompute) {
         status =
@@ -283,6 +287,7 @@ static moegen_rt_status compute(const moegen_rt_problem *p, const moegen_rt_want
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     rt_moe_inputs_free(&s.in);
+    rt_operand_free(&s.dy);
     free(s.experts);
     free(s.slots);
     free(s.tokens);

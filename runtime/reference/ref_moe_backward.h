@@ -21,7 +21,8 @@ struct rt_backward {
     struct rt_moe_inputs in;
     bool recompute;
     bool gate_up_bias, down_bias; /* have gradients */
-    const moegen_rt_tensor *gate_up_saved, *down_saved, *dy;
+    const moegen_rt_tensor *gate_up_saved, *down_saved;
+    struct rt_operand dy;
     struct rt_limits gate, up; /* as g and u hold them */
     struct rt_quantiser q;
     int64_t most; /* tokens at a time */

@@ -15,7 +15,7 @@ static void load_rows(struct rt_backward *s, int64_t e, const int64_t *slots, co
     for (int64_t r = 0; r < rows; r++) {
         rt_elements(s->in.affinity, rt_moe_affinity(&s->m, slots[r], tokens[r], e), 1, &s->a[r]);
         rt_elements(s->in.hidden, tokens[r] * H, H, s->x + r * H);
-        rt_elements(s->dy, tokens[r] * H, H, s->y + r * H);
+        rt_elements(s->dy.t, tokens[r] * H, H, s->y + r * H);
     }
 }
 
@@ -52,6 +52,13 @@ static const double *along(const struct rt_backward *s, const double *x, int64_t
     return rt_quantised(&s->q, x, rows, n, false, computed, s->left);
 }
 
+/* Tokens as they enter a product along H: codes have been rounded. */
+static const double *tokens_along(const struct rt_backward *s, const double *x, int64_t rows,
+                                  bool are_given)
+{
+    return are_given ? x : along(s, x, rows, s->m.H, false);
+}
+
 /* x as the expert saw it: times the affinity with scale `pre`, of which kernels make f32. */
 static const double *seen(struct rt_backward *s, int64_t rows)
 {
@@ -76,8 +83,8 @@ static void gate_up_again(struct rt_backward *s, int64_t e, int64_t rows)
     if (m->bias_gate_up)
         rt_weights_of(&s->in.gate_up_bias, e, &biases, &first_bias);
     memset(s->gu, 0, (size_t)(rows * columns) * sizeof *s->gu);
-    rt_product(along(s, seen(s, rows), rows, m->H, false), rows, m->H, s->gate_up.t,
-               s->gate_up.first, columns, s->gu, s->work);
+    rt_product(tokens_along(s, seen(s, rows), rows, s->in.hidden_states.is_given && !m->pre), rows,
+               m->H, s->gate_up.t, s->gate_up.first, columns, s->gu, s->work);
     for (int64_t i = 0; i < columns; i++) {
         double b = 0;
         int64_t at = s->at_pairs ? s->at_pairs[i] : i;
@@ -241,8 +248,8 @@ void rt_backward_rows(struct rt_backward *s, int64_t e, const int64_t *slots, co
     else
         gate_up_saved(s, slots, rows);
     memset(s->dp, 0, (size_t)(rows * s->C) * sizeof *s->dp);
-    rt_product_t(along(s, s->y, rows, s->m.H, false), rows, s->m.H, s->down.t, s->down.first, s->C,
-                 s->dp, s->work);
+    rt_product_t(tokens_along(s, s->y, rows, s->dy.is_given), rows, s->m.H, s->down.t,
+                 s->down.first, s->C, s->dp, s->work);
     through_activation(s, rows);
     if (s->tokens_too)
         token_gradients(s, e, slots, tokens, rows);

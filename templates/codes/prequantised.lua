@@ -2,17 +2,22 @@
 -- prequantised.lua - operands of quantised products that the caller gives as codes with scales (`prequantised`): keys, arguments, names
 -- and tiles of prequantised.c.in.
 --
--- An operand [R, C] has scales along one of its extents, K of them in a contraction, of which there are F. A product along K takes the
--- numbers as they are; one along F has them quantised again, as it has others. Tokens are decoded on their way into panels, weights on
--- theirs to a chunk's product.
---     form       plain: codes [R, C]; swizzled: [steps * 8, 4 F], steps = ceil(K / 32): 4 elements of a contraction side by side
+-- An operand [R, C], of each expert if there are some, has scales along one of its extents, K of them in a contraction, of which there
+-- are F. A product along K takes the numbers as they are; one along F has them quantised again, as it has others. Tokens are decoded on
+-- their way into panels, weights on theirs to a chunk's product.
+--     form       plain: codes lie as numbers would; swizzled: [steps * 8, 4 F], steps = ceil(K / 32): 4 elements of a contraction side
+--                by side
 --     scales     dense: [steps, F]; oversized: [steps * 8, F]; packed: [ceil(steps / 64) * 128, F]; what is between them is not read
+-- Gate and up, which are one operand, have one after the other: in F if scales are along what both contract; else each is a part, with
+-- rows of codes and scales of its own.
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local ir = require "ir"
 local plans = require "shared.plans"
 local quantise = require "tiles.quantise"
 local schema = require "schema"
+local stored = require "shared.stored"
+local tensors = require "shared.tensors"
 
 local prequantised = {}
 
@@ -27,32 +32,42 @@ local shapes = {
     packed = function(steps) return (steps + 63) // 64 * 128 end,
 }
 
--- Operands: extents [R, C], and which of them their scales may be along, the usual one first. usual: by family, if that differs;
--- gates: those along R are of the gate's matrix, then of up's
+-- Operands. Tokens have scales along H. Weights: what forward has of them in memory, `into` of each of `out`; along: what their scales
+-- may be along; first: of these, what the first product that reads them contracts; gates: `out` is gate's, then up's, or also: of a
+-- tensor of each
 local operands = {
-    {"hidden_states", R = "S", C = "H", along = {"H"}, doc = "along H"},
-    {"gate_up_weights", R = "I_TP", C = "H", along = {"H", "I"}, gates = true, doc = "of gate, then of up: along I, each has its own"},
-    {"down_proj_weight", R = "H", C = "I_TP", along = {"I", "H"}, usual = {mlp_backward = "H"},
-        doc = "mlp_forward contracts I, mlp_backward H"},
-    {"output_hidden_states_grad", R = "S", C = "H", along = {"H"}, backward = true, doc = "along H"},
+    {"hidden_states", doc = "along H"},
+    {"gate_up_weights", out = "I_TP", into = "H", along = {"H", "I"}, first = function() return "H" end, gates = true,
+        doc = "of gate, then of up: along I, each has its own"},
+    {"gate_up_proj_weight", out = "I_TP", into = "H", along = {"H", "I"}, gates = true, also = {"gate_proj_weight", "up_proj_weight"},
+        first = function(s) return s.checkpoint == "recompute" and "H" or "I" end,
+        doc = "of each expert's gate, then of up, and of tensors of each: along I, each has its own; H is contracted if recomputed"},
+    {"down_proj_weight", out = "H", into = "I_TP", along = {"I", "H"},
+        first = function(s) return s.kernel == "mlp_forward" and "I" or "H" end, doc = "forward contracts I, backward H"},
+    {"output_hidden_states_grad", doc = "along H"},
 }
 
--- The key. backward: for mlp_backward
-function prequantised.key(backward)
+-- Tensors: their operand.
+local by_tensor = {}
+for _, row in ipairs(operands) do
+    for _, tensor in ipairs{row[1], table.unpack(row.also or {})} do
+        by_tensor[tensor] = row
+    end
+end
+
+-- The key of a family with these operands.
+function prequantised.key(names)
     local rows = {}
-    for _, row in ipairs(operands) do
+    for _, name in ipairs(names) do
+        local row = by_tensor[name]
         local own = {
             {"form", enum{"plain", "swizzled"}, default = "plain",
                 doc = "plain: codes (u8) lie as numbers would; swizzled: [K/4, 4 F], 4 elements of a contraction side by side"},
             {"scales", enum{"dense", "oversized", "packed"}, default = "dense",
                 doc = "u8; dense: [K/32, F]; oversized: [K/4, F], row i at i/4*32 + i%4; packed: 128 rows for 2048 elements"}}
-        if #row.along > 1 then
-            own[3] = {"along", enum(row.along), optional = true,
-                doc = "the extent that scales are along; if none is given, the contraction of the first product that reads it"}
-        end
-        if backward or not row.backward then
-            rows[#rows + 1] = {row[1], map(own), optional = true, doc = row.doc}
-        end
+        own[3] = row.along and {"along", enum(row.along), optional = true,
+            doc = "the extent that scales are along; if none is given, the contraction of the first product that reads it"}
+        rows[#rows + 1] = {name, map(own), optional = true, doc = row.doc}
     end
     return {"prequantised", map(rows), doc = "operands given as codes of quantize, and <operand>_scales: "
         .. "of K elements of a contraction and F contractions; a product along the other extent quantises their values again"}
@@ -61,25 +76,45 @@ end
 prequantised.rules = {{"prequantised", function(s) return s.quantize ~= "none" or not next(s.prequantised) end,
     "operands are codes of a format, which {quantize} does not name"}}
 
--- How an operand is given, or nil. axis: "C" or "R", along which it has scales; parts: matrices in it; K, F: extents of each;
--- steps: rows of dense scales
-function prequantised.of(s, tensor)
-    local given = s.prequantised[tensor]
-    for _, row in ipairs(given and operands or {}) do
-        if row[1] == tensor then
-            local along = given.along or row.usual and row.usual[s.kernel] or row.along[1]
-            local axis = row.C:sub(1, 1) == along and "C" or "R"
-            local parts = row.gates and s.gated and 2 or 1
-            local K, F = s[axis == "C" and row.C or row.R], axis == "C" and row.R or row.C
-            F = F == "S" and F or s[F] * (axis == "C" and parts or 1)
-            return {tensor = tensor, axis = axis, parts = axis == "R" and parts or 1, K = K, F = F, swizzled = given.form == "swizzled",
-                scales = given.scales, steps = (K + BLOCK - 1) // BLOCK, all = F == "S" and "w->args->S" or ("%d"):format(F)}
-        end
-    end
+-- How tokens are given: F is a formula of shapes; all: the same as C.
+local function of_tokens(s)
+    return {axis = "C", parts = 1, K = s.H, F = s.E and tensors.tokens(s) or "S", all = s.E and "tokens(w->args->T)" or "w->args->S"}
 end
 
+-- How weights are given, those of gate and up apart or not.
+local function of_weights(s, row, given, apart)
+    local gates = row.gates and s.gated and not apart and 2 or 1
+    local out, into, by_columns = s[row.out], s[row.into], stored.by_columns(s)
+    local inner = row.into:sub(1, 1) == (given.along or row.first(s))   -- what rows of forward contract?
+    local F = inner and gates * out or into
+    return {axis = inner ~= by_columns and "C" or "R", parts = inner and 1 or gates, K = inner and into or out, F = F,
+        all = ("%d"):format(F), experts = s.E, columns = by_columns and gates * out or into}
+end
+
+-- How a tensor is given, or nil. axis: "C" or "R", along which it has scales; parts: matrices in it; K, F: extents of each; steps: rows
+-- of dense scales; of weights also columns: C; experts: how many, if there are some
+function prequantised.of(s, tensor)
+    local row = by_tensor[tensor]
+    local given = row and s.prequantised[row[1]]
+    if not given then
+        return nil
+    end
+    local of = row.along and of_weights(s, row, given, tensor ~= row[1]) or of_tokens(s)
+    of.columns = of.columns or of.K
+    of.tensor, of.swizzled, of.scales, of.steps = tensor, given.form == "swizzled", given.scales, (of.K + BLOCK - 1) // BLOCK
+    of.rows = shapes[of.scales](of.steps)
+    return of
+end
+
+-- n times an extent, or a formula of such.
 local function times(n, F)
-    return F == "S" and (n > 1 and ("%d*S"):format(n) or F) or n * F
+    return type(F) == "number" and n * F or n == 1 and F or (F:gsub("%a", n .. "*%0"):gsub("%+1", "+" .. n))
+end
+
+-- The argument, u8, of the extents after the experts' that a row of numbers becomes.
+local function argument(row, given, suffix, extents, says)
+    local out = {row[1] .. suffix, "u8", "in", given.experts, says = says, listed = row.listed}
+    return plans.append(out, extents)
 end
 
 -- The arguments of an operand whose row of numbers is given: that, or codes and scales.
@@ -88,21 +123,30 @@ function prequantised.args(s, row)
     if not given then
         return {row}
     end
-    local codes = given.swizzled and {8 * given.steps * given.parts, times(4, given.F)} or {row[4], row[5]}
+    local codes = given.swizzled and {8 * given.steps * given.parts, times(4, given.F)} or {table.unpack(row, given.experts and 5 or 4)}
     return {
-        {row[1], "u8", "in", codes[1], codes[2], says = row.says .. (given.swizzled and "; swizzled codes" or "; codes")},
-        {row[1] .. "_scales", "u8", "in", shapes[given.scales](given.steps) * given.parts, times(1, given.F), says = "of " .. row[1]},
+        argument(row, given, "", codes, row.says .. (given.swizzled and "; swizzled codes" or "; codes")),
+        argument(row, given, "_scales", {given.rows * given.parts, times(1, given.F)}, "of " .. row[1]),
     }
 end
 
--- Bytes of an element of an operand.
+-- The rows of arguments, some as codes with scales.
+function prequantised.all_args(s, list)
+    local out = {}
+    for _, row in ipairs(list) do
+        plans.append(out, prequantised.args(s, row))
+    end
+    return out
+end
+
+-- Bytes of an element of a matrix, its share of a scale among them.
 function prequantised.size(s, tensor)
-    return prequantised.of(s, tensor) and 1 + 1 / BLOCK or dtype[s.dtype].size
+    return prequantised.of(s, tensor) and 1 + 1 / BLOCK or stored.size(s)
 end
 
 -- Adds the names; returns the cfg of weights at work, which are f32 where the dtype has not all exponents of scales. tokens, weights:
--- tensors
-function prequantised.names(names, cfg, spec, tokens, weights)
+-- tensors; others: more tokens than these are gathered
+function prequantised.names(names, cfg, spec, tokens, weights, others)
     local list, needs, image = {}, {}, cfg.dtype
     names.given, names.operands, names.decoders, names.gathers = {}, list, {}, {}
     for _, tensor in ipairs(weights) do
@@ -112,10 +156,14 @@ function prequantised.names(names, cfg, spec, tokens, weights)
         local given = prequantised.of(spec, tensor)
         if given then
             given.decode = "decode_" .. tensor
-            given.to, given.is_token, given.rows = to, is_token, shapes[given.scales](given.steps)
+            given.to, given.is_token = to, is_token
             list[#list + 1], names.given[tensor], needs[to.name] = given, given, to
             list.lines = list.lines or given.axis == "C" or given.swizzled
             list.runs = list.runs or given.axis == "C"
+            given.start = function(suffix, rows)   -- C: where those of an expert start, of so many rows with F each
+                return given.experts and names.matrix(tensor .. suffix, "w->expert", ("%d"):format(rows * given.parts * given.F))
+                    or "w->args->" .. tensor .. suffix
+            end
             names.given_weights = names.given_weights or not is_token
         end
     end
@@ -124,7 +172,7 @@ function prequantised.names(names, cfg, spec, tokens, weights)
         add(tensor, names.dots and cfg.dtype or dtype.f32, true)
         names.gathers[#names.gathers + 1] = names.given[tensor] and tensor
     end
-    if #names.gathers < #tokens or spec.checkpoint == "saved" then   -- numbers
+    if #names.gathers < #tokens or others then   -- numbers
         names.gathers[#names.gathers + 1] = ""
     end
     for _, tensor in ipairs(weights) do

@@ -28,6 +28,9 @@ function args.matrices(s)
         {name = "down_proj_weight", K = s.I_TP, C = s.H, width = s.H, parts = 1, rows = true, says = "of the second product"}}
 end
 
+-- What a caller may have as codes already.
+local operands = {"hidden_states", "gate_up_weights", "down_proj_weight"}
+
 -- Keys of both families, with the family's own between them, and those of its plan. backward: of mlp_backward
 function args.keys(own, plan, backward)
     local list = {"dtype", "H", "I_TP",
@@ -36,7 +39,8 @@ function args.keys(own, plan, backward)
     plans.append(list, own)
     for _, row in ipairs(plans.list(
         stored.key_of_rows("how the matrices are stored; plain: rows of gate_up_weights and down_proj_weight are contracted"),
-        quantised.keys[1], quantised.keys[2], quantised.keys[3], not backward and activations.keys[1], prequantised.key(backward),
+        quantised.keys[1], quantised.keys[2], quantised.keys[3], not backward and activations.keys[1],
+        prequantised.key(plans.append({}, operands, backward and {"output_hidden_states_grad"} or {})),
         "shard", "target", "spelling",
         {"plan", types.map{dot.key, table.unpack(plan)}, doc = "overrides of the planner, see moegen explain"})) do
         list[#list + 1] = row
@@ -78,17 +82,8 @@ local function intermediates(s, wanted, role, note)
     return list
 end
 
--- The same, some as codes with scales of blocks.
-local function as_given(s, list)
-    local out = {}
-    for _, row in ipairs(list) do
-        plans.append(out, prequantised.args(s, row))
-    end
-    return out
-end
-
 function args.forward_args(s, plan)
-    return plans.append(as_given(s, inputs(s, plan)), {{"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}},
+    return plans.append(prequantised.all_args(s, inputs(s, plan)), {{"output", s.output_dtype, "out", "S", s.H, says = "rows of tokens"}},
         intermediates(s, "save", "out", ""))
 end
 
@@ -97,7 +92,7 @@ function args.backward_args(s)
     local gate_up, down = list[2], list[3]
     list[#list + 1] = {"output_hidden_states_grad", s.dtype, "in", "S", s.H, says = "gradient of output"}
     local all = s.weight_grads == "all"
-    return plans.append(as_given(s, list), intermediates(s, "saved", "in?", "; absent: computed again"), plans.list(
+    return plans.append(prequantised.all_args(s, list), intermediates(s, "saved", "in?", "; absent: computed again"), plans.list(
         {"hidden_states_grad", s.dtype, "out", "S", s.H, says = "gradient of hidden_states"},
         all and tensors.gradient(s, gate_up, "gate_up_weight_grad"), all and tensors.gradient(s, down)))
 end

@@ -59,8 +59,8 @@ end
 -- written: bytes of gradients of an element
 local function work_of(s, products, written)
     local size = s.H * s.I_TP
-    local function bytes_of(tensor) return stored.format(s) and stored.size(s) or prequantised.size(s, tensor) end
-    local bytes = gates(s) * bytes_of "gate_up_weights" + bytes_of "down_proj_weight" + (gates(s) + 1) * written
+    local read = gates(s) * prequantised.size(s, "gate_up_weights") + prequantised.size(s, "down_proj_weight")
+    local bytes = read + (gates(s) + 1) * written
     return {flops_per_token = 2 * products * size, weight_bytes = size * bytes // 1 | 0}
 end
 
@@ -109,7 +109,8 @@ local function names_of(spec, plan, job, totals, gives, tokens)
     panels.products(names, of_weights, plan, totals)
     activations.names(names, spec, plan, cfg, of_weights, {"H_ROWS", "HK"}, true)
     packed_plan.names(names, cfg, spec, plan, matrices(spec))
-    of_weights = prequantised.names(names, of_weights, spec, tokens, {"gate_up_weights", "down_proj_weight"})
+    of_weights = prequantised.names(names, of_weights, spec, tokens, {"gate_up_weights", "down_proj_weight"},
+        spec.checkpoint == "saved")
     local function decode()
         codes.names(names, spec, plan, matrices(spec), of_weights.product)
         along.names(names, stored.format(spec) and cfg or of_weights, plan, math.max(spec.H, gates(spec) * spec.I_TP))

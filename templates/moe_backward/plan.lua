@@ -16,6 +16,7 @@ local packed_plan = require "packed.plan"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
 local plans = require "shared.plans"
+local prequantised = require "codes.prequantised"
 local post_norm = require "math.post_norm"
 local quantised = require "codes.quantised"
 local rows = require "tiles.rows"
@@ -29,43 +30,6 @@ local backward = {}
 local convert, round_up = plans.convert, plans.round_up
 
 backward.plan_keys = {dot.key, table.unpack(panel_plan.keys)}
-
--- What moe_backward takes of the key `weights` beside those of tokens' dtype, see stored.lua: codes, which have no gradients.
-backward.weights = setmetatable({shared = true, gate_up_order = {"interleaved"}, gate_up = {"separate"}, experts = {"separate"}},
-    {__index = codes.takes{"transposed", "contiguous", "nki", "packed"}})
-
-backward.rule = codes.rules.frozen
-
--- What is packed for the way back holds for its products alone.
-backward.packed_rules = {
-    {"weights.layout", function(s) return not packed.are(s) or s.weight_grads == "none" end,
-        "{weights.layout} is of weights that stay as they are: it needs weight_grads = none, here {weight_grads}"},
-    {"weights.layout", function(s) return not packed.are(s) or s.checkpoint == "saved" end,
-        "{weights.layout} is for the way back alone: {checkpoint} multiplies the same weights forward"},
-}
-
--- Products are quantised as they are made: scale `post` multiplies the sums of dY Wd^T and, before it is rounded, p in the gradient of Wd;
--- `pre` X, which is f32 then. What is between two products is rounded to the dtype first, as if it had been stored; biases' gradients
--- are sums of that.
-local quantize = quantised.keys[1]
-
-backward.quantize = {quantize[1], quantize[2], default = quantize.default,
-    doc = quantize.doc .. "; along an expert's tokens from its first one on, over blocks of block_size, padding left out"}
-
-local function beside(key, allowed, sentence)
-    return {key, function(s) return not quantised.is(s) or allowed(s) end, sentence}
-end
-
-backward.quantised_rules = {
-    codes.rules.numbers,
-    beside("weights.layout", function(s) return not packed.are(s) end,
-        "{weights.layout} is of numbers that products read as they are, here {quantize}"),
-    beside("weights.gate_up_order", function(s) return not stored.of(s).interleaved end,
-        "{weights.gate_up_order} is not supported yet beside {quantize}: gate and up have blocks of their own"),
-    beside("clamp.activated", function(s) return not s.clamp.activated end, "{clamp.activated} is not supported yet beside {quantize}"),
-    beside("post_norm.eps", function(s) return not s.post_norm end, "{post_norm.eps} is not supported yet beside {quantize}"),
-    beside("norm", function(s) return s.norm == "none" end, "{norm} is not supported yet beside {quantize}"),
-}
 
 -- Why products may not be of pairs, or nil.
 local function no_pairs(spec)
@@ -101,7 +65,7 @@ local function steps(spec)
     local grads = spec.weight_grads == "all"
     return {
         again = again, post = post, pre = scale == "pre", saved_down = saved_down,
-        affinity_sums = post and not saved_down,
+        affinity_sums = post and not saved_down, reads_dy = saved_down or spec.bias.down and post,
         norm = spec.norm == "layer", post_norm = spec.post_norm ~= nil,
         gradients = grads, bias_up = grads and spec.bias.gate_up, bias_down = grads and spec.bias.down,
         bias_up_value = spec.bias.gate_up and again, bias_down_value = spec.bias.down and post and not saved_down,
@@ -117,10 +81,11 @@ function backward.args(s, plan)
     for _, row in ipairs(tensors.biases(s)) do
         again[#again + 1] = tensors.read_again(s, row[1]) and row or nil
     end
-    return plans.append(tensors.inputs(s, plan), plans.list(
+    return plans.append(prequantised.all_args(s, tensors.inputs(s, plan)), plans.list(
         not has.again and tensors.kept_gate_up(s, "gate_up_proj_act_checkpoint_T", "in", "N"),
         has.saved_down and tensors.kept_down(s, "down_proj_act_checkpoint", "in", "N")),
-    tensors.blocks(s), {{"output_hidden_states_grad", s.dtype, "in", tensors.tokens(s), s.H, says = "gradient of output"}}, again, {
+    tensors.blocks(s), prequantised.args(s, {"output_hidden_states_grad", s.dtype, "in", tensors.tokens(s), s.H,
+        says = "gradient of output"}), again, {
         {"hidden_states_grad", s.hidden_grad_dtype, "out", tensors.tokens(s), s.H,
             says = "gradient of hidden_states, summed over the experts of each token"},
         tensors.affinity_gradients(s),
@@ -158,7 +123,8 @@ local function constants(spec, plan)
         quantised.is(spec) and quantised.constants(math.max(spec.H, gates * spec.I_TP)) or {})
 end
 
-local function tiles(spec, plan, names, cfg)
+-- of_weights: cfg of those at work
+local function tiles(spec, plan, names, cfg, of_weights)
     local has, io, bias, dx = names.has, dtype[spec.dtype], dtype[spec.bias_dtype], dtype[spec.hidden_grad_dtype]
     local lanes, whole, f32 = cfg.isa.lanes, spec.H >= cfg.isa.lanes, dtype.f32
     local width = plan.vectors * lanes
@@ -166,12 +132,13 @@ local function tiles(spec, plan, names, cfg)
         step = has.interleaved and 2 or 1, stores = names.quantised}
     local step = has.in_words and words.WORD or nil   -- rows of sums from an element of a token to the next one
     local held = has.again and not names.quantised and f32 or io   -- what limits are of
-    local list = plans.append(panels.tiles(names, cfg, plan), codes.tiles(names, cfg, spec),
-        names.quantised and quantised.tiles(names, cfg, spec) or {})
+    local list = plans.append(panels.tiles(names, of_weights, plan), codes.tiles(names, cfg, spec),
+        names.quantised and quantised.tiles(names, of_weights, spec) or {}, prequantised.tiles(names, cfg, spec))
     return plans.append(list, plans.list(
         has.again and epilogue.bounded(cfg, through.step),
         not has.again and spec.block_size >= lanes and rows.column(cfg, io, "column", names.load_step * width, names.dots),
-        names.dots and rows.words(cfg, io, "words"),
+        names.dots and names.widens and rows.words(cfg, io, "words"),
+        names.moves and rows.move(cfg, "move", {}),
         names.dots and panel_rows.split(cfg, "split"),
         rows.squares(cfg, "transpose", {dtype = f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE", pitch = width,
             along = lanes, step = lanes * width}),
@@ -191,17 +158,37 @@ local function tiles(spec, plan, names, cfg)
         has.pre and back.column_sums(cfg, "column_sums"),
         has.pre and rows.scale(cfg, "scale"),
         (has.affinity_sums or has.pre or has.norm or whole) and rows.move(cfg, "add", {add = true}),
-        (has.saved_down and not has.post_norm or has.bias_down_value) and whole and rows.dot(cfg, "dot", io, has.saved_down and io or bias),
+        (has.saved_down and not has.post_norm or has.bias_down_value) and whole
+            and rows.dot(cfg, "dot", names.dy.to, has.saved_down and io or bias),
         dx.narrow and whole and rows.move(cfg, "narrow_dx", {to = dx})))
 end
 
--- Behind the experts' norm, panels of output gradients hold what post_norm.c.in makes of these.
+-- Adds which `gather` makes panels of a tensor of tokens, if not that of numbers. Behind the experts' norm, panels of output gradients hold
+-- what post_norm.c.in makes of these.
 local function gather_turned(names, has)
-    names.turns = has.post_norm
+    names.turns, names.gathered_as = has.post_norm, {}
+    for tensor in pairs(names.given) do
+        names.gathered_as[tensor] = tensor
+    end
     if has.post_norm then
+        names.gathered_as.output_hidden_states_grad = "turned"
         names.given.turned = {K = "H", decode = "turn", row = "routed_row", to = {c = names.panel_c}}
         names.gathers = has.in_words and not has.words_gathered and {"turned"} or {"", "turned"}
     end
+end
+
+-- Adds the names of operands that are codes; returns the cfg of weights at work. names.dy: how gradients of the output are read again for
+-- those of affinities
+local function given_operands(names, cfg, spec, has)
+    local first, second = stored.gate_up(spec)
+    local narrow = names.scalars[1]
+    local of_weights = prequantised.names(names, cfg, spec, {"hidden_states", "output_hidden_states_grad"},
+        plans.list(first, "down_proj_weight", second), false)
+    names.scalars[1] = names.scalars[1] or not has.again and narrow   -- of checkpoints
+    local dy = names.given.output_hidden_states_grad
+    names.dy = {to = dy and dy.to or cfg.dtype, widen = dy and convert(dy.to, "widen") or names.widen_tensor,
+        decode = dy and has.reads_dy and dy.decode or false}
+    return of_weights
 end
 
 function backward.names(spec, plan, job)
@@ -241,6 +228,7 @@ function backward.names(spec, plan, job)
             plan.group > 1 and (has.post_norm or has.bias_up or has.bias_down) and {io, "narrow"} or false},
     }
     panels.products(names, cfg, plan, totals)
+    local of_weights = given_operands(names, cfg, spec, has)
     names.gathered = has.in_words and "(WORD * LANES)" or names.dots and "DEPTH" or "LANES"
     gather_turned(names, has)
     names.gathers_words, names.transpose_words = has.words_gathered, "transpose_words"
@@ -262,11 +250,11 @@ function backward.names(spec, plan, job)
     work.phases(names, has, spec)
     codes.names(names, spec, plan, stored.matrices(spec))
     if names.phases.contiguous then
-        along.names(names, cfg, plan, math.max(spec.H, gates * spec.I_TP))
+        along.names(names, of_weights, plan, math.max(spec.H, gates * spec.I_TP))
     end
     work.space(names, has)
     names.tiles = function()
-        return tiles(spec, plan, names, cfg)
+        return tiles(spec, plan, names, cfg, of_weights)
     end
     return names
 end

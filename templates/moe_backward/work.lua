@@ -34,6 +34,7 @@ function work.space(names, has)
             when = "rows > PASS_ROWS", shape = ""},
         has.post_norm and {"stat", "float", {"rows", 4}, "of a row's norm: f, f * f * da / H, a, da"},
         has.post_norm and has.gradients and {"weight_sums", "float", {2, "H"}, "gradients of the norm's weight", own = true},
+        names.dy.decode and {"dy", names.dy.to.c, {"H"}, "gradients of a token's output", own = true},
         names.narrow_dx and {"sum", "float", {"tokens(w->args->T)", "H"}, "gradients of hidden states"},
         {"at", "int64_t", {"columns"}, "row of a column, or -1", own = true},
         {"out", "float *", {"columns"}, "where the gradient of its hidden state is summed", own = true},
@@ -107,16 +108,18 @@ local function rounded(names, has, X)
     names.factor = names.copies and function(panel) return panel .. "_rows" end or names.pairs_of
     local by = dots and {"w->X_pairs", words "HK"} or names.copies and {"w->X_rows", "HK"} or X
     local dY = {names.pairs_of "w->dY", words "HK"}
+    local x, dy = names.given.hidden_states and not has.pre, names.given.output_hidden_states_grad ~= nil
     names.operands_of = plans.list(
-        has.again and {by[1], by[2], dots and by[1] or X[1], dots and by[2] or X[2]},
-        {names.factor "w->dY", dY[2], dY[1], dY[2]})
+        has.again and (names.copies or not x) and {by[1], by[2], dots and by[1] or X[1], dots and by[2] or X[2], given = x},
+        (names.copies or not dy) and {names.factor "w->dY", dY[2], dY[1], dY[2], given = dy})
+    names.moves = names.copies and (has.again and x or dy)
     local separate = has.separate
     names.copied = not names.copies and {} or plans.list(
         has.again and {name = "X_rows", rows = "HK", parts = {"0"}, deep = "H_DEEP", used = "H"},
         {name = "dY_rows", rows = "HK", parts = {"0"}, deep = "H_DEEP", used = "H"},
         {name = "GU_rows", rows = "GK", parts = separate and {"0", "UP"} or {"0"}, deep = separate and "UP" or "G_DEEP",
             used = separate and "I" or "GATES * I"})
-    return by, q and "TOKEN_ROWS" or "GATHER"
+    return by, q and #names.operands_of > 0 and "TOKEN_ROWS" or "GATHER"
 end
 
 function work.phases(names, has, spec)
@@ -131,7 +134,7 @@ function work.phases(names, has, spec)
         before[i] = row[1]
     end
     phases.add(names, plans.append({{"GATHER", parts = "H_DEEP / " .. names.gathered, run = "gather_part"},
-        q and {"TOKEN_ROWS", panels = true, run = "token_rows"} or nil},
+        tokens == "TOKEN_ROWS" and {tokens, panels = true, run = "token_rows"} or nil},
         again(has, by, spec, forth, tokens), plans.list(
         has.norm and {"NORM", panels = true, run = "normalise"},
         {"DOWN", rows = "I", k = "H", weights = "down_proj_weight", layout = back,

@@ -3,7 +3,7 @@
 local dot = require "product.dot"
 local dtype = require "dtype"
 local integers = require "codes.integers"
-local moe_backward = require "moe_backward.plan"
+local backward_rules = require "moe_backward.rules"
 local layer_names = require "moe_layer.names"
 local given = require "moe_layer.given"
 local keys = require "shared.keys"
@@ -30,7 +30,7 @@ end
 
 -- Those of packed weights in backward.
 layer.rules = {}
-for i, rule in ipairs(moe_backward.packed_rules) do
+for i, rule in ipairs(backward_rules.packed) do
     layer.rules[i] = {rule[1], function(s) return s.op == "forward" or rule[2](s) end, rule[3]}
 end
 

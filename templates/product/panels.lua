@@ -141,7 +141,7 @@ function panels.words(names, cfg, plan)
     names.edge_mask = integers and ("have >= %d * (k + 1) ? 0xffffffffu : have > %d * k ? (1u << %d * (have - %d * k)) - 1 : 0"):format(
         group, group, bits, group) or dots and "2 * k + 1 < have ? 0xffffffffu : 2 * k < have ? 0xffffu : 0" or "k < have ? 0xffffffffu : 0"
     names.tensor_c, names.keep_tensor, names.given, names.gathers = names.io, names.keep_io, {}, {""}   -- of tokens
-    names.widens = true
+    names.widens, names.widen_tensor = true, names.widen_io
     if words then
         local list = names.constants
         list[#list + 1] = {"DEPTH", panels.depth(plan), "elements of a row of a panel of weights: " .. (dots and "pairs" or "words")}

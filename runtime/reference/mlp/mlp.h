@@ -24,22 +24,8 @@ moegen_rt_status rt_mlp_read(const moegen_rt_problem *p, struct rt_mlp *m, moege
 /* Has the spec this intermediate? Without a gate there is up and hidden = act(up). */
 bool rt_mlp_has(const struct rt_mlp *m, int given);
 
-/* ---- prequantised.c: operands are numbers, or codes with scales (SEMANTICS 3) ---- */
+/* ---- operands.c: numbers, or codes with scales, see stored/prequantised.c ---- */
 
-/* An operand [rows, columns]. If it is given as codes, scales are along one of its extents. */
-struct rt_operand_shape {
-    const char *name;
-    int64_t rows, columns;      /* rows -1: as many tokens as there are */
-    int64_t parts;              /* matrices one after the other: scales down the rows are of each */
-    const char *down;           /* what prequantised.NAME.along calls the rows */
-    const char *along;          /* its value if it is not there */
-    const char *scale, *second; /* of weights: tensors of scales if they are codes of a format */
-};
-struct rt_operand {
-    const moegen_rt_tensor *t; /* of numbers: f64 if it was decoded */
-    bool is_given, is_down;    /* as codes; with scales down the rows */
-    moegen_rt_tensor decoded;
-};
 /* rt_quantise_matrix, of what has no scales in that direction. */
 moegen_rt_status rt_operand_quantise(const struct rt_quantiser *q, const struct rt_operand *o,
                                      int64_t rows, int64_t columns, int64_t down,
@@ -49,7 +35,6 @@ moegen_rt_status rt_operand_quantise(const struct rt_quantiser *q, const struct 
 moegen_rt_status rt_operand_fill(moegen_rt_problem *p, const struct rt_quantiser *q,
                                  const struct rt_operand_shape *shape, moegen_rt_dtype dtype,
                                  uint64_t seed, double scale, moegen_rt_error *err);
-void rt_operand_free(struct rt_operand *o);
 
 /* ---- pack_mlp.c: matrices as the key `weights` has them: packed, or codes of a format ---- */
 
@@ -65,7 +50,7 @@ moegen_rt_status rt_operand_pack(moegen_rt_problem *p, const struct rt_operand_s
 moegen_rt_status rt_mlp_online(const moegen_rt_problem *p, const struct rt_mlp *m,
                                struct rt_online q[2], moegen_rt_error *err);
 
-/* ---- prequantised.c again ---- */
+/* ---- operands.c again ---- */
 
 /* The operands of an MLP that a caller has: X, gate_up, down, and dY backward. S: tokens, or -1. */
 enum { RT_X, RT_WGU, RT_WD, RT_DY, RT_OPERANDS };

@@ -133,6 +133,43 @@ static moegen_rt_status lay(const moegen_rt_problem *p, struct rt_matrix *x,
     return status;
 }
 
+/* Those of them that come as codes already: each tensor as [K, C], or transposed. */
+static moegen_rt_status lay_given(const moegen_rt_problem *p, const struct rt_matrix *x,
+                                  struct rt_weights *w, moegen_rt_error *err)
+{
+    bool across = is(p, "weights.layout", "transposed", "plain"), down = x->kind == RT_DOWN;
+    bool again = is(p, "checkpoint", "recompute", "saved");
+    struct rt_operand_shape o = {.key = w->whole,
+                                 .E = x->E,
+                                 .rows = across ? x->C : x->K,
+                                 .columns = across ? x->K : x->C,
+                                 .parts = x->parts,
+                                 .beside = !across,
+                                 .down = across == down ? "H" : "I",
+                                 .along = down || again ? "H" : "I"};
+    struct rt_quantiser q;
+    moegen_rt_status status = rt_quantiser_read(p, &q, err);
+    for (int i = 0; i < w->count && status == MOEGEN_RT_OK; i++) {
+        struct rt_stored *s = &w->of[i];
+        struct rt_codes c;
+        o.name = s->name;
+        o.rank = s->code.rank;
+        memcpy(o.shape, s->code.shape, sizeof o.shape);
+        status = rt_codes_read(p, &q, &o, &c, err);
+        s->given = c.is_given ? malloc(sizeof c) : NULL;
+        if (s->given)
+            *s->given = c;
+        else
+            rt_codes_free(&c);
+        if (status == MOEGEN_RT_OK && c.is_given && !s->given)
+            status = rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+        w->along_K = c.is_given && c.down != across;
+        w->along_C = c.is_given && !w->along_K;
+        w->canonical = w->canonical && !c.is_given;
+    }
+    return status;
+}
+
 moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe *m,
                                 enum rt_kind kind, struct rt_weights *w, moegen_rt_error *err)
 {
@@ -153,7 +190,9 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
         .kind = kind, .E = m->E, .K = x.K, .expert = -1, .whole = joined[kind].weight};
     w->C = down ? m->H : m->parts * m->I;
     int count = separate ? (int)m->parts : 1;
-    return lay(p, &x, separate ? &apart[2 - count] : &joined[kind], count, w, err);
+    moegen_rt_status status =
+        lay(p, &x, separate ? &apart[2 - count] : &joined[kind], count, w, err);
+    return status == MOEGEN_RT_OK && kind != RT_GATE_UP_BIAS ? lay_given(p, &x, w, err) : status;
 }
 
 moegen_rt_status rt_matrices_lay(const moegen_rt_problem *p, const struct rt_matrices *r,
