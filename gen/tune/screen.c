@@ -83,7 +83,7 @@ static moegen_status look(struct search *s, struct turn *turn, int count, moegen
         for (int n = 0; n < some && !status; n++)
             if (legal[n] && !turn[i + n].looks) {
                 s->looked_at++;
-                pruned[n] = kernel_same_code(c[n].kernel, s->best.kernel) || model_prunes(s, &c[n]);
+                pruned[n] = candidate_same_code(s, &c[n], &s->best) || model_prunes(s, &c[n]);
                 s->pruned += pruned[n];
                 legal[n] = !pruned[n];
             }

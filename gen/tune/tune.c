@@ -8,6 +8,14 @@
 
 static const double usual_seconds = 60, share_of_search = 0.75;
 
+static void take_experts(moegen_tuning *t, int64_t experts)
+{
+    if (!experts)
+        return;
+    t->experts[0] = t->experts[0] && t->experts[0] < experts ? t->experts[0] : experts;
+    t->experts[1] = t->experts[1] > experts ? t->experts[1] : experts;
+}
+
 /* The winner, for a file. False: out of memory. */
 static bool take_winner(moegen_tuning *t, struct search *s)
 {
@@ -19,10 +27,10 @@ static bool take_winner(moegen_tuning *t, struct search *s)
         int64_t tokens = s->course[i].tokens;
         t->least = tokens < t->least ? tokens : t->least;
         t->most = tokens > t->most ? tokens : t->most;
+        take_experts(t, s->course[i].small.experts);
     }
     t->history = s->history;
     t->moments = s->moments;
-    t->stood_for = s->stood_for;
     t->plans = space_plans(&s->space);
     t->missed = s->missed;
     t->looked_at = s->looked_at;
@@ -52,7 +60,7 @@ static moegen_status search(moegen_engine *engine, const moegen_spec *spec,
     struct search s = {
         .engine = engine, .spec = *spec, .options = o, .threads = o->threads, .lenient = lenient};
     s.own = spec->override_count + 1;
-    s.set = calloc(s.own + MAX_KNOBS, sizeof *s.set);
+    s.set = calloc(s.own + MOST_SET, sizeof *s.set);
     if (!s.set)
         return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
     if (spec->override_count)

@@ -134,10 +134,15 @@ static void say_search(const struct session *s, struct tuned_kernel *x)
              t->modelled ? "the model prunes them, or their code is the same"
                          : "their code is the same; the limits that were measured here prune none, "
                            "since the planner's own is beyond them: the machine is busy");
-    if (t->stood_for)
-        note("%s: in place of large calls, %d of T = %s, smaller ones were searched, of top_k "
-             "experts with as many rows each",
-             x->name, t->stood_for, x->tokens.at);
+    if (t->experts[0]) {
+        struct text some = {0};
+        text_fmt(&some, "%lld", (long long)t->experts[0]);
+        if (t->experts[1] > t->experts[0])
+            text_fmt(&some, " or %lld", (long long)t->experts[1]);
+        note("%s: layers of %s experts, with as many rows for each, stood for the spec's", x->name,
+             some.at ? some.at : "fewer");
+        text_free(&some);
+    }
     if (t->missed && !stopped)
         note("%s: %d of the first %d were not tried: %g s were too short, since calls of one plan "
              "take %.2g s; fewer --T get further, or a --budget of %.0f s",

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * courses.c - the calls that a search runs, and layers of fewer experts that stand for the spec's.
+ *
+ * A call of all experts takes seconds, above all a backward pass, which writes the gradients of all
+ * their weights. One of some of them, each with as many rows as it has among all, tells in a
+ * fraction of that time which plan is faster: plans know of an expert's matrices and rows, not of
+ * how many experts there are. That this is so is asked of the planner: a layer for which it chooses
+ * something else does not stand in.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tune.h"
+
+enum { SOME_CHOSEN = 2, SOME_ROWS = 2, EXPERTS_OF_THREAD = 2 };
+
+double stand_in_caches = 2;
+
+/* ---- which ---- */
+
+int small_overrides(const struct small *s, moegen_override *out)
+{
+    if (!s->experts)
+        return 0;
+    out[0] = (moegen_override){"E", s->text[0]};
+    out[1] = (moegen_override){"top_k", s->text[1]};
+    return SMALL_KEYS;
+}
+
+/* Bytes of an expert's weights and gradients; 0: it has none. */
+static double expert_bytes(const moegen_kernel *kernel, int64_t experts)
+{
+    const moegen_kernel_facts *f = kernel_facts(kernel);
+    double bytes = 0;
+    for (int i = 0; i < f->arg_count; i++) {
+        const moegen_arg *a = &f->args[i];
+        if (a->rank < 2 || !arg_is_fixed(a) || strtoll(a->extent[0], NULL, 10) != experts)
+            continue;
+        double own = (double)moegen_dtype_size(a->dtype);
+        for (int d = 1; d < a->rank; d++)
+            own *= strtod(a->extent[d], NULL);
+        bytes += own;
+    }
+    return bytes;
+}
+
+/* Does the number of tokens, and only that, say how many rows an expert has? */
+static bool rows_follow(const moegen_kernel *kernel)
+{
+    const char *dispatch = moegen_kernel_param(kernel, "dispatch");
+    return !kernel_fixes(kernel) && !moegen_kernel_param(kernel, "N_blocks") &&
+           !(dispatch && strcmp(dispatch, "dense") == 0);
+}
+
+/* The smallest layer that tells of a call of so many tokens, if the spec allows it: experts that no
+ * cache holds and that are enough for the threads, of which a token has few; with less than some
+ * rows for each, when most have none, a token has as many as otherwise. */
+static struct small smallest(const moegen_kernel *kernel, int64_t tokens, int threads)
+{
+    int64_t all = param_int(kernel, "E", 1), chosen = param_int(kernel, "top_k", 1);
+    double bytes = expert_bytes(kernel, all);
+    if (!bytes || !rows_follow(kernel))
+        return (struct small){0};
+    bool few = tokens * chosen < SOME_ROWS * all;
+    double uncached = ceil(stand_in_caches * (double)moegen_rt_cpu_cache(3) / bytes);
+    int64_t some = chosen < SOME_CHOSEN ? chosen : SOME_CHOSEN, least = few ? chosen : some;
+    least = (int64_t)fmax(SOME_CHOSEN * (double)least, fmax(EXPERTS_OF_THREAD * threads, uncached));
+    return (struct small){.experts = few && tokens == 1 ? chosen : least,
+                          .chosen = few ? chosen : some};
+}
+
+/* With as many rows for an expert, but one for each where tokens could give that. */
+static void small_of(struct small *s, const moegen_kernel *kernel, int64_t tokens, int64_t experts)
+{
+    double share = (double)param_int(kernel, "top_k", 1) / (double)param_int(kernel, "E", 1);
+    double rows = (double)(tokens * experts) * share;
+    s->experts = experts;
+    s->tokens = (int64_t)fmax(round(rows / (double)s->chosen),
+                              fmin((double)tokens, (double)(experts / s->chosen)));
+    snprintf(s->text[0], sizeof s->text[0], "%" PRId64, s->experts);
+    snprintf(s->text[1], sizeof s->text[1], "%" PRId64, s->chosen);
+}
+
+/* Does the planner choose for it what it chooses for the spec's layer? */
+static moegen_status has_same_plan(struct search *s, const struct small *small, bool *same,
+                                   moegen_error **err)
+{
+    moegen_error *own = NULL;
+    moegen_spec spec = s->spec;
+    struct space space = {0};
+    spec.override_count = s->own + (size_t)small_overrides(small, s->set + s->own);
+    moegen_status status = space_read(&space, s->engine, &spec, &own);
+    *same = !status && space_same(&space, &s->space);
+    space_free(&space);
+    if (status == MOEGEN_BAD_SPEC || status == MOEGEN_UNSUPPORTED || !status) {
+        moegen_error_release(own);
+        return MOEGEN_OK;
+    }
+    *err = own;
+    return status;
+}
+
+moegen_status small_find(struct search *s, const moegen_kernel *kernel, int64_t tokens,
+                         struct small *small, moegen_error **err)
+{
+    int64_t most = param_int(kernel, "E", 1) / 2, power = 1;
+    bool found = false;
+    moegen_status status = MOEGEN_OK;
+    *small = smallest(kernel, tokens, s->threads);
+    int64_t next = small->experts;
+    while (next && next <= most && !found && !status) { /* groups of experts want a power of two */
+        small_of(small, kernel, tokens, next);
+        status = has_same_plan(s, small, &found, err);
+        while (power <= next)
+            power *= 2;
+        next = power;
+    }
+    if (!found)
+        *small = (struct small){.tokens = tokens};
+    return status;
+}
+
+/* ---- opening ---- */
+
+/* An earlier course whose weights serve this one, too; NULL: none. */
+static const struct course *alike(const struct search *s, int of)
+{
+    for (int i = 0; i < of; i++)
+        if (s->course[i].small.experts == s->course[of].small.experts)
+            return &s->course[i];
+    return NULL;
+}
+
+static moegen_status open_one(struct search *s, int i, const moegen_kernel *kernel, bool whole,
+                              int64_t tokens, moegen_error **err)
+{
+    moegen_kernel *own = NULL;
+    moegen_spec spec = s->spec;
+    struct small small = {.tokens = tokens};
+    moegen_status status = whole ? MOEGEN_OK : small_find(s, kernel, tokens, &small, err);
+    if (status)
+        return status;
+    spec.override_count = s->own + (size_t)small_overrides(&small, s->set + s->own);
+    if ((status = moegen_kernel_get(s->engine, &spec, &own, err)))
+        return status;
+    s->course[i] = (struct course){.small = small, .tokens = tokens};
+    status = course_open(&s->course[i], alike(s, i), own, s->threads, err);
+    s->courses++;
+    s->smaller += small.experts > 0;
+    moegen_kernel_release(own);
+    return status;
+}
+
+moegen_status courses_open(struct search *s, const moegen_kernel *kernel, const int64_t *tokens,
+                           int count, bool whole, moegen_error **err)
+{
+    int stops = s->stops;
+    moegen_status status = MOEGEN_OK;
+    for (int i = 0; i < count && s->stops == stops && !status; i++) {
+        search_tell(s, "filling", &s->best.choice, NAN, i, count);
+        status = open_one(s, i, kernel, whole, tokens[i], err);
+    }
+    return status;
+}
+
+void courses_close(struct search *s)
+{
+    candidate_close(&s->base);
+    candidate_close(&s->best);
+    while (s->courses)
+        course_close(&s->course[--s->courses]);
+}
+
+moegen_status courses_whole(struct search *s, moegen_error **err)
+{
+    int64_t tokens[MAX_COURSES];
+    int count = s->courses;
+    bool legal;
+    struct choice best = s->best.choice;
+    moegen_kernel *kernel = NULL;
+    for (int i = 0; i < count; i++)
+        tokens[i] = s->course[i].tokens;
+    courses_close(s);
+    s->base.choice = choice_none();
+    s->best.choice = best;
+    moegen_spec spec = s->spec;
+    spec.override_count = s->own;
+    moegen_status status = moegen_kernel_get(s->engine, &spec, &kernel, err);
+    if (!status)
+        status = courses_open(s, kernel, tokens, count, true, err);
+    if (!status)
+        status = candidate_open(s, &s->base, &legal, err);
+    if (!status)
+        status = candidate_open(s, &s->best, &legal, err);
+    moegen_kernel_release(kernel);
+    return status;
+}
