@@ -167,28 +167,34 @@ static const struct stands {
     double caches; /* last ones that weights must not fit */
     int threads;
     int64_t tokens;
-    struct small want; /* no experts: nothing stands in */
+    struct small want;
 } stands[] = {
 #define LAYER "name: toy\ndtype: f32\nH: 64\nI_TP: 32\nE: 32\ntop_k: 4\nblock_size: 16\n"
-    {"kernel: moe_forward\n" LAYER, 2, 1, 64, {.tokens = 64}}, /* caches hold its weights */
-    {"kernel: moe_forward\n" LAYER, 0, 1, 64, {4, 2, 16}},     /* eight rows for each */
-    {"kernel: moe_forward\n" LAYER, 0, 4, 64, {8, 2, 32}},
-    {"kernel: moe_forward\n" LAYER, 0, 16, 64, {.tokens = 64}}, /* too many threads for them */
-    {"kernel: moe_forward\n" LAYER, 0, 1, 1, {4, 4, 1}},        /* the same rows in any case */
-    {"kernel: moe_forward\n" LAYER, 0, 1, 4, {8, 4, 2}},
+    {"kernel: moe_forward\n" LAYER, 2, 1, 64, {.tokens = 64}},       /* caches hold its weights */
+    {"kernel: moe_forward\n" LAYER, 0, 1, 64, {4, 2, .tokens = 16}}, /* eight rows for each */
+    {"kernel: moe_forward\n" LAYER, 0, 4, 64, {8, 2, .tokens = 32}},
+    {"kernel: moe_forward\n" LAYER, 0, 16, 64, {.tokens = 64}},    /* too many threads for them */
+    {"kernel: moe_forward\n" LAYER, 0, 1, 1, {4, 4, .tokens = 1}}, /* the same rows in any case */
+    {"kernel: moe_forward\n" LAYER, 0, 1, 4, {8, 4, .tokens = 2}},
     {"kernel: moe_forward\n" LAYER "T: 64\n", 0, 1, 64, {.tokens = 64}},
-    {"kernel: moe_backward\n" LAYER, 0, 1, 64, {4, 2, 16}},
+    {"kernel: moe_backward\n" LAYER, 0, 1, 64, {4, 2, .tokens = 16}},
     {"kernel: grouped_gemm\nop: dW\npermute: x\ndtype: f32\nN: 64\nK: 32\nE: 32\ntop_k: 4\n",
      0,
      1,
      64,
-     {4, 2, 16}},
+     {4, 2, .tokens = 16}},
     {"kernel: moe_layer\nmethod: softmax_topk\ndispatch: dense\n" LAYER, 0, 1, 64, {.tokens = 64}},
     {"kernel: router\nop: forward\ndtype: f32\nH: 64\nE: 32\ntop_k: 4\nmethod: softmax_topk\n",
      0,
      1,
      64,
      {.tokens = 64}},
+    {"kernel: mlp_backward\ndtype: f32\nH: 64\nI_TP: 1350\n",
+     0,
+     1,
+     64,
+     {.width = 518, .tokens = 64}},
+    {"kernel: mlp_backward\ndtype: f32\nH: 64\nI_TP: 1000\n", 0, 1, 64, {.tokens = 64}},
 };
 
 static void test_stand_in(moegen_engine *engine)
@@ -203,8 +209,8 @@ static void test_stand_in(moegen_engine *engine)
         open_search(&s, engine, x->text, x->threads, &o);
         const struct small *got = &s.course[0].small;
         CHECK(got->experts == x->want.experts && got->chosen == x->want.chosen &&
-                  got->tokens == x->want.tokens && s.course[0].tokens == x->tokens &&
-                  s.smaller == (x->want.experts > 0),
+                  got->width == x->want.width && got->tokens == x->want.tokens &&
+                  s.course[0].tokens == x->tokens && s.smaller == small_is(&x->want),
               "row %zu: %lld of %lld experts, %lld tokens", i, (long long)got->chosen,
               (long long)got->experts, (long long)got->tokens);
         CHECK(turn_any(&s, &c) && !course_check(&s.course[0], c.call[0], &right, NULL) && right,

@@ -5,11 +5,13 @@
  * A call of all experts takes seconds, above all a backward pass, which writes the gradients of all
  * their weights. One of some of them, each with as many rows as it has among all, tells in a
  * fraction of that time which plan is faster: plans know of an expert's matrices and rows, not of
- * how many experts there are. That this is so is asked of the planner: a layer for which it chooses
- * something else does not stand in.
+ * how many experts there are. Without experts, fewer columns do the same for as many tokens. That
+ * this is so is asked of the planner: a layer for which it chooses something else does not stand
+ * in.
  */
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,35 +19,75 @@
 #include "tune.h"
 
 enum { SOME_CHOSEN = 2, SOME_ROWS = 2, EXPERTS_OF_THREAD = 2 };
+enum {
+    LEAST_WIDTH = 512,
+    TILES = 64
+}; /* columns: some sums of products; a multiple of all tiles */
 
 double stand_in_caches = 2;
 
 /* ---- which ---- */
 
-int small_overrides(const struct small *s, moegen_override *out)
+static const struct {
+    const char *key;
+    size_t at; /* in struct small */
+} keys[SMALL_KEYS] = {
+    {"E", offsetof(struct small, experts)},
+    {"top_k", offsetof(struct small, chosen)},
+    {"I_TP", offsetof(struct small, width)},
+};
+
+static int64_t value_of(const struct small *s, int key)
 {
-    if (!s->experts)
-        return 0;
-    out[0] = (moegen_override){"E", s->text[0]};
-    out[1] = (moegen_override){"top_k", s->text[1]};
-    return SMALL_KEYS;
+    int64_t value;
+    memcpy(&value, (const char *)s + keys[key].at, sizeof value);
+    return value;
 }
 
-/* Bytes of an expert's weights and gradients; 0: it has none. */
-static double expert_bytes(const moegen_kernel *kernel, int64_t experts)
+bool small_is(const struct small *s)
+{
+    return s->experts || s->width;
+}
+
+int small_overrides(const struct small *s, moegen_override *out)
+{
+    int count = 0;
+    for (int i = 0; i < SMALL_KEYS; i++)
+        if (value_of(s, i))
+            out[count++] = (moegen_override){keys[i].key, s->text[i]};
+    return count;
+}
+
+static void write_texts(struct small *s)
+{
+    for (int i = 0; i < SMALL_KEYS; i++)
+        snprintf(s->text[i], sizeof s->text[i], "%" PRId64, value_of(s, i));
+}
+
+/* ---- fewer experts ---- */
+
+/* Bytes of weights and their gradients, those whose first extent is the number of experts only,
+ * unless that is 0. */
+static double matrix_bytes(const moegen_kernel *kernel, int64_t experts)
 {
     const moegen_kernel_facts *f = kernel_facts(kernel);
     double bytes = 0;
     for (int i = 0; i < f->arg_count; i++) {
         const moegen_arg *a = &f->args[i];
-        if (a->rank < 2 || !arg_is_fixed(a) || strtoll(a->extent[0], NULL, 10) != experts)
+        if (a->rank < 2 || !arg_is_fixed(a) ||
+            (experts && strtoll(a->extent[0], NULL, 10) != experts))
             continue;
         double own = (double)moegen_dtype_size(a->dtype);
-        for (int d = 1; d < a->rank; d++)
+        for (int d = 0; d < a->rank; d++)
             own *= strtod(a->extent[d], NULL);
         bytes += own;
     }
     return bytes;
+}
+
+static double cached_bytes(void)
+{
+    return stand_in_caches * (double)moegen_rt_cpu_cache(3);
 }
 
 /* Does the number of tokens, and only that, say how many rows an expert has? */
@@ -59,14 +101,14 @@ static bool rows_follow(const moegen_kernel *kernel)
 /* The smallest layer that tells of a call of so many tokens, if the spec allows it: experts that no
  * cache holds and that are enough for the threads, of which a token has few; with less than some
  * rows for each, when most have none, a token has as many as otherwise. */
-static struct small smallest(const moegen_kernel *kernel, int64_t tokens, int threads)
+static struct small fewest(const moegen_kernel *kernel, int64_t tokens, int threads)
 {
     int64_t all = param_int(kernel, "E", 1), chosen = param_int(kernel, "top_k", 1);
-    double bytes = expert_bytes(kernel, all);
+    double bytes = matrix_bytes(kernel, all) / (double)all;
     if (!bytes || !rows_follow(kernel))
         return (struct small){0};
     bool few = tokens * chosen < SOME_ROWS * all;
-    double uncached = ceil(stand_in_caches * (double)moegen_rt_cpu_cache(3) / bytes);
+    double uncached = ceil(cached_bytes() / bytes);
     int64_t some = chosen < SOME_CHOSEN ? chosen : SOME_CHOSEN, least = few ? chosen : some;
     least = (int64_t)fmax(SOME_CHOSEN * (double)least, fmax(EXPERTS_OF_THREAD * threads, uncached));
     return (struct small){.experts = few && tokens == 1 ? chosen : least,
@@ -74,15 +116,15 @@ static struct small smallest(const moegen_kernel *kernel, int64_t tokens, int th
 }
 
 /* With as many rows for an expert, but one for each where tokens could give that. */
-static void small_of(struct small *s, const moegen_kernel *kernel, int64_t tokens, int64_t experts)
+static void set_experts(struct small *s, const moegen_kernel *kernel, int64_t tokens,
+                        int64_t experts)
 {
     double share = (double)param_int(kernel, "top_k", 1) / (double)param_int(kernel, "E", 1);
     double rows = (double)(tokens * experts) * share;
     s->experts = experts;
     s->tokens = (int64_t)fmax(round(rows / (double)s->chosen),
                               fmin((double)tokens, (double)(experts / s->chosen)));
-    snprintf(s->text[0], sizeof s->text[0], "%" PRId64, s->experts);
-    snprintf(s->text[1], sizeof s->text[1], "%" PRId64, s->chosen);
+    write_texts(s);
 }
 
 /* Does the planner choose for it what it chooses for the spec's layer? */
@@ -104,21 +146,45 @@ static moegen_status has_same_plan(struct search *s, const struct small *small, 
     return status;
 }
 
-moegen_status small_find(struct search *s, const moegen_kernel *kernel, int64_t tokens,
-                         struct small *small, moegen_error **err)
+static moegen_status find_fewer(struct search *s, const moegen_kernel *kernel, int64_t tokens,
+                                struct small *small, bool *found, moegen_error **err)
 {
     int64_t most = param_int(kernel, "E", 1) / 2, power = 1;
-    bool found = false;
     moegen_status status = MOEGEN_OK;
-    *small = smallest(kernel, tokens, s->threads);
+    *small = fewest(kernel, tokens, s->threads);
     int64_t next = small->experts;
-    while (next && next <= most && !found && !status) { /* groups of experts want a power of two */
-        small_of(small, kernel, tokens, next);
-        status = has_same_plan(s, small, &found, err);
+    while (next && next <= most && !*found && !status) { /* groups of experts want a power of two */
+        set_experts(small, kernel, tokens, next);
+        status = has_same_plan(s, small, found, err);
         while (power <= next)
             power *= 2;
         next = power;
     }
+    return status;
+}
+
+/* ---- narrower ones ---- */
+
+/* Of columns that no cache holds, as many of them left over after the last tile. */
+static moegen_status find_narrower(struct search *s, const moegen_kernel *kernel, int64_t tokens,
+                                   struct small *small, bool *found, moegen_error **err)
+{
+    int64_t all = param_int(kernel, "I_TP", 0);
+    double least = (double)all * cached_bytes() / matrix_bytes(kernel, 0);
+    int64_t fewer = (all - (int64_t)fmax(LEAST_WIDTH, fmin(least, (double)all))) / TILES * TILES;
+    *small = (struct small){.width = all - fewer, .tokens = tokens};
+    write_texts(small);
+    return fewer >= all / 2 && fewer > 0 ? has_same_plan(s, small, found, err) : MOEGEN_OK;
+}
+
+moegen_status small_find(struct search *s, const moegen_kernel *kernel, int64_t tokens,
+                         struct small *small, moegen_error **err)
+{
+    bool found = false;
+    moegen_status status =
+        moegen_kernel_param(kernel, "E")      ? find_fewer(s, kernel, tokens, small, &found, err)
+        : moegen_kernel_param(kernel, "I_TP") ? find_narrower(s, kernel, tokens, small, &found, err)
+                                              : MOEGEN_OK;
     if (!found)
         *small = (struct small){.tokens = tokens};
     return status;
@@ -130,7 +196,8 @@ moegen_status small_find(struct search *s, const moegen_kernel *kernel, int64_t 
 static const struct course *alike(const struct search *s, int of)
 {
     for (int i = 0; i < of; i++)
-        if (s->course[i].small.experts == s->course[of].small.experts)
+        if (s->course[i].small.experts == s->course[of].small.experts &&
+            s->course[i].small.width == s->course[of].small.width)
             return &s->course[i];
     return NULL;
 }
@@ -150,7 +217,7 @@ static moegen_status open_one(struct search *s, int i, const moegen_kernel *kern
     s->course[i] = (struct course){.small = small, .tokens = tokens};
     status = course_open(&s->course[i], alike(s, i), own, s->threads, err);
     s->courses++;
-    s->smaller += small.experts > 0;
+    s->smaller += small_is(&small);
     moegen_kernel_release(own);
     return status;
 }

@@ -8,12 +8,14 @@
 
 static const double usual_seconds = 60, share_of_search = 0.75;
 
-static void take_experts(moegen_tuning *t, int64_t experts)
+static void take_small(moegen_tuning *t, const struct small *s)
 {
-    if (!experts)
-        return;
-    t->experts[0] = t->experts[0] && t->experts[0] < experts ? t->experts[0] : experts;
-    t->experts[1] = t->experts[1] > experts ? t->experts[1] : experts;
+    int64_t least = t->experts[0];
+    t->width = s->width;
+    if (s->experts && (!least || s->experts < least))
+        t->experts[0] = s->experts;
+    if (s->experts > t->experts[1])
+        t->experts[1] = s->experts;
 }
 
 /* The winner, for a file. False: out of memory. */
@@ -27,7 +29,7 @@ static bool take_winner(moegen_tuning *t, struct search *s)
         int64_t tokens = s->course[i].tokens;
         t->least = tokens < t->least ? tokens : t->least;
         t->most = tokens > t->most ? tokens : t->most;
-        take_experts(t, s->course[i].small.experts);
+        take_small(t, &s->course[i].small);
     }
     t->history = s->history;
     t->moments = s->moments;

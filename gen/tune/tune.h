@@ -50,10 +50,11 @@ int knob_farther(struct knob *k, int value);
 
 /* ---- course.c: the runs ---- */
 
-/* A layer of fewer experts that stands for the spec's. */
-enum { SMALL_KEYS = 2 };
+/* A layer that stands for the spec's: of fewer experts, or narrower where there are none. */
+enum { SMALL_KEYS = 3 };
 struct small {
-    int64_t experts, chosen, tokens; /* experts 0: none; of its calls */
+    int64_t experts, chosen, width; /* 0: as in the spec */
+    int64_t tokens;                 /* of its calls */
     char text[SMALL_KEYS][24];
 };
 /* Calls of one number of tokens: the planner's own kernel bound to inputs, and what is right. */
@@ -71,7 +72,7 @@ struct course {
     struct stopwatch watch;
 };
 /* Of c->small.tokens; c is else zero, but for what it tells of. Weights are those of `like`, of as
- * many experts, or NULL. */
+ * many experts and as wide, or NULL. */
 moegen_status course_open(struct course *c, const struct course *like, const moegen_kernel *kernel,
                           int threads, moegen_error **err);
 void course_close(struct course *c);
@@ -156,6 +157,7 @@ bool candidate_same_code(const struct search *s, const struct candidate *a,
 
 /* ---- courses.c ---- */
 
+bool small_is(const struct small *s); /* than the spec's? */
 /* Room for SMALL_KEYS at *out; returns how many were filled in. Strings are lent. */
 int small_overrides(const struct small *s, moegen_override *out);
 /* The layer in whose calls a search of the kernel's with so many tokens is done. */
@@ -216,6 +218,7 @@ struct moegen_tuning {
     struct moment *history;
     int moments;
     int64_t experts[2];    /* least and most of layers that stood for the spec's; 0: none did */
+    int64_t width;         /* of such layers without experts */
     int plans, missed;     /* all turns from the planner's own choice; those without a look */
     int looked_at, pruned; /* plans */
     double making, took;   /* seconds: of generating and compiling; of the search */

@@ -120,6 +120,20 @@ static int write_entry(struct session *s, struct tuned_kernel *x)
     return status ? fail(status, err) : EXIT_OK;
 }
 
+static void say_small(const struct tuned_kernel *x)
+{
+    const long long least = x->tuning->experts[0], most = x->tuning->experts[1];
+    static const char what[] = "stood for the spec's";
+    if (most > least)
+        note("%s: layers of %lld or %lld experts, with as many rows for each, %s", x->name, least,
+             most, what);
+    else if (least)
+        note("%s: layers of %lld experts, with as many rows for each, %s", x->name, least, what);
+    if (x->tuning->width)
+        note("%s: layers of I_TP %lld, with as many tokens, %s", x->name,
+             (long long)x->tuning->width, what);
+}
+
 /* How far it came, in words. */
 static void say_search(const struct session *s, struct tuned_kernel *x)
 {
@@ -134,15 +148,7 @@ static void say_search(const struct session *s, struct tuned_kernel *x)
              t->modelled ? "the model prunes them, or their code is the same"
                          : "their code is the same; the limits that were measured here prune none, "
                            "since the planner's own is beyond them: the machine is busy");
-    if (t->experts[0]) {
-        struct text some = {0};
-        text_fmt(&some, "%lld", (long long)t->experts[0]);
-        if (t->experts[1] > t->experts[0])
-            text_fmt(&some, " or %lld", (long long)t->experts[1]);
-        note("%s: layers of %s experts, with as many rows for each, stood for the spec's", x->name,
-             some.at ? some.at : "fewer");
-        text_free(&some);
-    }
+    say_small(x);
     if (t->missed && !stopped)
         note("%s: %d of the first %d were not tried: %g s were too short, since calls of one plan "
              "take %.2g s; fewer --T get further, or a --budget of %.0f s",
