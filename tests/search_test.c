@@ -270,6 +270,25 @@ static void test_whole(moegen_engine *engine)
     stand_in_caches = 2;
 }
 
+/* Where one call takes too long for a look at all plans, they are looked at without it. */
+static void test_waits(moegen_engine *engine)
+{
+    static const int64_t tokens[] = {1, 64, 32};
+    moegen_tune_options o = {.struct_size = sizeof o, .tokens = tokens, .token_count = 3};
+    struct search s;
+    struct turn turn[MOST_TURNS];
+    int count = 0;
+    open_search(&s, engine, toy, 1, &o);
+    s.course[1].seconds = 1000;
+    s.until = tune_now() + 30;
+    CHECK(!screen(&s, turn, &count, NULL), "it failed");
+    CHECK(count == space_plans(&s.space) && s.missed == 0 && s.waited == 1,
+          "%d of %d plans, %d missed", count, space_plans(&s.space), s.missed);
+    for (int i = 0; i < s.courses; i++)
+        CHECK(!s.course[i].waits, "course %d still waits", i);
+    search_close(&s);
+}
+
 /* ---- kernels that are made ahead ---- */
 
 static void test_ahead(void)
@@ -369,6 +388,7 @@ int main(void)
     test_stand_in(engine);
     test_groups(engine);
     test_whole(engine);
+    test_waits(engine);
     test_ahead();
     test_refused(engine);
     moegen_engine_release(engine);

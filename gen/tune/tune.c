@@ -35,6 +35,7 @@ static bool take_winner(moegen_tuning *t, struct search *s)
     t->moments = s->moments;
     t->plans = space_plans(&s->space);
     t->missed = s->missed;
+    t->waited = s->waited;
     t->looked_at = s->looked_at;
     t->pruned = s->pruned;
     t->once = screen_once(s);

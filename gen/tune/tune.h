@@ -69,6 +69,7 @@ struct course {
     int batch;      /* runs of a sample */
     double seconds; /* of one */
     bool lends;     /* its stand is open */
+    bool waits;     /* is left out of a first look at plans */
     struct stopwatch watch;
 };
 /* Of c->small.tokens; c is else zero, but for what it tells of. Weights are those of `like`, of as
@@ -125,6 +126,7 @@ struct search {
     struct model model;
     int looked_at, pruned; /* turns; of them those that the model or their code says nothing of */
     int missed;            /* turns from the planner's own choice that there was no time for */
+    int waited;            /* the most courses that were left out of a first look */
     double best_gain;
     bool lenient;        /* another confirms the best, unless the callback stops this */
     double making;       /* seconds that generating and compiling took */
@@ -221,6 +223,7 @@ struct moegen_tuning {
     int64_t width;         /* of such layers without experts */
     int plans, missed;     /* all turns from the planner's own choice; those without a look */
     int looked_at, pruned; /* plans */
+    int waited;            /* longest courses that were left out of a first look */
     double making, took;   /* seconds: of generating and compiling; of the search */
     double once, enough;   /* seconds: of a run of all courses; in which all plans are tried */
     double filling;        /* of it until the first plan was tried */

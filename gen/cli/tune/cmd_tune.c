@@ -153,6 +153,12 @@ static void say_search(const struct session *s, struct tuned_kernel *x)
         note("%s: %d of the first %d were not tried: %g s were too short, since calls of one plan "
              "take %.2g s; fewer --T get further, or a --budget of %.0f s",
              x->name, t->missed, t->plans, s->budget, t->once, ceil(t->enough / 10) * 10);
+    else if (t->waited && !stopped)
+        note("%s: a first look at all plans left out the %s of T = %s: calls of one plan take %.2g "
+             "s; a "
+             "--budget of %.0f s leaves out none",
+             x->name, t->waited == 1 ? "longest" : "longer ones", x->tokens.at, t->once,
+             ceil(t->enough / 10) * 10);
     if (verbose)
         note("%s: filling tensors took %.1f s before the search", x->name, t->filling);
 }
