@@ -3,16 +3,17 @@
  * screen.c - the first look at all plans beside the best: each value of each knob alone, in threes
  * between two runs of the best. The slower half is dropped, the others are looked at again, and so
  * on: what one look says on a machine that others use is little, what the mean of several says is
- * more. Where there is no time for all plans, the first look leaves out the longest calls: a plan
- * that most calls gain by is found without them, and then has to show that they gain, too.
+ * more, and so is what the median of several rounds of one says where there is time for them. Where
+ * there is no time for all plans, the first look leaves out the longest calls: a plan that most
+ * calls gain by is found without them, and then has to show that they gain, too.
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "tune.h"
 
-enum { GROUP = 3, FEW = 4, MOST_LOOKS = 5 };
-static const double share_of_screening = 0.5, share_of_looks = 0.65;
+enum { GROUP = 3, FEW = 4, MOST_LOOKS = 5, MOST_ROUNDS = 7 };
+static const double share_of_screening = 0.5, share_of_looks = 0.65, share_of_first = 0.15;
 
 static int compare_turns(const void *a, const void *b)
 {
@@ -83,14 +84,15 @@ static int plan_turns(struct search *s, struct turn *turn)
     return count;
 }
 
-/* Times up to GROUP candidates between two runs of the best, course after course. */
-static void time_group(struct search *s, struct candidate *c, const bool *legal, int count)
+/* Adds gains of up to GROUP candidates, timed between two runs of the best, course after course. */
+static void time_round(struct search *s, struct candidate *c, const bool *legal, int count,
+                       double *gain)
 {
     int courses = 0;
     for (int i = 0; i < s->courses; i++)
         courses += !s->course[i].waits;
     for (int n = 0; n < count; n++)
-        c[n].gain = 0;
+        gain[n] = 0;
     for (int i = 0; i < s->courses; i++) {
         struct course *at = &s->course[i];
         if (at->waits)
@@ -100,12 +102,41 @@ static void time_group(struct search *s, struct candidate *c, const bool *legal,
             own[n] = legal[n] ? course_time(at, c[n].call[i]) : NAN;
         double after = course_time(at, s->best.call[i]);
         for (int n = 0; n < count; n++)
-            c[n].gain += log(sqrt(before * after) / own[n]) / courses;
+            gain[n] += log(sqrt(before * after) / own[n]) / courses;
     }
 }
 
+static int compare_gains(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of some rounds. */
+static void time_group(struct search *s, struct candidate *c, const bool *legal, int count,
+                       int rounds)
+{
+    double gain[MOST_ROUNDS][GROUP], own[MOST_ROUNDS];
+    for (int r = 0; r < rounds; r++)
+        time_round(s, c, legal, count, gain[r]);
+    for (int n = 0; n < count; n++) {
+        for (int r = 0; r < rounds; r++)
+            own[r] = gain[r][n];
+        qsort(own, (size_t)rounds, sizeof *own, compare_gains);
+        c[n].gain = own[rounds / 2];
+    }
+}
+
+/* An odd number of rounds for so many plans: a first look is to leave time for others. */
+static int plan_rounds(const struct search *s, int plans)
+{
+    double most = share_of_first * (s->until - tune_now()) / look_seconds(screen_once(s)) / plans;
+    int rounds = (int)fmax(1, fmin(MOST_ROUNDS, most));
+    return rounds - (rounds % 2 == 0);
+}
+
 /* All of them once more, while there is time; sorts them, those that gain most first. */
-static moegen_status look(struct search *s, struct turn *turn, int count, double until,
+static moegen_status look(struct search *s, struct turn *turn, int count, int rounds, double until,
                           moegen_error **err)
 {
     moegen_status status = MOEGEN_OK;
@@ -128,7 +159,7 @@ static moegen_status look(struct search *s, struct turn *turn, int count, double
         for (int n = 0; n < some; n++)
             any |= legal[n];
         if (!status && any)
-            time_group(s, c, legal, some);
+            time_group(s, c, legal, some, rounds);
         for (int n = 0; n < some; n++) {
             struct turn *t = &turn[i + n];
             if (!legal[n])
@@ -161,13 +192,14 @@ moegen_status screen(struct search *s, struct turn *turn, int *count, moegen_err
     double begin = tune_now(), until = begin + share_of_looks * (s->until - begin);
     *count = plan_turns(s, turn);
     make_ahead(s, turn, *count);
-    moegen_status status = *count ? look(s, turn, *count, until, err) : MOEGEN_OK;
+    int rounds = *count ? plan_rounds(s, *count) : 1;
+    moegen_status status = *count ? look(s, turn, *count, rounds, until, err) : MOEGEN_OK;
     if (choice_is_none(&s->best.choice))
         count_missed(s, turn, *count);
     for (int i = 0; i < s->courses; i++)
         s->course[i].waits = false;
     double each = *count ? (tune_now() - begin) / *count : 0;
-    each = fmax(each, look_seconds(screen_once(s)));
+    each = fmax(each, rounds * look_seconds(screen_once(s)));
     for (int looks = 1; looks < MOST_LOOKS && !status && !search_stopped(s); looks++) {
         int half = (*count + 1) / 2;
         while (half && !isfinite(turn[half - 1].gain))
@@ -175,7 +207,7 @@ moegen_status screen(struct search *s, struct turn *turn, int *count, moegen_err
         if (half < FEW || tune_now() + half * each > until)
             break;
         *count = half;
-        status = look(s, turn, half, until, err);
+        status = look(s, turn, half, rounds, until, err);
     }
     return status;
 }
