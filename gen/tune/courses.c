@@ -242,11 +242,10 @@ void courses_close(struct search *s)
         course_close(&s->course[--s->courses]);
 }
 
-moegen_status courses_whole(struct search *s, moegen_error **err)
+moegen_status courses_whole(struct search *s, bool *legal, moegen_error **err)
 {
     int64_t tokens[MAX_COURSES];
     int count = s->courses;
-    bool legal;
     struct choice best = s->best.choice;
     moegen_kernel *kernel = NULL;
     for (int i = 0; i < count; i++)
@@ -260,9 +259,9 @@ moegen_status courses_whole(struct search *s, moegen_error **err)
     if (!status)
         status = courses_open(s, kernel, tokens, count, true, err);
     if (!status)
-        status = candidate_open(s, &s->base, &legal, err);
+        status = candidate_open(s, &s->base, legal, err);
     if (!status)
-        status = candidate_open(s, &s->best, &legal, err);
+        status = candidate_open(s, &s->best, legal, err);
     moegen_kernel_release(kernel);
     return status;
 }

@@ -251,11 +251,14 @@ static moegen_status confirm(struct search *s, struct pairs *p, moegen_error **e
         s->paired.verdict = VERDICT_FASTER;
         return MOEGEN_OK;
     }
-    moegen_status status = s->smaller ? courses_whole(s, err) : MOEGEN_OK;
+    bool right = true; /* as it is of smaller layers */
+    moegen_status status = s->smaller ? courses_whole(s, &right, err) : MOEGEN_OK;
+    if (!status && right && s->courses == count && s->smaller)
+        status = candidate_check(s, &s->best, &right, err);
     if (status)
         return status;
     s->confirm_until += tune_now() - begin;
-    if (s->courses < count) { /* stopped meanwhile */
+    if (s->courses < count || !right) { /* stopped meanwhile? */
         s->paired.verdict = VERDICT_NOISY;
         return MOEGEN_OK;
     }

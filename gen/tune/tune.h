@@ -169,8 +169,9 @@ extern double stand_in_caches; /* last caches that weights must not fit; for tes
 /* whole: nothing stands for the kernel's own layer. */
 moegen_status courses_open(struct search *s, const moegen_kernel *kernel, const int64_t *tokens,
                            int count, bool whole, moegen_error **err);
-/* Those of the layer itself in place of those that stood for it. */
-moegen_status courses_whole(struct search *s, moegen_error **err);
+/* Those of the layer itself in place of those that stood for it. *legal: the best plan is one for
+ * it, too. */
+moegen_status courses_whole(struct search *s, bool *legal, moegen_error **err);
 void courses_close(struct search *s);
 
 /* Measures this machine, for calls of such a kernel. */
