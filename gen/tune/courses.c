@@ -5,7 +5,7 @@
  * A call of all experts takes seconds, above all a backward pass, which writes the gradients of all
  * their weights. One of some of them, each with as many rows as it has among all, tells in a
  * fraction of that time which plan is faster: plans know of an expert's matrices and rows, not of
- * how many experts there are. Without experts, fewer columns do the same for as many tokens. That
+ * how many experts there are. Where there are none, or large ones, fewer columns do the same. That
  * this is so is asked of the planner: a layer for which it chooses something else does not stand
  * in.
  */
@@ -20,7 +20,7 @@
 
 enum { SOME_CHOSEN = 2, SOME_ROWS = 2, EXPERTS_OF_THREAD = 2 };
 enum {
-    LEAST_WIDTH = 512,
+    LEAST_WIDTH = 1024,
     TILES = 64
 }; /* columns: some sums of products; a multiple of all tiles */
 
@@ -98,6 +98,12 @@ static bool rows_follow(const moegen_kernel *kernel)
            !(dispatch && strcmp(dispatch, "dense") == 0);
 }
 
+/* Have most experts few rows, or none? Such a call takes little time. */
+static bool is_sparse(const moegen_kernel *kernel, int64_t tokens)
+{
+    return tokens * param_int(kernel, "top_k", 1) < SOME_ROWS * param_int(kernel, "E", 1);
+}
+
 /* The smallest layer that tells of a call of so many tokens, if the spec allows it: experts that no
  * cache holds and that are enough for the threads, of which a token has few; with less than some
  * rows for each, when most have none, a token has as many as otherwise. */
@@ -107,7 +113,7 @@ static struct small fewest(const moegen_kernel *kernel, int64_t tokens, int thre
     double bytes = matrix_bytes(kernel, all) / (double)all;
     if (!bytes || !rows_follow(kernel))
         return (struct small){0};
-    bool few = tokens * chosen < SOME_ROWS * all;
+    bool few = is_sparse(kernel, tokens);
     double uncached = ceil(cached_bytes() / bytes);
     int64_t some = chosen < SOME_CHOSEN ? chosen : SOME_CHOSEN, least = few ? chosen : some;
     least = (int64_t)fmax(SOME_CHOSEN * (double)least, fmax(EXPERTS_OF_THREAD * threads, uncached));
@@ -165,26 +171,40 @@ static moegen_status find_fewer(struct search *s, const moegen_kernel *kernel, i
 
 /* ---- narrower ones ---- */
 
-/* Of columns that no cache holds, as many of them left over after the last tile. */
-static moegen_status find_narrower(struct search *s, const moegen_kernel *kernel, int64_t tokens,
-                                   struct small *small, bool *found, moegen_error **err)
+/* Makes a layer of so many bytes narrower: of columns that no cache holds, as many of them left
+ * over after the last tile. */
+static moegen_status narrow(struct search *s, const moegen_kernel *kernel, double bytes,
+                            struct small *small, bool *found, moegen_error **err)
 {
     int64_t all = param_int(kernel, "I_TP", 0);
-    double least = (double)all * cached_bytes() / matrix_bytes(kernel, 0);
-    int64_t fewer = (all - (int64_t)fmax(LEAST_WIDTH, fmin(least, (double)all))) / TILES * TILES;
-    *small = (struct small){.width = all - fewer, .tokens = tokens};
-    write_texts(small);
-    return fewer >= all / 2 && fewer > 0 ? has_same_plan(s, small, found, err) : MOEGEN_OK;
+    double least = fmin((double)all, (double)all * cached_bytes() / bytes);
+    int64_t fewer = (all - (int64_t)fmax(LEAST_WIDTH, least)) / TILES * TILES;
+    struct small own = *small;
+    bool same = false;
+    own.width = all - fewer;
+    write_texts(&own);
+    moegen_status status =
+        fewer > 0 && fewer >= all / 2 ? has_same_plan(s, &own, &same, err) : MOEGEN_OK;
+    if (same)
+        *small = own;
+    *found = *found || same;
+    return status;
 }
 
 moegen_status small_find(struct search *s, const moegen_kernel *kernel, int64_t tokens,
                          struct small *small, moegen_error **err)
 {
     bool found = false;
-    moegen_status status =
-        moegen_kernel_param(kernel, "E")      ? find_fewer(s, kernel, tokens, small, &found, err)
-        : moegen_kernel_param(kernel, "I_TP") ? find_narrower(s, kernel, tokens, small, &found, err)
-                                              : MOEGEN_OK;
+    int64_t all = param_int(kernel, "E", 0);
+    double bytes = matrix_bytes(kernel, all);
+    moegen_status status = MOEGEN_OK;
+    *small = (struct small){.tokens = tokens};
+    if (all)
+        status = find_fewer(s, kernel, tokens, small, &found, err);
+    if (found)
+        bytes *= (double)small->experts / (double)all;
+    if (!status && (all ? found && !is_sparse(kernel, tokens) : bytes > 0))
+        status = narrow(s, kernel, bytes, small, &found, err);
     if (!found)
         *small = (struct small){.tokens = tokens};
     return status;

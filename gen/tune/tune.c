@@ -11,7 +11,7 @@ static const double usual_seconds = 60, share_of_search = 0.75;
 static void take_small(moegen_tuning *t, const struct small *s)
 {
     int64_t least = t->experts[0];
-    t->width = s->width;
+    t->width = s->width > t->width ? s->width : t->width;
     if (s->experts && (!least || s->experts < least))
         t->experts[0] = s->experts;
     if (s->experts > t->experts[1])

@@ -50,7 +50,7 @@ int knob_farther(struct knob *k, int value);
 
 /* ---- course.c: the runs ---- */
 
-/* A layer that stands for the spec's: of fewer experts, or narrower where there are none. */
+/* A layer that stands for the spec's: of fewer experts, narrower where those are large. */
 enum { SMALL_KEYS = 3 };
 struct small {
     int64_t experts, chosen, width; /* 0: as in the spec */
@@ -221,7 +221,7 @@ struct moegen_tuning {
     struct moment *history;
     int moments;
     int64_t experts[2];    /* least and most of layers that stood for the spec's; 0: none did */
-    int64_t width;         /* of such layers without experts */
+    int64_t width;         /* I_TP of narrower ones; 0: none was */
     int plans, missed;     /* all turns from the planner's own choice; those without a look */
     int looked_at, pruned; /* plans */
     int waited;            /* longest courses that were left out of a first look */
