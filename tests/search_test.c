@@ -189,16 +189,13 @@ static const struct stands {
      1,
      64,
      {.tokens = 64}},
-    {"kernel: moe_backward\ndtype: f32\nH: 32\nI_TP: 3000\nE: 8\ntop_k: 2\nblock_size: 16\n",
+#define WIDE "dtype: f32\nH: 32\nI_TP: 3000\n"
+    {"kernel: moe_backward\nE: 8\ntop_k: 2\nblock_size: 16\n" WIDE,
      0,
      1,
      64,
      {4, 2, 1080, .tokens = 32}},
-    {"kernel: mlp_backward\ndtype: f32\nH: 64\nI_TP: 3000\n",
-     0,
-     1,
-     64,
-     {.width = 1080, .tokens = 64}},
+    {"kernel: mlp_backward\n" WIDE, 0, 1, 64, {.width = 1080, .tokens = 64}},
 };
 
 static void test_stand_in(moegen_engine *engine)
