@@ -89,18 +89,31 @@ static int on_model_step(void *user, const moegen_tune_step *step)
     return 0;
 }
 
-static void open_search(struct search *s, moegen_engine *engine, const moegen_tune_options *o)
+static void open_search(struct search *s, moegen_engine *engine, const char *text, int threads,
+                        const moegen_tune_options *o)
 {
     moegen_error *err = NULL;
-    *s = (struct search){.engine = engine, .spec = spec_of(toy), .options = o, .threads = 1};
+    *s = (struct search){.engine = engine, .spec = spec_of(text), .options = o, .threads = threads};
     s->own = s->spec.override_count = 1;
-    s->set = calloc(MAX_KNOBS + 1, sizeof *s->set);
+    s->set = calloc(MOST_SET + 1, sizeof *s->set);
     if (!s->set)
         exit(1);
     s->set[0] = (moegen_override){"plan.tuned", "false"};
     s->spec.overrides = s->set;
     s->until = s->confirm_until = tune_now() + 1000;
-    CHECK(!search_open(s, &err), "%s", moegen_error_text(err));
+    CHECK(!search_open(s, &err), "%s: %s", text, moegen_error_text(err));
+}
+
+/* The first plan beside the best that there is. */
+static bool turn_any(struct search *s, struct candidate *c)
+{
+    bool legal = false;
+    for (int k = 0; k < s->space.knobs && !legal; k++) {
+        candidate_close(c);
+        c->choice = choice_with(&s->base.choice, k, 0);
+        CHECK(!candidate_open(s, c, &legal, NULL), "%s", s->space.knob[k].key);
+    }
+    return legal;
 }
 
 static void test_model(moegen_engine *engine)
@@ -108,20 +121,14 @@ static void test_model(moegen_engine *engine)
     static const int64_t tokens[] = {9};
     moegen_tune_options o = {.struct_size = sizeof o, .tokens = tokens, .token_count = 1};
     moegen_error *err = NULL;
-    bool legal = false;
     struct search s;
-    open_search(&s, engine, &o);
+    open_search(&s, engine, toy, 1, &o);
     CHECK(s.model.used, "the model of this machine says that the planner's own choice cannot be");
     CHECK(model_gain(&s, &s.base) > -0.05, "gain %g", model_gain(&s, &s.base));
     CHECK(!model_prunes(&s, &s.base), "the planner's own choice is pruned");
-    struct candidate c = {.choice = choice_with(&s.base.choice, 0, 0)};
-    for (int k = 0; k < s.space.knobs && !legal; k++) {
-        candidate_close(&c);
-        c.choice = choice_with(&s.base.choice, k, 0);
-        CHECK(!candidate_open(&s, &c, &legal, &err), "%s", moegen_error_text(err));
-    }
-    CHECK(legal, "no plan is legal");
-    CHECK(kernel_same_code(s.base.kernel, s.best.kernel), "the same plan, other code");
+    struct candidate c = {.gain = 0};
+    CHECK(turn_any(&s, &c), "no plan is legal");
+    CHECK(candidate_same_code(&s, &s.base, &s.best), "the same plan, other code");
     /* Of a machine that hardly reads nothing is fast enough, but for what the planner chose. */
     without_memory(&s.model);
     CHECK(model_prunes(&s, &c), "it is not pruned");
@@ -153,55 +160,134 @@ static void test_model(moegen_engine *engine)
     moegen_tuning_release(t);
 }
 
-/* ---- small calls in place of large ones ---- */
+/* ---- layers that stand for larger ones ---- */
 
-/* The tokens of the call that stands for 9: of 2 of 4 experts there are half as many. */
-static void stands(moegen_engine *engine, const char *set, int threads, int64_t want)
-{
-    char text[sizeof toy + 64];
-    snprintf(text, sizeof text, "%s%s", toy, set);
-    moegen_spec spec = spec_of(text);
-    moegen_kernel *kernel = NULL;
-    moegen_error *err = NULL;
-    struct course c = {.batch = 0};
-    moegen_status status = moegen_kernel_get(engine, &spec, &kernel, &err);
-    if (!status)
-        status = course_open(&c, NULL, kernel, 9, threads, false, &err);
-    CHECK(!status, "%s: %s", set, moegen_error_text(err));
-    CHECK(c.trial.how.T == want && c.tokens == 9, "%s: %lld tokens stand for %lld", set,
-          (long long)c.trial.how.T, (long long)c.tokens);
-    course_close(&c);
-    moegen_kernel_release(kernel);
-    moegen_error_release(err);
-}
+static const struct stands {
+    const char *text;
+    double caches; /* last ones that weights must not fit */
+    int threads;
+    int64_t tokens;
+    struct small want;
+} stands[] = {
+#define LAYER "name: toy\ndtype: f32\nH: 64\nI_TP: 32\nE: 32\ntop_k: 4\nblock_size: 16\n"
+    {"kernel: moe_forward\n" LAYER, 2, 1, 64, {.tokens = 64}},       /* caches hold its weights */
+    {"kernel: moe_forward\n" LAYER, 0, 1, 64, {4, 2, .tokens = 16}}, /* eight rows for each */
+    {"kernel: moe_forward\n" LAYER, 0, 4, 64, {8, 2, .tokens = 32}},
+    {"kernel: moe_forward\n" LAYER, 0, 16, 64, {.tokens = 64}},    /* too many threads for them */
+    {"kernel: moe_forward\n" LAYER, 0, 1, 1, {4, 4, .tokens = 1}}, /* the same rows in any case */
+    {"kernel: moe_forward\n" LAYER, 0, 1, 4, {8, 4, .tokens = 2}},
+    {"kernel: moe_forward\n" LAYER "T: 64\n", 0, 1, 64, {.tokens = 64}},
+    {"kernel: moe_backward\n" LAYER, 0, 1, 64, {4, 2, .tokens = 16}},
+    {"kernel: grouped_gemm\nop: dW\npermute: x\ndtype: f32\nN: 64\nK: 32\nE: 32\ntop_k: 4\n",
+     0,
+     1,
+     64,
+     {4, 2, .tokens = 16}},
+    {"kernel: moe_layer\nmethod: softmax_topk\ndispatch: dense\n" LAYER, 0, 1, 64, {.tokens = 64}},
+    {"kernel: router\nop: forward\nmethod: softmax_topk\ndtype: f32\nH: 64\nE: 32\n",
+     0,
+     1,
+     64,
+     {.tokens = 64}},
+#define WIDE "dtype: f32\nH: 32\nI_TP: 3000\n"
+    {"kernel: moe_backward\nE: 8\ntop_k: 2\nblock_size: 16\n" WIDE,
+     0,
+     1,
+     64,
+     {4, 2, 1080, .tokens = 32}},
+    {"kernel: mlp_backward\n" WIDE, 0, 1, 64, {.width = 1080, .tokens = 64}},
+};
 
 static void test_stand_in(moegen_engine *engine)
 {
-    static const int64_t tokens[] = {1, 9};
-    moegen_tune_options o = {.struct_size = sizeof o, .tokens = tokens, .token_count = 2};
-    moegen_error *err = NULL;
-    struct search s;
-    bool legal = false;
-    stands(engine, "", 1, 9); /* weights that caches hold */
-    stand_in_caches = 0;
-    stands(engine, "", 1, 4);
-    stands(engine, "", 2, 9); /* an expert each: nobody shares a pass */
-    open_search(&s, engine, &o);
-    CHECK(s.stood_for == 1 && s.course[0].trial.how.T == 1 && s.course[1].trial.how.T == 4,
-          "%d stood for", s.stood_for);
-    for (int k = 0; k < s.space.knobs && !legal; k++) {
-        candidate_close(&s.best);
-        s.best.choice = choice_with(&s.base.choice, k, 0);
-        CHECK(!candidate_open(&s, &s.best, &legal, &err), "%s", moegen_error_text(err));
+    for (size_t i = 0; i < sizeof stands / sizeof *stands; i++) {
+        const struct stands *x = &stands[i];
+        moegen_tune_options o = {.struct_size = sizeof o, .tokens = &x->tokens, .token_count = 1};
+        struct search s;
+        struct candidate c = {.gain = 0};
+        bool right = false;
+        stand_in_caches = x->caches;
+        open_search(&s, engine, x->text, x->threads, &o);
+        const struct small *got = &s.course[0].small;
+        CHECK(got->experts == x->want.experts && got->chosen == x->want.chosen &&
+                  got->width == x->want.width && got->tokens == x->want.tokens &&
+                  s.course[0].tokens == x->tokens && s.smaller == small_is(&x->want),
+              "row %zu: %lld of %lld experts, %lld tokens", i, (long long)got->chosen,
+              (long long)got->experts, (long long)got->tokens);
+        CHECK(turn_any(&s, &c) && !course_check(&s.course[0], c.call[0], &right, NULL) && right,
+              "row %zu: another plan is wrong", i);
+        candidate_close(&c);
+        search_close(&s);
     }
-    s.until =
-        0; /* there is no time for a search: that plan is confirmed, by the calls themselves */
-    s.confirm_until = tune_now() + 0.1;
-    CHECK(!search_run(&s, &err), "%s", moegen_error_text(err));
-    CHECK(s.courses == 2 && s.course[1].trial.how.T == 9 && s.paired.pairs >= PAIRED_LEAST,
-          "%d pairs, of %lld tokens", s.paired.pairs, (long long)s.course[1].trial.how.T);
+    stand_in_caches = 2;
+}
+
+/* Groups of experts stay whole, and the router's plan the same. */
+static void test_groups(moegen_engine *engine)
+{
+    static const char text[] =
+        "kernel: moe_layer\nmethod: sigmoid_topk\ngroups: {count: 8, keep: 4}\n"
+        "name: toy\ndtype: f32\nH: 64\nI_TP: 32\nE: 128\ntop_k: 4\nblock_size: 16\n";
+    static const int64_t tokens[] = {128};
+    moegen_tune_options o = {.struct_size = sizeof o, .tokens = tokens, .token_count = 1};
+    struct search s;
+    stand_in_caches = 0;
+    open_search(&s, engine, text, 1, &o);
+    const struct small *got = &s.course[0].small;
+    CHECK(got->experts % 8 == 0 && got->experts && got->tokens * got->chosen == 4 * got->experts,
+          "%lld of %lld experts, %lld tokens", (long long)got->chosen, (long long)got->experts,
+          (long long)got->tokens);
+    struct space space = {0};
+    moegen_spec spec = s.spec;
+    spec.override_count = s.own + (size_t)small_overrides(got, s.set + s.own);
+    CHECK(!space_read(&space, engine, &spec, NULL) && space_same(&space, &s.space), "another plan");
+    CHECK(knob_farther(&space.knob[0], 0) < 0 || !space_same(&space, &s.space), "more values");
+    space_free(&space);
     search_close(&s);
     stand_in_caches = 2;
+}
+
+/* There is no time for a search: a plan is confirmed, by the calls themselves. */
+static void test_whole(moegen_engine *engine)
+{
+    static const int64_t tokens[] = {1, 64, 32};
+    moegen_tune_options o = {.struct_size = sizeof o, .tokens = tokens, .token_count = 3};
+    moegen_error *err = NULL;
+    struct search s;
+    stand_in_caches = 0;
+    open_search(&s, engine, stands[0].text, 1, &o);
+    CHECK(s.smaller == 3 && s.course[2].in && s.course[0].small.experts == 4, "%d stood in",
+          s.smaller);
+    CHECK(turn_any(&s, &s.best), "no plan is legal");
+    s.until = 0;
+    s.confirm_until = tune_now() + 0.1;
+    CHECK(!search_run(&s, &err), "%s", moegen_error_text(err));
+    CHECK(s.courses == 3 && s.paired.pairs >= PAIRED_LEAST, "%d pairs", s.paired.pairs);
+    for (int i = 0; i < s.courses; i++)
+        CHECK(!s.course[i].small.experts && s.course[i].trial.how.T == tokens[i],
+              "%lld tokens of %lld experts", (long long)s.course[i].trial.how.T,
+              (long long)s.course[i].small.experts);
+    search_close(&s);
+    stand_in_caches = 2;
+}
+
+/* Where one call takes too long for a look at all plans, they are looked at without it. */
+static void test_waits(moegen_engine *engine)
+{
+    static const int64_t tokens[] = {1, 64, 32};
+    moegen_tune_options o = {.struct_size = sizeof o, .tokens = tokens, .token_count = 3};
+    struct search s;
+    struct turn turn[MOST_TURNS];
+    int count = 0;
+    open_search(&s, engine, toy, 1, &o);
+    s.course[1].seconds = 1000;
+    s.until = tune_now() + 30;
+    CHECK(!screen(&s, turn, &count, NULL), "it failed");
+    CHECK(count == space_plans(&s.space) && s.missed == 0 && s.waited == 1,
+          "%d of %d plans, %d missed", count, space_plans(&s.space), s.missed);
+    for (int i = 0; i < s.courses; i++)
+        CHECK(!s.course[i].waits, "course %d still waits", i);
+    search_close(&s);
 }
 
 /* ---- kernels that are made ahead ---- */
@@ -221,7 +307,7 @@ static void test_ahead(void)
     struct search s;
     struct turn turn[MAX_KNOBS];
     int count = 0, found = 0;
-    open_search(&s, engine, &o);
+    open_search(&s, engine, toy, 1, &o);
     for (int k = 0; k < s.space.knobs; k++)
         turn[count++] = (struct turn){.knob = k, .value = 0};
     make_ahead(&s, turn, count);
@@ -232,7 +318,7 @@ static void test_ahead(void)
         CHECK(!candidate_open(&s, &c, &legal, NULL), "plan %d", i);
         moegen_kernel_facts facts = {.struct_size = sizeof facts};
         if (legal)
-            moegen_kernel_info(c.kernel, &facts);
+            moegen_kernel_info(c.kernel[0], &facts);
         found += legal && strcmp(facts.origin, "disk") == 0;
         candidate_close(&c);
     }
@@ -301,6 +387,9 @@ int main(void)
     test_search(engine);
     test_model(engine);
     test_stand_in(engine);
+    test_groups(engine);
+    test_whole(engine);
+    test_waits(engine);
     test_ahead();
     test_refused(engine);
     moegen_engine_release(engine);

@@ -22,6 +22,7 @@ kernels:
   forward: {kernel: moe_forward, block_size: 16}
   fixed: {kernel: moe_forward, block_size: 16, T: 64}
   layer: {kernel: moe_layer, op: forward, block_size: 16}
+  backward: {kernel: moe_backward, block_size: 16}
 END
 printf 'cpu: none\nplans: []\n' >t.yaml
 cpu=$("$moegen" explain toy.yaml:forward | sed -n 's/^note: .*this one is \(.*\)/\1/p')
@@ -159,6 +160,7 @@ sound() { # a file of plans, or none
 fast="--target scalar --threads 1 --budget 0.3s"
 check "$moegen" tune toy.yaml $fast -o a.yaml --plot a.svg --T 3 --set T=3 -q >out
 check grep -q '^toy_forward  *3  *1 ' out
+check grep -q '^toy_backward  *3  *1 ' out
 check grep -q '</svg>' a.svg
 sound a.yaml
 check "$moegen" tune toy.yaml:fixed $fast -o a.yaml --json >out

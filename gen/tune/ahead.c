@@ -21,11 +21,11 @@ static void make_share(struct search *s, const struct turn *turn, int count, int
     double until = tune_now() + share_of_making * (s->until - tune_now());
     for (int i = first; i < count && tune_now() < until; i += step) {
         struct choice c = choice_with(&s->best.choice, turn[i].knob, turn[i].value);
-        moegen_kernel *kernel = NULL;
-        moegen_spec spec = s->spec;
-        spec.override_count = s->own + (size_t)choice_overrides(&s->space, &c, s->set + s->own);
-        moegen_kernel_get(s->engine, &spec, &kernel, NULL);
-        moegen_kernel_release(kernel);
+        for (int of = 0; of < s->courses; of++) {
+            moegen_kernel *kernel = NULL;
+            candidate_kernel(s, &c, of, &kernel, NULL);
+            moegen_kernel_release(kernel);
+        }
     }
 }
 

@@ -20,8 +20,7 @@ double tune_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Does an argument have the same extents however many tokens there are? */
-static bool is_fixed(const moegen_arg *a)
+bool arg_is_fixed(const moegen_arg *a)
 {
     for (int d = 0; d < a->rank; d++)
         for (const char *at = a->extent[d]; *at; at++)
@@ -30,15 +29,15 @@ static bool is_fixed(const moegen_arg *a)
     return a->rank > 0;
 }
 
-/* Weights of the first course serve all of them. */
-static moegen_status share(struct course *c, const struct course *first,
-                           const moegen_kernel *kernel, moegen_error **err)
+/* Weights of one course serve others. */
+static moegen_status share(struct course *c, const struct course *like, const moegen_kernel *kernel,
+                           moegen_error **err)
 {
     const moegen_kernel_facts *f = kernel_facts(kernel);
     for (int i = 0; i < f->arg_count; i++) {
-        const moegen_rt_tensor *from = moegen_rt_problem_tensor(first->in, f->args[i].name);
+        const moegen_rt_tensor *from = moegen_rt_problem_tensor(like->in, f->args[i].name);
         if (!from || from->bytes < SHARED_LEAST || f->args[i].role != MOEGEN_IN ||
-            !is_fixed(&f->args[i]))
+            !arg_is_fixed(&f->args[i]))
             continue;
         if (moegen_rt_problem_lend(c->in, from->name, from->dtype, from->rank, from->shape,
                                    from->data, NULL))
@@ -83,36 +82,16 @@ static double error_of(struct course *c)
     return stand_damage(&c->stand) ? NAN : worst;
 }
 
-double stand_in_caches = 2;
-
-/* Tokens of a call that tells of one of `tokens` in a fraction of its time: all of them to the same
- * top_k experts, which then have as many rows as all have otherwise. `tokens` where that call is no
- * larger, where it would tell of something else (weights that caches hold, threads without work),
- * or would take no less time (gradients of all experts' weights are written). */
-static int64_t stand_in(const moegen_kernel *kernel, int64_t tokens, int threads)
-{
-    const moegen_kernel_facts *f = kernel_facts(kernel);
-    int64_t all = param_int(kernel, "E", 1), chosen = param_int(kernel, "top_k", 1),
-            fewer = tokens * chosen / all;
-    double bytes = (double)f->weight_bytes_per_expert * (double)chosen;
-    bool tells = bytes >= stand_in_caches * (double)moegen_rt_cpu_cache(3) &&
-                 chosen >= 2 * (int64_t)threads && !kernel_fixes(kernel) &&
-                 !moegen_kernel_param(kernel, "N_blocks");
-    for (int i = 0; i < f->arg_count; i++)
-        tells = tells && (f->args[i].role == MOEGEN_IN || !is_fixed(&f->args[i]));
-    return tells && fewer > 1 ? fewer : tokens;
-}
-
-moegen_status course_open(struct course *c, const struct course *first, const moegen_kernel *kernel,
-                          int64_t tokens, int threads, bool whole, moegen_error **err)
+moegen_status course_open(struct course *c, const struct course *like, const moegen_kernel *kernel,
+                          int threads, moegen_error **err)
 {
     moegen_status status;
-    int64_t T = whole ? tokens : stand_in(kernel, tokens, threads);
-    *c = (struct course){.trial.how = {.T = T, .seed = 1}, .tokens = tokens, .batch = 1};
-    c->trial.how.routing = T < tokens ? "one" : NULL;
+    int64_t T = c->small.tokens;
+    c->trial.how = (moegen_rt_fill){.T = T, .seed = 1};
+    c->batch = 1;
     snprintf(c->trial.text, sizeof c->trial.text, "T=%" PRId64, T);
     if ((status = inputs_fill(kernel, &c->trial, &c->in, err)) ||
-        (first && (status = share(c, first, kernel, err))))
+        (like && (status = share(c, like, kernel, err))))
         return status;
     c->lends = true;
     if ((status = stand_open(&c->stand, kernel, c->in, threads, c->trial.text, err)) ||

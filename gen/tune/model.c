@@ -128,10 +128,10 @@ double model_least(struct model *m, moegen_engine *e, const struct course *c,
     const moegen_kernel_facts *f = kernel_facts(kernel);
     const char *op = moegen_kernel_param(kernel, "product.op");
     double rows, experts;
-    if (!work_count(kernel, c->in, c->trial.how.T, &rows, &experts))
+    if (!work_count(kernel, c->in, c->small.tokens, &rows, &experts))
         return NAN;
     double flops =
-        (double)f->flops_per_row * rows + (double)f->flops_per_token * (double)c->trial.how.T;
+        (double)f->flops_per_row * rows + (double)f->flops_per_token * (double)c->small.tokens;
     bool emulated =
         strcmp(f->spelling, "scalar") == 0; /* a compiler may do better than the probe */
     double rate = flops > 0 && !emulated ? model_rate(m, e, f->target, op ? op : "fma") : NAN;
@@ -144,7 +144,7 @@ double model_gain(struct search *s, const struct candidate *c)
 {
     double sum = 0;
     for (int i = 0; i < s->courses; i++) {
-        double least = model_least(&s->model, s->engine, &s->course[i], c->kernel);
+        double least = model_least(&s->model, s->engine, &s->course[i], c->kernel[i]);
         if (!(least > 0))
             return INFINITY;
         sum += log(s->course[i].seconds / least) / s->courses;
@@ -161,7 +161,7 @@ bool model_check(struct search *s)
 {
     for (int i = 0; i < s->courses; i++)
         if (log(s->course[i].seconds /
-                model_least(&s->model, s->engine, &s->course[i], s->base.kernel)) < -slack)
+                model_least(&s->model, s->engine, &s->course[i], s->base.kernel[i])) < -slack)
             s->model.used = false;
     return s->model.used;
 }

@@ -65,9 +65,10 @@ void search_tell(struct search *s, const char *what, const struct choice *tried,
 
 void candidate_close(struct candidate *c)
 {
-    for (int i = 0; i < MAX_COURSES; i++)
+    for (int i = 0; i < MAX_COURSES; i++) {
         moegen_call_release(c->call[i]);
-    moegen_kernel_release(c->kernel);
+        moegen_kernel_release(c->kernel[i]);
+    }
     *c = (struct candidate){0};
 }
 
@@ -83,20 +84,39 @@ static bool takes_the_same(const moegen_kernel *a, const moegen_kernel *b)
     return same;
 }
 
+moegen_status candidate_kernel(struct search *s, const struct choice *choice, int course,
+                               moegen_kernel **kernel, moegen_error **err)
+{
+    moegen_spec spec = s->spec;
+    int count = small_overrides(&s->course[course].small, s->set + s->own);
+    count += choice_overrides(&s->space, choice, s->set + s->own + count);
+    spec.override_count = s->own + (size_t)count;
+    return moegen_kernel_get(s->engine, &spec, kernel, err);
+}
+
+/* Its kernel and call of one course. */
+static moegen_status open_call(struct search *s, struct candidate *c, int i, bool *legal,
+                               moegen_error **err)
+{
+    struct course *at = &s->course[i];
+    double start = tune_now();
+    moegen_status status = candidate_kernel(s, &c->choice, i, &c->kernel[i], err);
+    s->making += tune_now() - start;
+    *legal = !status && (!s->base.kernel[i] || takes_the_same(c->kernel[i], s->base.kernel[i]));
+    if (*legal) {
+        status = stand_lend(&at->stand, c->kernel[i], at->in, s->threads, &c->call[i], err);
+        *legal = !status;
+    }
+    return status;
+}
+
 moegen_status candidate_open(struct search *s, struct candidate *c, bool *legal, moegen_error **err)
 {
     moegen_error *own = NULL;
-    moegen_spec spec = s->spec;
-    spec.override_count = s->own + (size_t)choice_overrides(&s->space, &c->choice, s->set + s->own);
-    double start = tune_now();
-    moegen_status status = moegen_kernel_get(s->engine, &spec, &c->kernel, &own);
-    s->making += tune_now() - start;
-    *legal = !status && (!s->base.kernel || takes_the_same(c->kernel, s->base.kernel));
-    for (int i = 0; i < s->courses && *legal && !status; i++) {
-        struct course *at = &s->course[i];
-        status = stand_lend(&at->stand, c->kernel, at->in, s->threads, &c->call[i], &own);
-        *legal = !status;
-    }
+    moegen_status status = MOEGEN_OK;
+    *legal = true;
+    for (int i = 0; i < s->courses && *legal; i++)
+        status = open_call(s, c, i, legal, &own);
     if (status == MOEGEN_BAD_SPEC || status == MOEGEN_UNSUPPORTED ||
         status == MOEGEN_BAD_ARGUMENT || !status) {
         moegen_error_release(own);
@@ -106,6 +126,15 @@ moegen_status candidate_open(struct search *s, struct candidate *c, bool *legal,
     return status;
 }
 
+bool candidate_same_code(const struct search *s, const struct candidate *a,
+                         const struct candidate *b)
+{
+    bool same = true;
+    for (int i = 0; i < s->courses && same; i++)
+        same = kernel_same_code(a->kernel[i], b->kernel[i]);
+    return same;
+}
+
 static moegen_status candidate_check(struct search *s, struct candidate *c, bool *right,
                                      moegen_error **err)
 {
@@ -113,56 +142,6 @@ static moegen_status candidate_check(struct search *s, struct candidate *c, bool
     *right = true;
     for (int i = 0; i < s->courses && !status && *right; i++)
         status = course_check(&s->course[i], c->call[i], right, err);
-    return status;
-}
-
-/* ---- courses ---- */
-
-static moegen_status open_courses(struct search *s, const int64_t *tokens, int count,
-                                  const moegen_kernel *kernel, bool whole, moegen_error **err)
-{
-    int stops = s->stops;
-    for (int i = 0; i < count && s->stops == stops; i++) {
-        search_tell(s, "filling", &s->best.choice, NAN, i, count);
-        s->courses++;
-        moegen_status status = course_open(&s->course[i], i ? &s->course[0] : NULL, kernel,
-                                           tokens[i], s->threads, whole, err);
-        if (status)
-            return status;
-        s->stood_for += s->course[i].trial.how.T < tokens[i];
-    }
-    return MOEGEN_OK;
-}
-
-static void close_courses(struct search *s)
-{
-    candidate_close(&s->base);
-    candidate_close(&s->best);
-    while (s->courses)
-        course_close(&s->course[--s->courses]);
-}
-
-/* The large calls themselves in place of those that stood in for them. */
-static moegen_status open_whole(struct search *s, moegen_error **err)
-{
-    int64_t tokens[MAX_COURSES];
-    int count = s->courses;
-    bool legal;
-    struct choice best = s->best.choice;
-    moegen_kernel *kernel = NULL;
-    for (int i = 0; i < count; i++)
-        tokens[i] = s->course[i].tokens;
-    close_courses(s);
-    s->base.choice = choice_none();
-    s->best.choice = best;
-    moegen_status status = moegen_kernel_get(s->engine, &s->spec, &kernel, err);
-    if (!status)
-        status = open_courses(s, tokens, count, kernel, true, err);
-    if (!status)
-        status = candidate_open(s, &s->base, &legal, err);
-    if (!status)
-        status = candidate_open(s, &s->best, &legal, err);
-    moegen_kernel_release(kernel);
     return status;
 }
 
@@ -272,11 +251,14 @@ static moegen_status confirm(struct search *s, struct pairs *p, moegen_error **e
         s->paired.verdict = VERDICT_FASTER;
         return MOEGEN_OK;
     }
-    moegen_status status = s->stood_for ? open_whole(s, err) : MOEGEN_OK;
+    bool right = true; /* as it is of smaller layers */
+    moegen_status status = s->smaller ? courses_whole(s, &right, err) : MOEGEN_OK;
+    if (!status && right && s->courses == count && s->smaller)
+        status = candidate_check(s, &s->best, &right, err);
     if (status)
         return status;
     s->confirm_until += tune_now() - begin;
-    if (s->courses < count) { /* stopped meanwhile */
+    if (s->courses < count || !right) { /* stopped meanwhile? */
         s->paired.verdict = VERDICT_NOISY;
         return MOEGEN_OK;
     }
@@ -300,50 +282,66 @@ static moegen_status confirm(struct search *s, struct pairs *p, moegen_error **e
     return MOEGEN_OK;
 }
 
-moegen_status search_open(struct search *s, moegen_error **err)
+/* The caller's numbers of tokens, the spec's, or the usual ones. */
+static moegen_status find_tokens(const struct search *s, const moegen_kernel *kernel,
+                                 int64_t *tokens, int *count, moegen_error **err)
 {
-    bool legal;
-    moegen_status status = space_read(&s->space, s->engine, &s->spec, err);
-    s->base.choice = s->best.choice = choice_none();
-    s->missed = space_plans(&s->space);
-    if (status || (status = moegen_kernel_get(s->engine, &s->spec, &s->base.kernel, err)))
-        return status;
-    int64_t usual[] = {1, 16, 256, 1024}, fixed = kernel_tokens(s->base.kernel, 0);
-    const int64_t *tokens = s->options->tokens ? s->options->tokens : usual;
-    size_t count = s->options->tokens ? s->options->token_count : 4;
-    if (fixed) {
-        if (s->options->tokens && (count != 1 || tokens[0] != fixed))
-            return error_set(err, MOEGEN_BAD_ARGUMENT, "tokens: the spec fixes them");
-        tokens = &fixed;
-        count = 1;
-    }
-    if (!count || count > MAX_COURSES)
+    static const int64_t usual[] = {1, 16, 256, 1024};
+    const int64_t *given = s->options->tokens, fixed = kernel_tokens(kernel, 0);
+    const size_t all = given ? s->options->token_count : fixed ? 1 : 4;
+    if (given && fixed && (all != 1 || given[0] != fixed))
+        return error_set(err, MOEGEN_BAD_ARGUMENT, "tokens: the spec fixes them");
+    if (!all || all > MAX_COURSES)
         return error_set(err, MOEGEN_BAD_ARGUMENT, "tokens: 1 to %d numbers", MAX_COURSES);
-    for (size_t i = 0; i < count; i++)
+    memcpy(tokens, given ? given : fixed ? &fixed : usual, all * sizeof *tokens);
+    for (size_t i = 0; i < all; i++)
         if (tokens[i] < 1)
             return error_set(err, MOEGEN_BAD_ARGUMENT, "tokens: %lld is less than 1",
                              (long long)tokens[i]);
-    if (s->threads <= 0)
-        s->threads = kernel_facts(s->base.kernel)->threads;
-    if (s->space.knobs &&
-        (status = open_courses(s, tokens, (int)count, s->base.kernel, false, err)))
-        return status;
-    moegen_kernel *kernel = s->base.kernel;
-    s->base.kernel = NULL; /* it is opened again, with its calls */
-    moegen_kernel_release(kernel);
-    if ((status = candidate_open(s, &s->base, &legal, err)) ||
-        (status = candidate_open(s, &s->best, &legal, err)))
+    *count = (int)all;
+    return MOEGEN_OK;
+}
+
+/* The planner's own choice, ready to run, which is the best at first; and what no plan can do. */
+static moegen_status open_base(struct search *s, const moegen_kernel *kernel, moegen_error **err)
+{
+    bool legal;
+    moegen_status status = candidate_open(s, &s->base, &legal, err);
+    if (!status)
+        status = candidate_open(s, &s->best, &legal, err);
+    if (status)
         return status;
     if (!legal)
         return error_set(err, MOEGEN_INTERNAL, "the kernel cannot be called");
     if (!s->courses || s->stops)
         return MOEGEN_OK;
-    model_open(&s->model, s->engine, s->base.kernel, s->threads);
+    model_open(&s->model, s->engine, kernel, s->threads);
     if (model_hook)
         model_hook(&s->model);
     if (!model_check(s))
         search_tell(s, "without a model", &s->best.choice, NAN, 0, 0);
     return MOEGEN_OK;
+}
+
+moegen_status search_open(struct search *s, moegen_error **err)
+{
+    int64_t tokens[MAX_COURSES];
+    int count = 0;
+    moegen_kernel *kernel = NULL;
+    moegen_status status = space_read(&s->space, s->engine, &s->spec, err);
+    s->base.choice = s->best.choice = choice_none();
+    s->missed = space_plans(&s->space);
+    if (status || (status = moegen_kernel_get(s->engine, &s->spec, &kernel, err)))
+        return status;
+    status = find_tokens(s, kernel, tokens, &count, err);
+    if (!status && s->threads <= 0)
+        s->threads = kernel_facts(kernel)->threads;
+    if (!status && s->space.knobs)
+        status = courses_open(s, kernel, tokens, count, false, err);
+    if (!status)
+        status = open_base(s, kernel, err);
+    moegen_kernel_release(kernel);
+    return status;
 }
 
 moegen_status search_run(struct search *s, moegen_error **err)
@@ -371,7 +369,7 @@ moegen_status search_run(struct search *s, moegen_error **err)
 
 void search_close(struct search *s)
 {
-    close_courses(s);
+    courses_close(s);
     space_free(&s->space);
     free(s->history);
     free(s->set);

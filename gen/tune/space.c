@@ -61,6 +61,18 @@ int space_plans(const struct space *s)
     return count;
 }
 
+bool space_same(const struct space *a, const struct space *b)
+{
+    bool same = a->knobs == b->knobs;
+    for (int i = 0; i < a->knobs && same; i++) {
+        const struct knob *x = &a->knob[i], *y = &b->knob[i];
+        same = strcmp(x->key, y->key) == 0 && x->values == y->values;
+        for (int v = 0; v < x->values && same; v++)
+            same = strcmp(x->value[v], y->value[v]) == 0;
+    }
+    return same;
+}
+
 void space_free(struct space *s)
 {
     for (int i = 0; i < s->knobs; i++) {

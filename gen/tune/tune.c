@@ -8,6 +8,16 @@
 
 static const double usual_seconds = 60, share_of_search = 0.75;
 
+static void take_small(moegen_tuning *t, const struct small *s)
+{
+    int64_t least = t->experts[0];
+    t->width = s->width > t->width ? s->width : t->width;
+    if (s->experts && (!least || s->experts < least))
+        t->experts[0] = s->experts;
+    if (s->experts > t->experts[1])
+        t->experts[1] = s->experts;
+}
+
 /* The winner, for a file. False: out of memory. */
 static bool take_winner(moegen_tuning *t, struct search *s)
 {
@@ -19,12 +29,13 @@ static bool take_winner(moegen_tuning *t, struct search *s)
         int64_t tokens = s->course[i].tokens;
         t->least = tokens < t->least ? tokens : t->least;
         t->most = tokens > t->most ? tokens : t->most;
+        take_small(t, &s->course[i].small);
     }
     t->history = s->history;
     t->moments = s->moments;
-    t->stood_for = s->stood_for;
     t->plans = space_plans(&s->space);
     t->missed = s->missed;
+    t->waited = s->waited;
     t->looked_at = s->looked_at;
     t->pruned = s->pruned;
     t->once = screen_once(s);
@@ -52,7 +63,7 @@ static moegen_status search(moegen_engine *engine, const moegen_spec *spec,
     struct search s = {
         .engine = engine, .spec = *spec, .options = o, .threads = o->threads, .lenient = lenient};
     s.own = spec->override_count + 1;
-    s.set = calloc(s.own + MAX_KNOBS, sizeof *s.set);
+    s.set = calloc(s.own + MOST_SET, sizeof *s.set);
     if (!s.set)
         return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
     if (spec->override_count)

@@ -36,6 +36,8 @@ struct choice choice_none(void);
 /* `best` with one knob turned. */
 struct choice choice_with(const struct choice *best, int knob, int value);
 bool choice_is_none(const struct choice *c);
+/* The same knobs with the same values? */
+bool space_same(const struct space *a, const struct space *b);
 /* Room for MAX_KNOBS at *out; returns how many were filled in. Strings are lent. */
 int choice_overrides(const struct space *s, const struct choice *c, moegen_override *out);
 /* "plan.tile_rows=12 plan.mc=8" */
@@ -48,10 +50,18 @@ int knob_farther(struct knob *k, int value);
 
 /* ---- course.c: the runs ---- */
 
+/* A layer that stands for the spec's: of fewer experts, narrower where those are large. */
+enum { SMALL_KEYS = 3 };
+struct small {
+    int64_t experts, chosen, width; /* 0: as in the spec */
+    int64_t tokens;                 /* of its calls */
+    char text[SMALL_KEYS][24];
+};
 /* Calls of one number of tokens: the planner's own kernel bound to inputs, and what is right. */
 struct course {
+    struct small small;
+    int64_t tokens; /* that it tells of */
     struct trial trial;
-    int64_t tokens; /* of the calls that it tells of: more than the trial's, if it stands in */
     moegen_rt_problem *in, *want;
     struct rt_kept kept[MAX_ARGS]; /* in the place of outputs in `want`, by their number */
     struct stand stand;
@@ -59,13 +69,16 @@ struct course {
     int batch;      /* runs of a sample */
     double seconds; /* of one */
     bool lends;     /* its stand is open */
+    bool waits;     /* is left out of a first look at plans */
     struct stopwatch watch;
 };
-/* Weights are those of `first`, or NULL. whole: a smaller call may not stand in for a large one. */
-moegen_status course_open(struct course *c, const struct course *first, const moegen_kernel *kernel,
-                          int64_t tokens, int threads, bool whole, moegen_error **err);
-extern double stand_in_caches; /* last caches that weights must not fit; for tests: 0 */
+/* Of c->small.tokens; c is else zero, but for what it tells of. Weights are those of `like`, of as
+ * many experts and as wide, or NULL. */
+moegen_status course_open(struct course *c, const struct course *like, const moegen_kernel *kernel,
+                          int threads, moegen_error **err);
 void course_close(struct course *c);
+/* Has an argument the same extents however many tokens there are? */
+bool arg_is_fixed(const moegen_arg *a);
 /* Seconds of a run, of a call on the course's tensors; NAN: it failed. */
 double course_time(struct course *c, moegen_call *call);
 /* Are its results as right as those of the planner's own choice? */
@@ -88,10 +101,11 @@ struct model {
 
 /* ---- search.c ---- */
 
-/* A plan and its kernel, ready to run on every course. */
+enum { MOST_SET = SMALL_KEYS + MAX_KNOBS };
+/* A plan and its kernels, ready to run on every course. */
 struct candidate {
     struct choice choice;
-    moegen_kernel *kernel;
+    moegen_kernel *kernel[MAX_COURSES]; /* the same one for layers of the same size */
     moegen_call *call[MAX_COURSES];
     double gain; /* log of its speed over that of the plan it was compared with */
 };
@@ -101,17 +115,18 @@ struct moment {
 };
 struct search {
     moegen_engine *engine;
-    moegen_spec spec; /* overrides[0 .. own) are the caller's, there is room for MAX_KNOBS more */
+    moegen_spec spec; /* overrides[0 .. own) are the caller's, there is room for MOST_SET more */
     moegen_override *set;
     size_t own;
     const moegen_tune_options *options;
     struct space space;
     struct course course[MAX_COURSES];
-    int courses, threads, stood_for; /* stood_for: courses in whose place smaller calls were */
-    struct candidate base, best;     /* the planner's own choice; what is better so far */
+    int courses, threads, smaller; /* smaller: courses of layers that stand for the spec's */
+    struct candidate base, best;   /* the planner's own choice; what is better so far */
     struct model model;
     int looked_at, pruned; /* turns; of them those that the model or their code says nothing of */
     int missed;            /* turns from the planner's own choice that there was no time for */
+    int waited;            /* the most courses that were left out of a first look */
     double best_gain;
     bool lenient;        /* another confirms the best, unless the callback stops this */
     double making;       /* seconds that generating and compiling took */
@@ -131,10 +146,33 @@ bool search_stopped(const struct search *s);
 /* To the callback, and to the history. gain: NAN: not measured. */
 void search_tell(struct search *s, const char *what, const struct choice *tried, double gain,
                  int done, int all);
-/* c->choice's kernel and calls. *legal: no such plan, or none that takes these tensors. */
+/* The kernel of a choice for one course. */
+moegen_status candidate_kernel(struct search *s, const struct choice *choice, int course,
+                               moegen_kernel **kernel, moegen_error **err);
+/* c->choice's kernels and calls. *legal: no such plan, or none that takes these tensors. */
 moegen_status candidate_open(struct search *s, struct candidate *c, bool *legal,
                              moegen_error **err);
 void candidate_close(struct candidate *c);
+/* Do they run the same machine code? */
+bool candidate_same_code(const struct search *s, const struct candidate *a,
+                         const struct candidate *b);
+
+/* ---- courses.c ---- */
+
+bool small_is(const struct small *s); /* than the spec's? */
+/* Room for SMALL_KEYS at *out; returns how many were filled in. Strings are lent. */
+int small_overrides(const struct small *s, moegen_override *out);
+/* The layer in whose calls a search of the kernel's with so many tokens is done. */
+moegen_status small_find(struct search *s, const moegen_kernel *kernel, int64_t tokens,
+                         struct small *small, moegen_error **err);
+extern double stand_in_caches; /* last caches that weights must not fit; for tests: 0 */
+/* whole: nothing stands for the kernel's own layer. */
+moegen_status courses_open(struct search *s, const moegen_kernel *kernel, const int64_t *tokens,
+                           int count, bool whole, moegen_error **err);
+/* Those of the layer itself in place of those that stood for it. *legal: the best plan is one for
+ * it, too. */
+moegen_status courses_whole(struct search *s, bool *legal, moegen_error **err);
+void courses_close(struct search *s);
 
 /* Measures this machine, for calls of such a kernel. */
 void model_open(struct model *m, moegen_engine *e, const moegen_kernel *kernel, int threads);
@@ -182,9 +220,11 @@ struct moegen_tuning {
     struct text entry;
     struct moment *history;
     int moments;
-    int stood_for;         /* courses for which a smaller call stood in */
+    int64_t experts[2];    /* least and most of layers that stood for the spec's; 0: none did */
+    int64_t width;         /* I_TP of narrower ones; 0: none was */
     int plans, missed;     /* all turns from the planner's own choice; those without a look */
     int looked_at, pruned; /* plans */
+    int waited;            /* longest courses that were left out of a first look */
     double making, took;   /* seconds: of generating and compiling; of the search */
     double once, enough;   /* seconds: of a run of all courses; in which all plans are tried */
     double filling;        /* of it until the first plan was tried */

@@ -120,6 +120,19 @@ static int write_entry(struct session *s, struct tuned_kernel *x)
     return status ? fail(status, err) : EXIT_OK;
 }
 
+static void say_small(const struct tuned_kernel *x)
+{
+    const long long least = x->tuning->experts[0], most = x->tuning->experts[1];
+    static const char what[] = "stood for the spec's";
+    if (most > least)
+        note("%s: layers of %lld or %lld experts, with as many rows for each, %s", x->name, least,
+             most, what);
+    else if (least)
+        note("%s: layers of %lld experts, with as many rows for each, %s", x->name, least, what);
+    if (x->tuning->width)
+        note("%s: narrower layers, I_TP %lld, %s", x->name, (long long)x->tuning->width, what);
+}
+
 /* How far it came, in words. */
 static void say_search(const struct session *s, struct tuned_kernel *x)
 {
@@ -134,14 +147,20 @@ static void say_search(const struct session *s, struct tuned_kernel *x)
              t->modelled ? "the model prunes them, or their code is the same"
                          : "their code is the same; the limits that were measured here prune none, "
                            "since the planner's own is beyond them: the machine is busy");
-    if (t->stood_for)
-        note("%s: in place of large calls, %d of T = %s, smaller ones were searched, of top_k "
-             "experts with as many rows each",
-             x->name, t->stood_for, x->tokens.at);
-    if (t->missed && !stopped)
+    say_small(x);
+    double enough = ceil(t->enough / 10) * 10;
+    if (t->missed && !stopped && enough <= s->budget)
+        note("%s: %d of the first %d were not tried: the machine is busy, else %.0f s would be "
+             "enough",
+             x->name, t->missed, t->plans, enough);
+    else if (t->missed && !stopped)
         note("%s: %d of the first %d were not tried: %g s were too short, since calls of one plan "
              "take %.2g s; fewer --T get further, or a --budget of %.0f s",
-             x->name, t->missed, t->plans, s->budget, t->once, ceil(t->enough / 10) * 10);
+             x->name, t->missed, t->plans, s->budget, t->once, enough);
+    else if (t->waited && !stopped)
+        note("%s: a first look at all plans left out the %s of T = %s: calls of one plan "
+             "take %.2g s; a --budget of %.0f s leaves out none",
+             x->name, t->waited == 1 ? "longest" : "longer ones", x->tokens.at, t->once, enough);
     if (verbose)
         note("%s: filling tensors took %.1f s before the search", x->name, t->filling);
 }
@@ -188,6 +207,8 @@ static int tune_one(struct session *s, int k, int threads, struct tuned_kernel *
         result = confirm_fresh(s->o, &s->job, k, 2 * s->budget, x);
     if (result && interrupts > before) /* it hit the processes, too */
         result = EXIT_OK;
+    if (result)
+        x->what = "not kept: its fresh processes failed";
     if (!result && x->fresh && (x->paired.verdict != VERDICT_FASTER || x->worse)) {
         x->what = x->worse                             ? "not kept: slower for one T"
                   : x->paired.verdict == VERDICT_NOISY ? "not kept: fresh processes are not sure"
