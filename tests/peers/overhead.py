@@ -67,21 +67,20 @@ def main(rounds=30):
     dy, y = torch.randn(T, H), torch.empty(T, H)
     layers = [[t.clone().requires_grad_() for t in (w, *matrices)] for _ in range(LAYERS)]
     learned = [t for layer in layers for t in layer]
-    none = [None] * (len(_experts.WEIGHTS) - len(matrices))   # biases, norms and scales
-    case = _experts.case_of((*given, *none), moegen.torch.options(matrices[0]))
+    case = _experts.case_of((*given, *_experts.NO_OTHERS), moegen.torch.options(matrices[0]))
     rooms = [(torch.empty(T, H), case.room(), [torch.empty_like(t) for t in (x, w, *matrices)]) for _ in layers]
 
     def forward():
-        made, tail = case.forward(False)
+        run = case.forward(False)
         for _ in range(LAYERS):
-            made([x, ids, w, *matrices, *none, y, None, None], tail)
+            run([x, ids, w, *matrices, y])
 
     def both():
-        (first, sizes), (second, more) = case.forward(True), case.backward(True, torch.float32, case.few)
+        first, second = case.forward(True), case.backward(True, torch.float32, case.few)
         for (w, *own), (y, saved, _) in zip(layers, rooms):
-            first([x, ids, w, *own, *none, y, *saved], sizes)
+            first([x, ids, w, *own, y, *saved])
         for (w, *own), (_, saved, grads) in zip(layers, rooms):
-            second([x, ids, w, *own, *none, *saved, dy, *grads, *none[:_experts.TRAINED - len(matrices)]], more)
+            second([x, ids, w, *own, *saved, dy, *grads])
 
     def inference():
         with torch.no_grad():

@@ -413,9 +413,58 @@ def test_layouts_of_memory():
 
 def test_once_differentiable():
     p = inputs(5)
-    g, = torch.autograd.grad(moegen.torch.experts(**p).sum(), p["x"], create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiated once"):
-        (g.sum() + p["x"].sum()).backward()
+    for wanted in (p["x"], (p["x"], p["gate_up"])):
+        g = torch.autograd.grad(moegen.torch.experts(**p).sum(), wanted, create_graph=True)[0]
+        with pytest.raises(moegen.UnsupportedError, match="differentiated once: .*eager"):
+            (g.sum() + p["x"].sum()).backward()
+
+
+def of_x(which):
+    """A function of x that has kernels in it, and an x: experts, or a whole layer."""
+    p = {n: t.detach() for n, t in inputs(5).items()}
+    x = p.pop("x")
+    return (lambda x: moegen.torch.experts(x, **p)) if which == "experts" else moegen.torch.MoELayer(H=48, I_TP=32, E=5, top_k=2), x
+
+
+def dual(f, x):
+    with torch.autograd.forward_ad.dual_level():
+        return f(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
+
+
+REFUSED = {   # what is asked for, and what the answer says to do
+    "vmap": (lambda f, x: torch.func.vmap(f)(x.expand(3, -1, -1)), r"reshape\(-1, H\)"),
+    "jacrev": (lambda f, x: torch.func.jacrev(f)(x), "loop"),
+    "vectorize": (lambda f, x: torch.autograd.functional.jacobian(f, x, vectorize=True), "loop"),
+    "is_grads_batched": (lambda f, x: torch.autograd.grad(f(y := x.clone().requires_grad_()), y, torch.ones(3, *x.shape),
+                                                          is_grads_batched=True), "loop"),
+    "jvp": (lambda f, x: torch.func.jvp(f, (x,), (x,)), "vjp"),
+    "dual": (dual, "vjp"),
+    "jacfwd": (lambda f, x: torch.func.jacfwd(f)(x), "vjp"),
+    "hessian": (lambda f, x: torch.func.hessian(lambda x: f(x).sum())(x), "vjp"),
+    "twice": (lambda f, x: torch.func.grad(lambda x: torch.func.grad(lambda x: f(x).sum())(x).sum())(x), "eager"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+@pytest.mark.parametrize("which", ["experts", "layer"])
+@pytest.mark.parametrize("how", REFUSED)
+def test_what_transforms_are_told(which, how):
+    ask, words = REFUSED[how]
+    for grads in (True, False):
+        with torch.set_grad_enabled(grads or how in ("vectorize", "is_grads_batched")):
+            with pytest.raises(moegen.UnsupportedError, match=words) as told:
+                ask(*of_x(which))
+            assert isinstance(told.value, NotImplementedError)
+
+
+@pytest.mark.parametrize("which", ["experts", "layer"])
+def test_gradients_by_transforms(which):
+    f, x = of_x(which)
+    y, back = torch.func.vjp(f, x)
+    leaf = x.clone().requires_grad_()
+    f(leaf).square().sum().backward()
+    assert torch.equal(y, f(x)) and torch.equal(back(2 * y)[0], leaf.grad)
+    assert torch.equal(torch.func.grad(lambda x: f(x).square().sum())(x), leaf.grad)
 
 
 @pytest.mark.parametrize("change,words", [

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from . import _memory, kernel
 from ._check import DTYPES
-from ._experts import BLOCKS, register
+from ._experts import BLOCKS
 from ._library import ArgumentError
 from ._main_grad import add, adds_in_place, mains_of, stand_in
+from ._operators import register
 from ._split import SplitLayer
-from ._team import Direct
+from ._team import NOTHING, Direct
+from ._transforms import Refusing, at_work, function, once
 
 TORCH = {name: dtype for dtype, name in DTYPES.items()} | {"i32": torch.int32, "u8": torch.uint8, "fp8_e4m3": torch.float8_e4m3fn}
 OF_A_CALL = ("hidden_states", "output", "load_balance_loss", "z_loss")
@@ -29,7 +31,7 @@ class _Pass:
         made = kernel({**spec, "kernel": "moe_layer", **more})
         self.args = made.args
         self.names = tuple(a.name for a in made.args)
-        self._run = Direct(made, self.names)
+        self._made = Direct(made, self.names)
         self._dtypes = {a.name: TORCH[a.dtype] for a in made.args}
         self._extents = {a.name: [compile(n, a.name, "eval") for n in a.extent] for a in made.args}
         self._block, self._top_k, self._E = spec["block_size"], spec.get("top_k", 1), spec["E"]
@@ -46,7 +48,7 @@ class _Pass:
         return x.new_empty(shape, dtype=self._dtypes[name]) if fake else _memory.empty(tuple(map(int, shape)), self._dtypes[name])
 
     def __call__(self, tensors: Mapping[str, Tensor], T: int) -> None:
-        self._run([tensors.get(n) for n in self.names], self._run.tail(self.sizes(T)))
+        self._made.of(self.sizes(T))([tensors.get(n, NOTHING) for n in self.names])
 
 
 class _Layer:
@@ -166,36 +168,45 @@ register((
 
 class _Function(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, text: str, losses: int, of_experts: tuple[bool, ...], mains: list[Tensor | None] | None,
-                *parameters: Tensor) -> Any:
-        """losses: how many there are; of_experts: which parameters are those of experts."""
+    def forward(text: str, of_experts: tuple[bool, ...], mains: list[Tensor | None] | None, x: Tensor,
+                *parameters: Tensor) -> tuple[Tensor, ...]:
+        """y, and what backward needs, of which the first ones are losses. of_experts: which parameters are those of experts."""
         y, state = torch.ops.moegen.layer.default(x, parameters, text, True)
-        ctx.text, ctx.of_experts, ctx.mains = text, of_experts, mains
-        ctx.save_for_backward(x, *parameters, *state)
-        ctx.mark_non_differentiable(*state[:losses])
-        return y, *state[:losses]
+        return y, *state
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dy: Tensor, *_: Tensor) -> Any:
-        x, *rest = ctx.saved_tensors
-        count, needs, mains = len(ctx.of_experts), ctx.needs_input_grad[5:], ctx.mains
-        parameters, state = rest[:count], rest[count:]
-        trains = any(n and of for n, of in zip(needs, ctx.of_experts))
-        given = dy, x, parameters, state, ctx.text, trains
-        grads: list[Tensor | None] = [None] * count
-        # Parameters with a gradient in the kernel: of a frozen one it has to go elsewhere.
-        have = [i for i in range(count) if _has_gradient(ctx.text, i, trains)] if mains else []
-        if mains and adds_in_place([mains[i] for i in have], (torch.float32, x.dtype)):
-            dx = torch.ops.moegen.layer_backward_.default(*given, [mains[i] if i in have else x.new_empty(0) for i in range(count)])
-        else:
-            dx, *grads = torch.ops.moegen.layer_backward.default(*given, torch.float32 if mains else None)
-            grads = [g if n else None for g, n in zip(grads, needs)]
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.text, ctx.of_experts, ctx.mains, *tensors = inputs
+        ctx.save_for_backward(*tensors, *output[1:])
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor, *_: Any) -> Any:
+        text, of_experts, mains, count, wanted = ctx.text, ctx.of_experts, ctx.mains, len(ctx.of_experts), ctx.needs_input_grad[3:]
+        needs = wanted[1:]
+        trains = any(n and of for n, of in zip(needs, of_experts))
+
+        def compute(dy: Tensor, x: Tensor, *rest: Tensor) -> tuple[Tensor | None, ...]:
+            parameters, given = rest[:count], (dy, x, rest[:count], rest[count:], text, trains)
+            grads: list[Tensor | None] = [None] * count
+            # Parameters with a gradient in the kernel: of a frozen one it has to go elsewhere.
+            have = [i for i in range(count) if _has_gradient(text, i, trains)] if mains else []
+            if mains and adds_in_place([mains[i] for i in have], (torch.float32, x.dtype)):
+                dx = torch.ops.moegen.layer_backward_.default(*given, [mains[i] if i in have else x.new_empty(0) for i in range(count)])
+            else:
+                dx, *grads = torch.ops.moegen.layer_backward.default(*given, torch.float32 if mains else None)
+                grads = [g if n else None for g, n in zip(grads, needs)]
+                if mains:
+                    add(mains, parameters, grads)
             if mains:
-                add(mains, parameters, grads)
-        if mains:
-            grads = [g if m is None else stand_in(p) for g, m, p in zip(grads, mains, parameters)]
-        return (dx if ctx.needs_input_grad[0] else None, None, None, None, None, *grads)
+                grads = [g if m is None else stand_in(p) for g, m, p in zip(grads, mains, parameters)]
+            return dx if wanted[0] else None, *grads
+        return None, None, None, *once(compute, dy, *ctx.saved_tensors)
+
+
+class _Transformed(Refusing, _Function):
+    """The same under transforms."""
 
 
 def _has_gradient(text: str, i: int, trains: bool) -> bool:
@@ -256,11 +267,11 @@ class MoELayer(torch.nn.Module):
         rows = x.reshape(-1, H)
         pairs = rows.shape[0] * self.spec.get("top_k", 1) // self.spec["E"]
         text = self._texts[dtype, next((b for b in BLOCKS if b >= pairs), BLOCKS[-1])]
-        if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters)):
-            y, *losses = _Function.apply(rows, text, len(self._losses), self._of_experts, mains_of(parameters), *parameters)
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters)) or not torch.compiler.is_compiling() and at_work():
+            y, *losses = function(_Function, _Transformed).apply(text, self._of_experts, mains_of(parameters), rows, *parameters)
         else:
             y, losses = torch.ops.moegen.layer.default(rows, parameters, text, False)
-        self.losses = dict(zip(self._losses, losses))
+        self.losses = dict(zip(self._losses, losses))   # which come first
         return y.view(x.shape)
 
     def _forms_for(self, dtype: torch.dtype) -> list[tuple[torch.Size, torch.dtype]]:

@@ -14,7 +14,7 @@ Mains = Sequence["Tensor | None"]
 
 def mains_of(parameters: Sequence[Tensor | None]) -> list[Tensor | None] | None:
     """Of each parameter that needs a gradient its main_grad or None; None if none of them has one."""
-    if torch.compiler.is_compiling() or not any([t is not None and hasattr(t, "main_grad") for t in parameters]):
+    if torch.compiler.is_compiling() or not any([hasattr(t, "main_grad") for t in parameters]):
         return None
     found = [getattr(t, "main_grad", None) if t is not None and t.requires_grad else None for t in parameters]
     for t, main in zip(parameters, found):

@@ -6,7 +6,6 @@ Pages that no tensor uses any more stay mapped, but the system is told that it m
 from __future__ import annotations
 
 import collections
-import functools
 import math
 import mmap
 import threading
@@ -95,12 +94,9 @@ def empty_like(t: Tensor) -> Tensor:
     return torch.empty_like(t, memory_format=CONTIGUOUS) if t.nbytes < LARGE else empty(t.shape, t.dtype)
 
 
-_small_like = functools.partial(torch.empty_like, memory_format=CONTIGUOUS)
-
-
 def maker(tensors: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
-    """empty_like() for tensors like these: the quick one where none of them is large."""
-    return _small_like if all(t.nbytes < LARGE for t in tensors) else empty_like
+    """empty_like() for contiguous tensors like these: the quick one where none of them is large."""
+    return torch.empty_like if all(t.nbytes < LARGE for t in tensors) else empty_like
 
 
 def zeros_like(t: Tensor) -> Tensor:

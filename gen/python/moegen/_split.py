@@ -12,8 +12,9 @@ from torch import Tensor
 
 from . import kernel
 from ._check import DTYPES
-from ._experts import register
 from ._library import ArgumentError
+from ._operators import register
+from ._transforms import Refusing, function, once
 
 PARAMETERS = ("router_weight", "router_bias", "router_norm_weight", "router_scale", "correction_bias")
 
@@ -98,21 +99,32 @@ register((
 
 class _Function(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, text: str, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-        weights, ids, logits = torch.ops.moegen.router.default(x, parameters, text)
-        ctx.text = text
-        ctx.save_for_backward(x, ids, logits, *parameters)
-        ctx.mark_non_differentiable(ids)
-        return weights, ids
+    def forward(text: str, x: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights, ids, and logits, which backward needs."""
+        found: tuple[Tensor, Tensor, Tensor] = torch.ops.moegen.router.default(x, parameters, text)
+        return found
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dweights: Tensor, _: Any) -> Any:
-        x, ids, logits, *parameters = ctx.saved_tensors
-        dx, *grads = torch.ops.moegen.router_backward.default(dweights, x, parameters, ids, logits, ctx.text)
-        of = dict(zip(router_of(ctx.text).trained, grads))
-        every = dx, None, *(of.get(n) for n in router_of(ctx.text).parameters)
-        return tuple(g if n else None for g, n in zip(every, ctx.needs_input_grad))
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        ctx.text, x, *parameters = inputs
+        ctx.save_for_backward(x, *output[1:], *parameters)
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, dweights: Tensor, *_: Any) -> Any:
+        text, needs = ctx.text, ctx.needs_input_grad[1:]
+
+        def compute(dweights: Tensor, x: Tensor, ids: Tensor, logits: Tensor, *parameters: Tensor) -> tuple[Tensor | None, ...]:
+            dx, *grads = torch.ops.moegen.router_backward.default(dweights, x, parameters, ids, logits, text)
+            of = dict(zip(router_of(text).trained, grads))
+            every = dx, *(of.get(n) for n in router_of(text).parameters)
+            return tuple(g if n else None for g, n in zip(every, needs))
+        return None, *once(compute, dweights, *ctx.saved_tensors)
+
+
+class _Transformed(Refusing, _Function):
+    """The same under transforms."""
 
 
 class SplitLayer(torch.nn.Module):
@@ -154,7 +166,7 @@ class SplitLayer(torch.nn.Module):
             raise ArgumentError(f"x: [..., {self.spec['H']}] of {self.router_weight.dtype}, not {list(x.shape)} of {x.dtype}")
         rows = x.reshape(-1, x.shape[-1])
         text = self._texts[x.dtype, self.get_buffer("correction_bias").dtype if "bias_dtype" in self.spec else None]
-        weights, ids = _Function.apply(rows, text, *(getattr(self, n) for n in router_of(text).parameters))
+        weights, ids, _ = function(_Function, _Transformed).apply(text, rows, *(getattr(self, n) for n in router_of(text).parameters))
         y = experts_forward(self.experts, self._through(self.form.before, rows), ids, weights)
         y = self._through(self.form.after, y).view(x.shape)
         if self.form.joined:

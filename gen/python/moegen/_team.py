@@ -19,6 +19,9 @@ from torch import Tensor
 from ._library import DataError, InternalError, OutOfMemoryError, library, package_file
 from .kernel import Kernel
 
+Run = Callable[[Sequence[Tensor]], None]
+
+NOTHING = torch.empty(0)   # in the place of a tensor that is not there: its address is 0
 NO_MEMORY = -1
 SIZES_ARE_WRONG = 2   # statuses up to this are not of the data, see moe_layer
 
@@ -54,6 +57,7 @@ class _Team:
 
 
 team = _Team()
+_address, _threads = Tensor.data_ptr, torch.get_num_threads
 
 
 class Direct:
@@ -64,10 +68,9 @@ class Direct:
 
     def __init__(self, kernel: Kernel, names: Sequence[str]):
         self.kernel = kernel
-        self.names = frozenset(a.name for a in kernel.args)
         self._order = tuple(names)
         where = {name: i for i, name in enumerate(names)}
-        places = [where.get(a.name, len(names)) for a in kernel.args]   # of the kernel's tensors in those of a call and None
+        places = [where.get(a.name, len(names)) for a in kernel.args]   # of the kernel's tensors in those of a call and 0
         self._pick = operator.itemgetter(*places)
         entry, workspace = c_void_p(), c_void_p()
         library.kernel_entry(kernel.handle, byref(entry), byref(workspace))
@@ -77,26 +80,24 @@ class Direct:
             self._team = _CTeam(entry, workspace, team.loop, team.index, words)
             self._at = ctypes.addressof(self._team)
 
-    def tail(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """What follows the addresses of the tensors in the kernel's arguments."""
-        return *(sizes[d] for d in self.kernel.facts.dims), 0, 0
+    def of(self, sizes: Mapping[str, int]) -> Run:
+        """The kernel for calls of these sizes. It is called with tensors in the order of the names, and raises DataError."""
+        tail = *(sizes[d] for d in self.kernel.facts.dims), 0, 0   # what follows the addresses in the kernel's arguments
+        pick, pack, at = self._pick, self._pack, getattr(self, "_at", 0)
 
-    def __call__(self, tensors: Sequence[Tensor | None], tail: tuple[int, ...]) -> None:
-        """tensors: in the order of the names, None for those that are not there. Raises DataError."""
-        threads, run = torch.get_num_threads(), team.run
-        if run is None:
-            self._alone(tensors, threads)
-            return
-        addresses = [0 if t is None else t.data_ptr() for t in tensors]
-        addresses.append(0)
-        answer = run(self._at, self._pack(*self._pick(addresses), *tail), threads)
-        if answer:
-            self._refused(answer)
+        def run(tensors: Sequence[Tensor]) -> None:
+            if team.run is None:
+                self._alone(tensors)
+                return
+            answer = team.run(at, pack(*pick([*map(_address, tensors), 0]), *tail), _threads())
+            if answer:
+                self._refused(answer)
+        return run
 
-    def _alone(self, tensors: Sequence[Tensor | None], threads: int) -> None:
+    def _alone(self, tensors: Sequence[Tensor]) -> None:
         fixed = self.kernel.fixed
-        self.kernel.run_at({n: (t.data_ptr(), fixed[n] or t.shape) for n, t in zip(self._order, tensors) if t is not None and n in fixed},
-                           threads)
+        there = {n: t for n, t in zip(self._order, tensors) if t is not NOTHING and n in fixed}
+        self.kernel.run_at({n: (t.data_ptr(), fixed[n] or t.shape) for n, t in there.items()}, _threads())
 
     def _refused(self, answer: int) -> None:
         name = self.kernel.facts.name

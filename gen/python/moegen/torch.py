@@ -10,10 +10,12 @@ Kernels are made for E, top_k, H, I, dtypes and options at the first call with t
 from __future__ import annotations
 
 import functools
-from typing import Any, Mapping
+import itertools
+from typing import Any, Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from . import _experts
 from ._check import CODES, DTYPES, INDICES
@@ -21,70 +23,80 @@ from ._layer import MoELayer
 from ._library import ArgumentError
 from ._main_grad import add, adds_in_place, mains_of, stand_in
 from ._split import SplitLayer
+from ._transforms import Refusing, at_work, function, is_batched, nobody_looks, once
 
 __all__ = ["MoELayer", "SplitLayer", "experts", "options"]
 
 OPS, TRAINED = torch.ops.moegen, _experts.TRAINED
 PLAIN = (Tensor, torch.nn.Parameter)
+_is_grad_enabled = torch.is_grad_enabled
 
 
 def _is_eager(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> bool:
-    """Is there nobody who wants to see the operators: no compiler, mode, profiler or tensors of their own kinds?"""
+    """Is there nobody who wants to see the operators, and are there no tensors of their own kinds? Compilers are another question."""
     return (type(x) in PLAIN and type(gate_up) in PLAIN and type(down) in PLAIN and type(ids) is Tensor and type(weights) in PLAIN
-            and x.is_cpu and ids.is_cpu and weights.is_cpu and gate_up.is_cpu and down.is_cpu and not torch.compiler.is_compiling()
-            and not torch._C._len_torch_dispatch_stack() and not torch._C._len_torch_function_stack()
-            and not torch._C._autograd._profiler_enabled())
+            and x.is_cpu and ids.is_cpu and weights.is_cpu and gate_up.is_cpu and down.is_cpu and nobody_looks())
 
 
 class _Experts(torch.autograd.Function):
+    """Of eager calls, which need no operators: kernels of tensors that are known to be right."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
-                down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
-                options: str, recompute: bool, mains: list[Tensor | None] | None, case: _experts.Case | None) -> Tensor:
-        """case: of eager calls, which need no operators."""
-        given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
-        saved: tuple[Tensor | None, Tensor | None] = (None, None)
-        if case is not None:
-            y, *saved = _experts.forward(case, given, not recompute)   # type: ignore[assignment]
-        elif recompute:
-            y = OPS.experts.default(*given, options)
-        else:
-            y, *saved = OPS.experts_saving.default(*given, options)
-        ctx.options, ctx.mains, ctx.case = options, mains, case
-        ctx.save_for_backward(*given, *saved)
+    def forward(ctx: Any, case: _experts.Case, recompute: bool, *there: Tensor) -> Tensor:
+        y, *saved = _experts.forward(case, there, not recompute)
+        ctx.case, ctx.count = case, len(there)
+        ctx.save_for_backward(*there, *saved)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
-        given, needs, case = ctx.saved_tensors, ctx.needs_input_grad, ctx.case
-        if case is None or ctx.mains is not None or torch.is_grad_enabled() or not _is_eager(dy, *given[1:5]):
-            return _Experts.by_operators(ctx, dy, given)
-        trains = needs[3] or needs[4] or needs[5] or needs[6] or needs[7]
-        dx, dweights, grads = _experts.backward(case, dy, given, trains)
-        return _returned(needs, dx, dweights, grads)
+        case, count, kept, needs = ctx.case, ctx.count, ctx.saved_tensors, ctx.needs_input_grad
+        there, saved = kept[:count], kept[count:]
+        if _is_grad_enabled() or type(dy) is not Tensor or is_batched(dy) or not nobody_looks():
+            found = _gradients(dy, (*case.all(there), *(saved or _experts.NOT_SAVED)), case.options, case.all(needs[2:]), None)
+            return None, None, *itertools.compress(found, case.there)
+        dx, dweights, *grads = _experts.backward(case, dy, there, saved, True in needs[5:5 + case.trained])
+        return None, None, dx, None, dweights, *grads, *[None] * (count - 3 - len(grads))
+
+
+class _ByOperators(torch.autograd.Function):
+    @staticmethod
+    def forward(options: str, recompute: bool, mains: list[Tensor | None] | None, *given: Tensor | None) -> tuple[Tensor, ...]:
+        """y, and what backward needs."""
+        if recompute:
+            return OPS.experts.default(*given, options),
+        saving: tuple[Tensor, ...] = OPS.experts_saving.default(*given, options)
+        return saving
 
     @staticmethod
-    def by_operators(ctx: Any, dy: Tensor, given: _experts.Given) -> Any:
-        """Its answers are no functions of what it gets: who differentiates them has an error."""
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return _Experts.gradients(ctx, dy, given)
-        with torch.no_grad():
-            found = _Experts.gradients(ctx, dy, given)
-        there = [g.requires_grad_() for g in found if g is not None]
-        some = iter(torch._C._functions.DelayedError(b"moegen.torch.experts can be differentiated once", len(there))(*there))
-        return tuple(g if g is None else next(some) for g in found)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.options, ctx.recompute, ctx.mains, *given = inputs
+        ctx.save_for_backward(*given, *(output[1:] or _experts.NOT_SAVED))
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def gradients(ctx: Any, dy: Tensor, given: _experts.Given) -> tuple[Tensor | None, ...]:
-        """given: what was saved."""
-        parameters, needs, mains = given[3:3 + TRAINED], ctx.needs_input_grad, ctx.mains
+    def backward(ctx: Any, dy: Tensor, *_: Any) -> Any:
+        return None, None, None, *_gradients(dy, ctx.saved_tensors, ctx.options, ctx.needs_input_grad[3:], ctx.mains)
+
+
+class _Transformed(Refusing, _ByOperators):
+    """The same under transforms."""
+
+
+def _gradients(dy: Tensor, kept: Sequence[Tensor | None], options: str, needs: Sequence[bool],
+               mains: list[Tensor | None] | None) -> tuple[Tensor | None, ...]:
+    """By operators, for each that was given. kept: what was given, and what forward left."""
+    trains = any(needs[3:3 + TRAINED])
+
+    def compute(dy: Tensor, *kept: Any) -> tuple[Tensor | None, ...]:
+        parameters = kept[3:3 + TRAINED]
         grads: list[Tensor | None] = [None] * TRAINED
         if mains and adds_in_place([m for m, t in zip(mains, parameters) if t is not None], (torch.float32, dy.dtype)):
-            dx, dweights = OPS.experts_backward_.default(dy, *given, ctx.options, [m for m in mains if m is not None])
+            dx, dweights = OPS.experts_backward_.default(dy, *kept, options, [m for m in mains if m is not None])
         else:
-            trains = any(needs[3:3 + TRAINED])
-            into = (torch.float32 if mains else given[0].dtype) if trains else None
-            dx, dweights, *found = OPS.experts_backward.default(dy, *given, ctx.options, into)
+            into = (torch.float32 if mains else kept[0].dtype) if trains else None
+            dx, dweights, *found = OPS.experts_backward.default(dy, *kept, options, into)
             if trains:
                 each = iter(found)
                 grads = [next(each) if t is not None else None for t in parameters]
@@ -92,15 +104,8 @@ class _Experts(torch.autograd.Function):
                 add(mains, parameters, grads)
         if mains:
             grads = [g if m is None else stand_in(p) for g, m, p in zip(grads, mains, parameters)]
-        return _returned(needs, dx, dweights, grads)
-
-
-def _returned(needs: tuple[bool, ...], dx: Tensor, dweights: Tensor, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:
-    """What a backward pass returns, for each argument of the forward pass."""
-    gate_up, down, gate_up_bias, down_bias, post_norm = grads
-    return (dx if needs[0] else None, None, dweights if needs[2] else None, gate_up if needs[3] else None, down if needs[4] else None,
-            gate_up_bias if needs[5] else None, down_bias if needs[6] else None, post_norm if needs[7] else None,
-            None, None, None, None, None, None)
+        return tuple(g if n else None for g, n in zip((dx, None, dweights, *grads, None, None), needs))
+    return once(compute, dy, *kept)
 
 
 def _number(limit: float | None) -> str:
@@ -128,7 +133,7 @@ def options(gate_up: Tensor, *, gate_up_scale: Tensor | None = None, clamp: Mapp
     """What is special about some experts, as operators take it: JSON of the keys that a spec has beside the shape."""
     limits = tuple([(name, (None, clamp[name]) if name == "activated" else tuple(clamp[name] or (None, None)))
                     for name in ("gate", "up", "activated") if clamp.get(name) is not None]) if clamp else ()
-    make = _options if torch.compiler.is_compiling() else _known_options
+    make = _options if is_compiling() else _known_options
     stored = "" if gate_up.dtype in DTYPES else _stored(gate_up, gate_up_scale)
     return make(stored, gate_up.dtype == torch.uint8, limits, activation, gated, up_offset, transposed, interleaved, gate_up_bias,
                 down_bias, post_norm_eps)
@@ -177,18 +182,28 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
     kept. Products are in x's dtype with sums in float32; the result does not depend on the number of threads, which is torch's.
     Raises ArgumentError (a ValueError) for shapes and dtypes, SpecError for sizes and options that kernels are not made for.
     """
+    plain = (not (clamp or hasattr(gate_up, "main_grad") or hasattr(down, "main_grad")) and gate_up_bias is None and down_bias is None
+             and post_norm is None and down_scale is None and not is_compiling())
+    if plain and _is_eager(x, ids, weights, gate_up, down):
+        there = x, ids, weights, gate_up, down
+        case = _experts.known_case(there, (activation, gated, up_offset, transposed, interleaved))
+        if case is not None:
+            return _known(case, there, recompute)
     if x.dtype != gate_up.dtype and gate_up.dtype in DTYPES and torch.is_autocast_enabled("cpu"):
         return experts(x.to(gate_up.dtype), ids, weights, gate_up, down, gate_up_bias=gate_up_bias, down_bias=down_bias,
                        activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
                        interleaved=interleaved, post_norm=post_norm, post_norm_eps=post_norm_eps, recompute=recompute).to(x.dtype)
-    if clamp or post_norm is not None or gate_up.dtype not in DTYPES or torch.compiler.is_compiling():
+    if clamp or post_norm is not None or gate_up.dtype not in DTYPES or is_compiling():
         told = options(gate_up, activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
                        interleaved=interleaved, gate_up_bias=gate_up_bias is not None, down_bias=down_bias is not None,
                        gate_up_scale=gate_up_scale, post_norm_eps=None if post_norm is None else post_norm_eps)
     else:
         told = _known_options("", False, (), activation, gated, up_offset, transposed, interleaved, gate_up_bias is not None,
                               down_bias is not None)
-    return checked(x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale, told, recompute)
+    y = checked(x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale, told, recompute)
+    if plain:
+        _experts.also_told((x, ids, weights, gate_up, down), (activation, gated, up_offset, transposed, interleaved), told)
+    return y
 
 
 def _has_gradient(t: Tensor | None) -> bool:
@@ -207,24 +222,39 @@ def _pairs(ids: Tensor, weights: Tensor, E: int) -> tuple[Tensor, Tensor]:
     return ids, weights
 
 
+def _known(case: _experts.Case, there: Sequence[Tensor], recompute: bool) -> Tensor:
+    """Of tensors that are known to be right, and have no main_grad."""
+    x, _, weights, gate_up, down = there[:5]
+    if _is_grad_enabled() and (x.requires_grad or weights.requires_grad or gate_up.requires_grad or down.requires_grad
+                               or case.trained > 2 and any([t.requires_grad for t in there[5:3 + case.trained]])):
+        y: Tensor = _Experts.apply(case, recompute, *there)
+        return y
+    return _experts.forward(case, there, False)[0]
+
+
 def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
             down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, told: str,
             recompute: bool = False) -> Tensor:
     """`experts` of what is known to be right; told: `options`."""
     given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
-    alone = given[5:] == _experts.NO_OTHERS
-    is_eager = _is_eager(x, ids, weights, gate_up, down) and (alone or all(t is None or type(t) in PLAIN and t.is_cpu for t in given[5:]))
+    there: tuple[Tensor, ...] = given[:5]
+    is_eager = not is_compiling() and _is_eager(x, ids, weights, gate_up, down)
+    if given[5:] != _experts.NO_OTHERS:
+        there = tuple(_experts.there_of(given))
+        is_eager = is_eager and all([type(t) in PLAIN and t.is_cpu for t in there[5:]])
+    is_eager = is_eager and not any([hasattr(t, "main_grad") for t in there[3:]])
     case = _experts.known_case(given, told) if is_eager else None
     if case is None:
-        given = x, *_pairs(ids, weights, gate_up.shape[0]), *given[3:]
-        x, ids, weights = given[:3]
+        ids, weights = pairs = _pairs(ids, weights, gate_up.shape[0])
+        given, there = (x, *pairs, *given[3:]), (x, *pairs, *there[3:])
         case = _experts.case_of(given, told) if is_eager else None
-    if not torch.is_grad_enabled() or not (x.requires_grad or weights.requires_grad or gate_up.requires_grad or down.requires_grad
-                                           or not alone and any(_has_gradient(t) for t in given[5:8])):
-        if case is not None:
-            return _experts.forward(case, given, False)[0]
-        y: Tensor = OPS.experts.default(*given, told)
-        return y
-    if gate_up_scale is not None and any(_has_gradient(t) for t in given[3:8]):
+    recompute = recompute and post_norm is None
+    if gate_up_scale is not None and _is_grad_enabled() and any(_has_gradient(t) for t in given[3:8]):
         raise ArgumentError("experts whose matrices are codes are frozen: set requires_grad of their biases to False")
-    return _Experts.apply(*given, told, recompute and post_norm is None, mains_of(given[3:8]), case)
+    if case is not None:
+        return _known(case, there, recompute)
+    if _is_grad_enabled() and any(_has_gradient(t) for t in given[:8]) or not is_compiling() and at_work():
+        found: Tensor = function(_ByOperators, _Transformed).apply(told, recompute, mains_of(given[3:8]), *given)[0]
+        return found
+    y: Tensor = OPS.experts.default(*given, told)
+    return y

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""_transforms.py - torch.func and forward-mode differentiation: what the package's functions do under them, and what they refuse.
+
+Functions with gradients are written twice here: as compilers take them, and with the answers below, which compilers do not take.
+"""
+from __future__ import annotations
+
+from typing import Any, Callable, NoReturn
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from ._library import UnsupportedError
+
+VMAP = ("moegen's operators have no rule for torch.func.vmap, nor for gradients that come in batches (is_grads_batched, vectorize=True, "
+        "jacrev): more tokens are more rows, so call it once with x.reshape(-1, H), and ids and weights of the same rows; of several sets "
+        "of parameters, or several gradients, take one after the other in a loop")
+JVP = ("moegen's operators have no forward-mode derivatives (torch.func.jvp, jacfwd, hessian, linearize, dual tensors): take reverse mode, "
+       "torch.func.vjp, torch.func.grad or backward(); for a Jacobian torch.autograd.functional.jacobian")
+TWICE = ("moegen's operators can be differentiated once: for second derivatives let PyTorch's own operators compute the experts, as "
+         "set_experts_implementation(\"eager\") does; without them leave out create_graph=True")
+
+
+_transforms, _dispatch_modes, _function_modes, _is_profiled = (
+    torch._C._are_functorch_transforms_active, torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack,
+    torch._C._autograd._profiler_enabled)
+
+
+def at_work() -> bool:
+    """Is this inside of a transform of torch.func, or of forward-mode differentiation?"""
+    return _transforms() or forward_ad._current_level >= 0
+
+
+def nobody_looks() -> bool:
+    """Is there nobody who wants to see operators: no mode, profiler or transform?"""
+    return not (_dispatch_modes() or _function_modes() or _is_profiled() or _transforms() or forward_ad._current_level >= 0)
+
+
+class Refusing:
+    """Of an autograd.Function: what it answers to transforms beside `grad`."""
+
+    @staticmethod
+    def vmap(_info: Any, _in_dims: Any, *_: Any) -> NoReturn:
+        raise UnsupportedError(VMAP)
+
+    @staticmethod
+    def jvp(_ctx: Any, *_: Any) -> NoReturn:
+        raise UnsupportedError(JVP)
+
+
+def refuse_vmap(name: str, library: torch.library.Library) -> None:
+    """The operator moegen::name has no rule for batches, and says what to do."""
+    torch.library.register_vmap(f"moegen::{name}", Refusing.vmap, lib=library)
+
+
+def function(plain: Any, refusing: Any) -> Any:
+    """The one of two that is for here."""
+    return plain if torch.compiler.is_compiling() or not at_work() else refusing
+
+
+class _Once(Refusing, torch.autograd.Function):
+    @staticmethod
+    def forward(compute: Callable[..., Any], *tensors: Tensor | None) -> Any:
+        return compute(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(_ctx: Any, *_: Any) -> NoReturn:
+        raise UnsupportedError(TWICE)
+
+
+is_batched = torch._C._functorch.is_legacy_batchedtensor   # as is_grads_batched makes them, which are no transform
+
+
+def once(compute: Callable[..., tuple[Tensor | None, ...]], dy: Tensor, *more: Tensor | None) -> tuple[Tensor | None, ...]:
+    """compute(dy, *more) in a backward pass; who differentiates the answers has an error."""
+    tensors = dy, *more
+    if not torch.compiler.is_compiling() and is_batched(dy):
+        raise UnsupportedError(VMAP)
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        with torch.no_grad():
+            return compute(*tensors)
+    found: tuple[Tensor | None, ...] = _Once.apply(compute, *tensors)
+    return found
