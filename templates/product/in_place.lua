@@ -131,8 +131,9 @@ function in_place.choose(plan, spec, deep, slices)
          because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)} or nil)
     plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a block's vectors pass",
         limits.sum(spec, deep, ("matrices have %d rows"):format(deep)))
-    plan:choose("direct_nc", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns",
-        limits.useful(slices, across))
+    plan:choose("direct_nc", (plan.by_two and 2048 or 1024) // isa.lanes, plan.by_two
+        and "panels that share a pass over rows of weights: 4096 columns, which are whole rows of many models"
+        or "panels that share a pass over rows of weights: 2048 columns", limits.useful(slices, across))
     -- Vectors of less than a cache line: those of narrow weights are so few bytes that panels for f32 are short parts of rows
     plan.sweep_nc = isa.bytes < 64 and math.max(plan.direct_nc, math.min(slices, plan.direct_nc * 4 // weights.size)) or plan.direct_nc
     local run = math.max(1, 256 // (isa.lanes * weights.size))
@@ -177,7 +178,8 @@ function in_place.names(names, cfg, plan, spec, depths)
     local above = plan.by_two and heights.swept(plan) or 0   -- more rows than these
     names.line = (plan.lines or plan.by_two and plan.direct_rows > above) and {tile = "lines", c = cfg.weights.c,
         heights = lines.heights(line_rows(plan)), row = "STRIDE", group = plan.group, in_columns = true, above = above,
-        keep = plan.by_two and plan.direct_rows > line_rows(plan) and lines.first(lines.heights(line_rows(plan)))}
+        keep = plan.by_two and plan.direct_rows > line_rows(plan) and lines.first(lines.heights(line_rows(plan))),
+        kept = lines.kept(cfg.weights)}
     names.mixed = dots and not plan.lines   -- are a few rows of A in f32, others pairs?
     names.direct, names.sweep_rows = plan.lines and {} or heights.direct(plan), not plan.lines and heights.sweep(plan, compensated)
     local wide = names.sweep_rows and plan.sweep_nc > plan.direct_nc
