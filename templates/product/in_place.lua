@@ -123,13 +123,15 @@ function in_place.choose(plan, spec, deep, slices)
     end
     local across = ("matrices have %d panels of columns"):format(slices)
     local held = math.max(2, quantise.registers(weights) + plan.group - 1)   -- registers of weights; weights and a row's value
-    plan:choose("direct_rows", plan.tiled and 4 or (plan.by_two and 4 or 2) * isa.tile.rows, plan.tiled
+    plan:choose("direct_rows", plan.tiled and 4 or (plan.by_two and 6 or 2) * isa.tile.rows, plan.tiled
         and "so many rows wait for memory; matrix tiles multiply more of them faster than vectors do"
         or plan.by_two and "up to so many rows, packing weights costs more than reading them once more"
         or "up to so many accumulators fit beside one vector of weights",
         not plan.by_two and {most = isa.registers.v - held,
          because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)} or nil)
-    plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a block's vectors pass",
+    plan:choose("direct_k", plan.by_two and math.min(64 // weights.size, 32) or 32,
+        plan.by_two and "rows of weights that pass, and as many that come next, share L2 with sums: 64 bytes of a column"
+        or "rows of weights that stay in L1 and L2 while a block's vectors pass",
         limits.sum(spec, deep, ("matrices have %d rows"):format(deep)))
     plan:choose("direct_nc", (plan.by_two and 2048 or 1024) // isa.lanes, plan.by_two
         and "panels that share a pass over rows of weights: 4096 columns, which are whole rows of many models"
