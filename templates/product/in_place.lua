@@ -123,16 +123,19 @@ function in_place.choose(plan, spec, deep, slices)
     end
     local across = ("matrices have %d panels of columns"):format(slices)
     local held = math.max(2, quantise.registers(weights) + plan.group - 1)   -- registers of weights; weights and a row's value
-    plan:choose("direct_rows", plan.tiled and 4 or (plan.by_two and 4 or 2) * isa.tile.rows, plan.tiled
+    plan:choose("direct_rows", plan.tiled and 4 or (plan.by_two and 6 or 2) * isa.tile.rows, plan.tiled
         and "so many rows wait for memory; matrix tiles multiply more of them faster than vectors do"
         or plan.by_two and "up to so many rows, packing weights costs more than reading them once more"
         or "up to so many accumulators fit beside one vector of weights",
         not plan.by_two and {most = isa.registers.v - held,
          because = ("more sums do not fit into the %d registers of %s"):format(isa.registers.v, isa.name)} or nil)
-    plan:choose("direct_k", 32, "rows of weights that stay in L1 and L2 while a block's vectors pass",
+    plan:choose("direct_k", plan.by_two and math.min(64 // weights.size, 32) or 32,
+        plan.by_two and "rows of weights that pass, and as many that come next, share L2 with sums: 64 bytes of a column"
+        or "rows of weights that stay in L1 and L2 while a block's vectors pass",
         limits.sum(spec, deep, ("matrices have %d rows"):format(deep)))
-    plan:choose("direct_nc", 1024 // isa.lanes, "panels that share a pass over rows of weights: 2048 columns",
-        limits.useful(slices, across))
+    plan:choose("direct_nc", (plan.by_two and 2048 or 1024) // isa.lanes, plan.by_two
+        and "panels that share a pass over rows of weights: 4096 columns, which are whole rows of many models"
+        or "panels that share a pass over rows of weights: 2048 columns", limits.useful(slices, across))
     -- Vectors of less than a cache line: those of narrow weights are so few bytes that panels for f32 are short parts of rows
     plan.sweep_nc = isa.bytes < 64 and math.max(plan.direct_nc, math.min(slices, plan.direct_nc * 4 // weights.size)) or plan.direct_nc
     local run = math.max(1, 256 // (isa.lanes * weights.size))
@@ -177,7 +180,8 @@ function in_place.names(names, cfg, plan, spec, depths)
     local above = plan.by_two and heights.swept(plan) or 0   -- more rows than these
     names.line = (plan.lines or plan.by_two and plan.direct_rows > above) and {tile = "lines", c = cfg.weights.c,
         heights = lines.heights(line_rows(plan)), row = "STRIDE", group = plan.group, in_columns = true, above = above,
-        keep = plan.by_two and plan.direct_rows > line_rows(plan) and lines.first(lines.heights(line_rows(plan)))}
+        keep = plan.by_two and plan.direct_rows > line_rows(plan) and lines.first(lines.heights(line_rows(plan))),
+        kept = lines.kept(cfg.weights)}
     names.mixed = dots and not plan.lines   -- are a few rows of A in f32, others pairs?
     names.direct, names.sweep_rows = plan.lines and {} or heights.direct(plan), not plan.lines and heights.sweep(plan, compensated)
     local wide = names.sweep_rows and plan.sweep_nc > plan.direct_nc

@@ -14,6 +14,7 @@
 --
 -- A NEW KIND OF TILE for few tokens takes 2 files: here, its builder, in `tiles`, and when it multiplies and why, in `kinds`; its call, in
 -- product/in_lines.c.in.
+local dtype = require "dtype"
 local gemm = require "tiles.gemm"
 local ir = require "ir"
 local micro = require "tiles.micro"
@@ -55,13 +56,16 @@ end
 
 -- For some lines of columns, over steps * inner words of K of B; A is words, `row` elements from a token to the next one and `word` from
 -- one to the next. The sums of a line are two vectors, `apart` elements apart, those of the next line `along` elements on. Each step
--- fetches as much as it reads from `ahead` on; after `inner` steps that goes `jump` elements on. A goes `back` and B `over` elements on
--- after a line.
+-- fetches as much as it reads from `ahead` on, which goes `pace` elements on, and after `inner` steps `jump` more. A goes `back` and B
+-- `over` elements on after a line.
+-- Where several tiles multiply what is there, each fetches a part of what comes next: few lines can be on their way from memory at a
+-- time, so one tile would wait for them, and memory would be idle while the others multiply.
 -- has: name, weights (their dtype), row, word; units: of S and A, see coordinate.lua; adds: sums of K start at zero, and are added to S;
--- keeps: what is decoded of B is stored on the way, for tiles `kept`: other rows of tokens need not go to memory's rows again
+-- keeps: what is decoded of B is stored on the way, for tiles `kept`: other rows of tokens need not go to memory's rows again; fetched:
+-- dtype of what comes next, if that of B is another
 function lines.tile(cfg, rows, has)
     local lanes, how, dt = cfg.isa.lanes, cfg.product, has.weights
-    local width, io = cfg.vectors * lanes, "const " .. dt.c
+    local width, io, soon = cfg.vectors * lanes, "const " .. dt.c, has.fetched or dt
     local step = how.group * 2 * lanes   -- elements that it reads
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows), {
         ("S[%d rows] += A * B for some lines of columns, over steps * inner %s of B as they lie."):format(rows,
@@ -70,9 +74,9 @@ function lines.tile(cfg, rows, has)
     local S, A = p:pointer("S", "float", has.units[1]), p:pointer("A", "const float", has.units[2])
     local B, ld = p:pointer("B", io), p:integer("ld")
     local columns, steps, inner = p:integer("columns"), p:amount("steps"), p:amount("inner")
-    local ahead, jump = p:pointer("ahead", io), p:integer("jump")
+    local ahead, pace, jump = p:pointer("ahead", "const " .. soon.c), p:integer("pace"), p:integer("jump")
     local back, over = p:integer("back"), p:integer("over")
-    local apart, along = p:integer("apart"), p:integer("along")
+    local apart, along = p:integer("apart"), p:amount("along")
     local to = has.keeps and p:pointer("to", "float", "WIDTH LANES")
     p:loop(columns, function()
         local function sum(r, v)
@@ -83,7 +87,7 @@ function lines.tile(cfg, rows, has)
         p:loop(down, function()
             local left = p:count_from("left", inner)
             p:loop(left, function()
-                for i = 0, step - 1, 64 // dt.size do
+                for i = 0, step - 1, 64 // soon.size do
                     p:op("prefetch_1", p:at(ahead, i))
                 end
                 local b = line_of(p, how, dt, B, ld)
@@ -98,12 +102,12 @@ function lines.tile(cfg, rows, has)
                 for _ = 1, how.group do
                     p:advance(B, ld)
                 end
-                p:advance(ahead, step)
+                p:advance(ahead, pace)
             end, "over K")
             p:advance(ahead, jump)
         end)
         add_sums(p, acc, sum, has.adds)
-        p:advance(S, along)
+        p:advance(S, p:count_from("next", along))
         p:advance(A, back)
         p:advance(B, over)
     end, "lines")
@@ -148,31 +152,6 @@ function lines.streams(cfg)
     return p
 end
 
--- A line's rows that other tiles have left in f32, `rows` of them after each other, for some lines: S[rows] += A * B.
--- has: name, row, word, units: see lines.tile
-function lines.kept(cfg, rows, has)
-    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-    local p = ir.program(cfg.isa, ("%skept_%d"):format(cfg.prefix, rows),
-        {("S[%d rows] += A * B for some lines of columns, over n rows of B as another tile has kept them."):format(rows)})
-    p.hoists = 0
-    local S, A = p:pointer("S", "float", has.units[1]), p:pointer("A", "const float", has.units[2])
-    local B = p:pointer("B", "const float", "WIDTH LANES")
-    local columns, n, back = p:integer("columns"), p:amount("n"), p:integer("back")
-    local apart, along = p:integer("apart"), p:integer("along")
-    p:loop(columns, function()
-        local acc = micro.zeros(p, rows, 2, "acc")
-        p:loop(p:count_from("left", n), function()
-            micro.step(p, cfg.product, acc, 2, function(r) return p:at(A, r * has.row) end, function(v) return p:at(B, v * lanes) end)
-            p:advance(A, has.word)
-            p:advance(B, 2 * lanes)
-        end, "over K")
-        add_sums(p, acc, function(r, v) return p:at(S, r * width, v > 0 and apart or nil) end, true)
-        p:advance(S, along)
-        p:advance(A, back)
-    end, "lines")
-    return p
-end
-
 -- The kinds that multiply few tokens, for kinds.lua: rows {tokens at most, kind, why}.
 function lines.kinds(plan)
     return {{1, "streams", "weights are read once where they lie, in four streams, at memory's speed"},
@@ -188,17 +167,20 @@ function lines.first(heights)
     return list
 end
 
+-- The tiles that multiply what others have kept, in f32.
+function lines.kept(weights)
+    return weights.size < dtype.f32.size and "kept" or "lines"
+end
+
 -- Those that multiply so many rows; adds: see lines.tile; first: heights of those that keep lines for the others, or none
 function lines.rows(cfg, heights, adds, first)
-    local function how(name, keep)
-        return {name = name, weights = cfg.weights, row = cfg.stride, word = 1, units = {"DIRECT_SUMS WIDTH LANES", "STRIDE"},
-            adds = adds, keeps = keep}
+    local function all(name, of, weights, keep)
+        local has = {name = name, weights = weights, row = cfg.stride, word = 1, units = {"DIRECT_SUMS WIDTH LANES", "STRIDE"},
+            adds = adds, keeps = keep, fetched = cfg.weights}
+        return gemm.heights(function(_, rows) return lines.tile(cfg, rows, has) end, cfg, of)
     end
-    local function all(build, name, keep, of)
-        return gemm.heights(function(_, rows) return build(cfg, rows, how(name, keep)) end, cfg, of)
-    end
-    local list = all(lines.tile, "lines", false, heights)
-    return first and plans.append(list, all(lines.tile, "keep", true, first), all(lines.kept, "kept", false, heights)) or list
+    return plans.append(all("lines", heights, cfg.weights), first and all("keep", first, cfg.weights, true) or {},
+        first and lines.kept(cfg.weights) == "kept" and all("kept", heights, dtype.f32) or {})
 end
 
 -- The tiles of in_lines.c.in: those that multiply so many rows, and what a single row is multiplied by.
