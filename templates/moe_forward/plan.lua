@@ -19,6 +19,7 @@ local post_norm = require "math.post_norm"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
+local saved = require "moe_forward.saved"
 local stored = require "shared.stored"
 local column_blocks = require "product.column_blocks"
 local tensors = require "shared.tensors"
@@ -39,6 +40,7 @@ local column_keys = {
     {"prefetch", int(0, 4096), optional = true, doc = "rows of weights fetched ahead of packing"},
     {"segment_rows", int(16, 65536), optional = true, doc = "rows of an expert that share packed weights"},
     {"batch_rows", int(16, 65536), optional = true, doc = "rows between two meetings of the team, for each rank"},
+    {"streamed", int(0, 1 << 30), optional = true, doc = "bytes from which on a checkpoint passes the caches by"},
     table.unpack(in_place.keys),
 }
 
@@ -91,6 +93,7 @@ function forward.plan(plan, spec, shape, info)
     plan:choose("segment_rows", 512, "rows of an expert per pass over its weights")
     plan:choose("batch_rows", 512, "rows between barriers, for each rank")
     in_place.choose(plan, spec, math.max(spec.H, spec.I_TP), slices)
+    saved.choose(plan, spec)
     if not plan.tiled and columns % step ~= 0 then   -- a step of K may end past I, but not past the columns of the last panel
         schema.complain(info, "plan.unroll", ("steps of %d do not divide the %d columns of a panel"):format(step, columns))
     end
@@ -152,7 +155,7 @@ local function constants(spec, plan)
         {"UP_PANELS", (spec.I_TP + up - 1) // up, "over I"}, {"DOWN_PANELS", (spec.H + width - 1) // width, "over H"},
         {"PARTS", plan.parts, "of I, summed apart"},
         {"DEEP", deep, "rows of the taller matrix"},
-    })
+    }, saved.constants(spec, plan))
     return plans.append(list, in_place.constants(plan, spec), panels.shape(plan, plan.segment_rows, plan.batch_rows),
         column_blocks.constants(plan, deep))
 end
@@ -165,7 +168,7 @@ local function tiles(spec, names, cfg)
         return epilogue.output(cfg, {scale = has.scale, bias = has.bias_down, bias_scaled = has.bias_scaled,
             affinity = has.affinity_in_finish, checkpoint = has.checkpoint_down and not names.by_part, add = add})
     end
-    return plans.append(column_blocks.packed(names, cfg), in_place.tiles(names, cfg), plans.list(
+    return plans.append(column_blocks.packed(names, cfg), in_place.tiles(names, cfg), saved.tiles(names, cfg, spec), plans.list(
         gemm.pack(cfg),
         (names.mixed or not names.dots) and epilogue.intermediate(cfg, spec, between),
         names.dots and epilogue.intermediate(cfg, spec, between, io),
@@ -177,12 +180,10 @@ local function tiles(spec, names, cfg)
         names.dots and spec.H >= 2 * lanes and rows.words(cfg, io, "words"),
         (names.mixed or not names.dots) and spec.H >= lanes and rows.move(cfg, "widen", {from = io, scaled = has.affinity_on_x}),
         spec.H >= lanes and out.narrow and rows.move(cfg, "narrow_output", {to = out}),
-        has.checkpoint_down and names.down_vectors and not names.by_part and rows.move(cfg, "narrow_io", {to = io}),
         (names.compensated or names.by_part and spec.H >= lanes) and rows.move(cfg, "add", {add = true}),
         has.post_norm and spec.H >= lanes and post_norm.weigh(cfg, dtype[spec.bias_dtype]),
         (has.add or names.by_part or has.post_norm) and spec.H >= lanes
             and rows.move(cfg, "combine", {scaled = has.affinity_in_combine, add = spec.accumulate}),
-        names.saves_squares and rows.transpose(cfg, io, "transpose", spec.block_size, "B"),
         rows.zero(cfg)))
 end
 
@@ -211,9 +212,8 @@ local function column_names(names, spec, plan, job)
     names.reads_past, names.scaled, names.long = false, has.affinity_on_x, spec.H
     names.by_block, names.whole_segments = plan.shard == "block", plan.shard == "block"
     names.padding = plan.group > 1 and round_up(spec.I_TP, plan.group * plan.unroll) - spec.I_TP   -- of a row of P: pairs and steps
-    names.saves_squares = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes
+    saved.names(names, spec, isa, width)
     names.edges, names.edge_down = spec.I_TP % up ~= 0 or spec.H % width ~= 0, spec.H % width ~= 0
-    names.down_vectors = spec.H >= width
     panels.tiled(names, plan)
     column_blocks.names(names, plan, cfg)
     in_place.names(names, cfg, plan, spec, {spec.H, spec.I_TP})

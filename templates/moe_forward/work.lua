@@ -14,7 +14,7 @@ function work.common(names)
         {"groups", "int64_t", nil, "runs of blocks of one expert, each"},
         {"group_expert", "int64_t", {"w->args->N"}, "its expert"},
         {"id", "int32_t", {"rows"}, "token of a row"},
-        {"slot", "int64_t", {"rows"}, "its place in token_position_to_id"},
+        {"slot", "int64_t", {names.has.streams_up and "rows + 1" or "rows"}, "its place in token_position_to_id"},
         {"affinity", "float", {"rows"}, "of a row"},
         names.narrow_output and {"sum", "float", {"tokens(w->args->T)", "H"}, "output in f32"})
 end
@@ -29,6 +29,9 @@ function work.space(names, has)
         {"held", "int64_t", nil, "rows of a batch, at most", starts = "most_rows"},
         {"Y", "float", {"PARTS", "most_rows", "H"}, "what each row adds to the output", when = "apart(w)"},
         (has.bias_up or has.bias_down) and {"bias", "float", {"WIDTH"}, "of one panel", own = true},
+        has.streams_up and {"rest", "float", {"LINE * WIDTH"}, "rows of gate and up that fill no line of a checkpoint, and zeros",
+            own = true},
+        has.streams_up and {"line", names.io, {"LANES * LINE"}, "columns of a line of it", own = true},
         has.scale and {"scale", "float", {"WIDTH"}, "of one panel", own = true},
         has.norm and {"norm", "float", {3, "UP_PANELS * WIDTH"}, "weight and bias of an expert's normalisation; 1 for columns of I, else 0",
             own = true}), column_blocks.work(names, "DEEP")))

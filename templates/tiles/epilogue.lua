@@ -43,13 +43,14 @@ function epilogue.intermediate(cfg, spec, has, pairs)
     local affinity = has.affinity and p:pointer("affinity", "const float")
     local act = clamp.activation(spec).forward
     p:loop(n, function()
-        local x = {}
+        local x, sum = {}, {}
         local function name_of(v)
             return spec.gated and (has.interleaved and "both_" .. v or v == 0 and "gate" or "up") or "up_" .. v
         end
         for v = 0, cfg.vectors - 1 do
             local name = name_of(v)
-            x[v] = p:op("load", name .. "_sum", p:at(S, v * lanes))
+            sum[v] = p:op("load", name .. "_sum", p:at(S, v * lanes))
+            x[v] = sum[v]
             if scale then
                 x[v] = p:op("mul", name .. "_whole", x[v], p:op("load", name .. "_scale", p:at(scale, v * lanes)))
             end
@@ -63,7 +64,7 @@ function epilogue.intermediate(cfg, spec, has, pairs)
         for v = 0, cfg.vectors - 1 do
             local gate = spec.gated and v == 0
             x[v] = seen(p, spec, x[v], gate, spec.gated and (gate and "gate" or "up") or "up_" .. v)
-            if has.checkpoint then
+            if has.checkpoint and x[v] ~= sum[v] then
                 p:op("store", p:at(S, v * lanes), x[v])
             end
         end
@@ -165,7 +166,8 @@ function epilogue.output(cfg, has)
         local a = affinity and p:op("bcast", "a", p:at(affinity, 0))
         for v = 0, cfg.vectors - 1 do
             local name = "y_" .. v
-            local y = p:op("load", name .. "_sum", p:at(S, v * lanes))
+            local sum = p:op("load", name .. "_sum", p:at(S, v * lanes))
+            local y = sum
             if scale then
                 y = p:op("mul", name .. "_whole", y, p:op("load", name .. "_scale", p:at(scale, v * lanes)))
             end
@@ -174,7 +176,7 @@ function epilogue.output(cfg, has)
             elseif has.bias then
                 y = p:op("add", name .. "_biased", y, p:op("load", name .. "_bias", p:at(bias, v * lanes)))
             end
-            if has.checkpoint then
+            if has.checkpoint and (has.bias_scaled or y ~= sum) then   -- fma changes the sum itself
                 p:op("store", p:at(S, v * lanes), y)
             end
             if has.affinity then

@@ -28,13 +28,19 @@ function rows.move(cfg, name, how)
     return p
 end
 
--- In program p: n aligned vectors of dtype dt from src to dst, which pass the caches by; both pointers move on.
-function rows.give(p, dt, dst, src, n)
+-- In program p: n vectors of dtype dt to aligned ones, which pass the caches by. to, from: {pointer, offset}
+function rows.stream(p, dt, to, from, n)
     local elements = p.isa.lanes * 4 // dt.size   -- of a vector
     for i = 0, n - 1 do
-        local x = p:op(dt.narrow and "load_bits" or "load", "x_" .. i, p:at(src, i * elements))
-        p:op(dt.narrow and "stream_bits" or "store_stream", p:at(dst, i * elements), x)
+        local x = p:op(dt.narrow and "load_bits" or "load", "x_" .. i, p:at(from[1], from[2] + i * elements))
+        p:op(dt.narrow and "stream_bits" or "store_stream", p:at(to[1], to[2] + i * elements), x)
     end
+end
+
+-- The same from src to dst; both pointers move on.
+function rows.give(p, dt, dst, src, n)
+    local elements = p.isa.lanes * 4 // dt.size
+    rows.stream(p, dt, {dst, 0}, {src, 0}, n)
     p:advance(dst, n * elements)
     p:advance(src, n * elements)
 end
