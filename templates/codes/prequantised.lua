@@ -33,8 +33,8 @@ local shapes = {
 }
 
 -- Operands. Tokens have scales along H. Weights: what forward has of them in memory, `into` of each of `out`; along: what their scales
--- may be along; first: of these, what the first product that reads them contracts; gates: `out` is gate's, then up's, or also: of a
--- tensor of each
+-- may be along; first: of these, what the first product that reads them contracts (ways back have weight_grads); gates: `out` is
+-- gate's, then up's, or also: of a tensor of each
 local operands = {
     {"hidden_states", doc = "along H"},
     {"gate_up_weights", out = "I_TP", into = "H", along = {"H", "I"}, first = function() return "H" end, gates = true,
@@ -43,7 +43,7 @@ local operands = {
         first = function(s) return s.checkpoint == "recompute" and "H" or "I" end,
         doc = "of each expert's gate, then of up, and of tensors of each: along I, each has its own; H is contracted if recomputed"},
     {"down_proj_weight", out = "H", into = "I_TP", along = {"I", "H"},
-        first = function(s) return s.kernel == "mlp_forward" and "I" or "H" end, doc = "forward contracts I, backward H"},
+        first = function(s) return s.weight_grads and "H" or "I" end, doc = "forward contracts I, backward H"},
     {"output_hidden_states_grad", doc = "along H"},
 }
 

@@ -15,7 +15,7 @@ local gradients = {}
 
 local int, round_up = schema.types.int, plans.round_up
 
-local NEAR <const> = 8   -- panels of columns that stay in L1 beside what matrix tiles multiply them by
+local NEAR <const> = 8   -- panels of tokens of which a panel of columns stays in L1 beside what matrix tiles multiply it by
 
 gradients.keys = {
     {"t_block", int(16, 65536), optional = true, doc = "tokens whose products are summed in a register, in gradients of weights"},

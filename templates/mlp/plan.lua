@@ -89,8 +89,8 @@ local function constants(spec, plan)
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", 1, "expert"},
         {"GATES", gates(spec), "gate and up, or up alone"},
         {"H_DEEP", hk, "rows of a panel over H, full panels of k"}, {"G_DEEP", gk, "rows of a panel over gate and up"},
-        {"HK", apart(hk), "to the next panel over H"}, {"IK", apart(ik), "to the next one over I"},
-        {"GK", apart(gk), "to the next one over gate and up"},
+        {"HK", apart(hk), "rows from a panel over H to the next one"}, {"IK", apart(ik), "from one over I"},
+        {"GK", apart(gk), "from one over gate and up"},
     }, panels.constants(plan, widest(spec, plan), plan.block_bytes and dtype[spec.output_dtype].size),
         activations.constants(spec, plan, {{"H_ROWS", hk, "H"}, {"I_ROWS", ik, "I"}}),
         quantised.is(spec) and quantised.constants(math.max(spec.H, (spec.weight_grads and gates(spec) or 1) * spec.I_TP)) or {})

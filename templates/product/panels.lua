@@ -60,6 +60,8 @@ function panels.shape(plan, most, team)
         {"PASS_ROWS", most or plan.pass_rows, "tokens of a segment, which are worked on together"},
         {"PASS_PANELS", ((most or plan.pass_rows) + width - 1) // width, "panels of them"},
         {"TEAM_ROWS", team or 192, "of a batch, for each rank of a team"},
+        {"LONG", 1024, "rows of a segment; of such a batch has"},
+        {"LONG_TEAM_ROWS", team or 512, "for each rank: enough of them for chunks to come out even"},
     }
 end
 
