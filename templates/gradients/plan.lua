@@ -6,6 +6,7 @@ local dtype = require "dtype"
 local heights = require "tiles.heights"
 local limits = require "shared.limits"
 local matrix = require "tiles.matrix"
+local on_tiles = require "gradients.on_tiles"
 local plans = require "shared.plans"
 local quantise = require "tiles.quantise"
 local row_tiles = require "tiles.rows"
@@ -145,12 +146,12 @@ end
 function gradients.tiles(names, cfg, ld, jump)
     local list, out = {}, names.gradient
     for _, m in ipairs(names.gradient_rows) do
-        local gradient = cfg.tiled and m > 1 and amx.gradient or matrix.gradient   -- one row is of vectors
+        local gradient = cfg.tiled and m > 1 and on_tiles.gradient or matrix.gradient   -- one row is of vectors
         plans.append(list, plans.list(
             gradient(cfg, m, {name = "gradient", dtype = out, add = names.adds, gives = names.staged, ld = ld, jump = jump}),
-            names.part == "part" and (m == amx.unit and cfg.tiled and amx.part or gradient)(
+            names.part == "part" and (m == amx.unit and cfg.tiled and on_tiles.part or gradient)(
                 cfg, m, {name = "part", dtype = dtype.f32, add = true}),
-            names.streams and m > 1 and (m == amx.unit and cfg.tiled and amx.stream or gradient)(
+            names.streams and m > 1 and (m == amx.unit and cfg.tiled and on_tiles.stream or gradient)(
                 cfg, m, {name = "stream", dtype = out, stream = true})))
     end
     return plans.append(list, plans.list(

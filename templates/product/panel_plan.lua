@@ -65,14 +65,16 @@ function panel_plan.choose_block(plan, spec, info, kc, rows, deep, many, square)
     plan:choose("kc", kc * plan.group, plan.integers and "products per pass over sums: blocks of weights and tokens stay in L1"
         or "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
         plan.integers and limits.useful(table.unpack(useful)) or limits.sum(spec, table.unpack(useful)))
-    -- of copied narrow panels with more rows tiles would read lines in a part of L1's sets
+    -- where tokens stay in L2 more rows gain nothing, and fewer chunks come out less even
     local tiles = many and 8 or packed.are(spec) and 2 or plan.vectors
     panel_plan.choose_mc(plan, rows, "rows of weights that pass over the tokens together", tiles, square)
     plan:choose("few_rows", math.min(round_up(3 * isa.lanes, square or 1), plan.mc),
         "rows of a block for a single panel of tokens: two of them stay in L1",
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))
-    plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted",
-        limits.useful(plan.mc, ("a block has %d rows"):format(plan.mc)))
+    if not plan.tiled then
+        plan:choose("fetch", 16, "rows of weights ahead of those that tiles copy: in L2 when they are wanted",
+            limits.useful(plan.mc, ("a block has %d rows"):format(plan.mc)))
+    end
     panel_plan.check(plan, info)
 end
 

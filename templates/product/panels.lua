@@ -73,11 +73,12 @@ function panels.product_constants(plan)
         {"STEPS", width // plan.unroll, "loops over a full panel"},
         {"K_PANELS", panels.block(plan), "panels of k that a block of weights holds"},
         {"MC", plan.mc, "rows of such a block"}, {"FEW_ROWS", plan.few_rows, "of one for a single panel of tokens"},
+    }, not plan.tiled and {
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
-    }, plan.tiled and {
+    } or {
         {"UNIT_ROWS", amx.unit, "rows of a matrix tile: products are of whole ones"},
         {"NEAR_PANELS", math.max(1, (1 << 18) // (panels.block(plan) * width * width * 4)), "panels of tokens whose k stay in L2"},
-    } or {})
+    })
 end
 
 -- Floats between rows of so many words on their way into panels.
@@ -180,6 +181,7 @@ end
 function panels.product_tiles(names, cfg, plan)
     local list = {}
     local product = cfg.product.run and runs.product or matrix.product
+    cfg.decodes = names.coded and true or false
     for _, set in ipairs{{names.product_rows, plan.vectors}, {names.narrow_rows, 1}} do
         local most = set[1][#set[1]]
         local tallest = most and not cfg.tiled and product(cfg, most, set[2])
@@ -189,6 +191,9 @@ function panels.product_tiles(names, cfg, plan)
                 list[#list + 1] = runs.blocks(cfg, m, set[2])
             elseif cfg.tiled then
                 plans.append(list, {amx.blocks(cfg, m, set[2], true), amx.blocks(cfg, m, set[2])})
+                if set[2] == plan.vectors and amx.places(cfg) then
+                    plans.append(list, {amx.place(cfg, m, true), amx.place(cfg, m)})
+                end
             else
                 list[#list + 1] = m == most and tallest or matrix.shorter(tallest, m)
             end

@@ -5,6 +5,38 @@ local workspace = require "shared.workspace"
 
 local space = {}
 
+-- What tiles of vectors keep: the block of weights that they multiply, and the next one, which they copy or, of packed weights, fetch.
+local function vectors(names, add, block)
+    local packed = names.packed and names.packed.in_place
+    if packed then
+        add("A", "const float *", nil, "weights at work,")
+        add("pitch", "int64_t", nil, "from one of their panels to the next one")
+    else
+        add("A", "float", block, "weights at work,")
+        add("coming", "float", block, "and those of the next block,")
+    end
+    add("near", "const float *", nil, "tokens that come next")
+    add("ready", packed and "const float *" or ("const %s *"):format(names.io), nil, "the next block in memory:").starts = "0"
+    add(packed and "ready_pitch" or "ready_ld", "int64_t", nil, packed and "panels so far apart," or "rows so far apart,")
+    add("ready_rows", "int64_t", nil, packed and "so many rows of which are fetched" or "so many of which are in `coming`")
+    add("wanted", "int64_t", nil, "of so many;")
+    add("pace", "int64_t", nil, "rows that a tile copies after each panel")
+    if not packed then
+        add("after", ("const %s *"):format(names.io), nil, "the block after the next one, or NULL:")
+        add("after_ld", "int64_t", nil, "rows so far apart")
+    end
+end
+
+-- The block of weights at work.
+local function blocks(names, add)
+    local block = {"K_PANELS", "MC", "WIDTH"}
+    if not names.tiled then
+        vectors(names, add, block)
+    elseif not (names.packed and names.packed.in_place) then
+        add("A", "float", block, "weights at work")
+    end
+end
+
 -- Fills names with the rows of a list and what products of rows, and gradients, keep. has: pairs, words of a panel of pairs that
 -- nobody keeps; row, how long rows are whose columns have gradients: C
 function space.rows(names, list, has)
@@ -18,34 +50,9 @@ function space.rows(names, list, has)
         add("pairs_scratch", "float", {has.pairs, "WIDTH"}, "and those of a panel of pairs")
     end
     if names.phases.products then
-        local block = {"K_PANELS", "MC", "WIDTH"}
         add("S", "float", {"columns", "MC"}, "sums")
         list[#list].shape = "[panels][MC][WIDTH]"
-        local in_place = names.packed and names.packed.in_place
-        if in_place then
-            add("A", "const float *", nil, "weights at work,")
-            add("pitch", "int64_t", nil, "from one of their panels to the next one")
-        else
-            add("A", "float", block, "weights at work,")
-            add("coming", "float", block, "and those of the next block,")
-        end
-        add("near", "const float *", nil, "tokens that come next")
-        add("ready", in_place and "const float *" or ("const %s *"):format(names.io), nil, "the next block in memory:")
-        list[#list].starts = "0"
-        add(in_place and "ready_pitch" or "ready_ld", "int64_t", nil, in_place and "panels so far apart," or "rows so far apart,")
-        add("ready_rows", "int64_t", nil, in_place and "so many rows of which are fetched" or "so many of which are in `coming`")
-        add("wanted", "int64_t", nil, "of so many;")
-        if names.tiled then
-            add("ready_n", "int64_t", nil, "with so many panels of K")
-            add("calls", "int64_t", nil, "panels of columns that tiles pass until then")
-            add("visits", "int64_t", nil, "of which they have passed so many")
-        else
-            add("pace", "int64_t", nil, "rows that a tile copies after each panel")
-        end
-        if not in_place then
-            add("after", ("const %s *"):format(names.io), nil, "the block after the next one, or NULL:")
-            add("after_ld", "int64_t", nil, "rows so far apart")
-        end
+        blocks(names, add)
         if names.across then
             add("across", "float", {"ACROSS_SUMS"}, "sums of columns of weights")
         end

@@ -14,12 +14,10 @@
 -- two tiles of sums, a row or a column of them, and one for each factor.
 --
 -- What a tile reads should be lines in a row, in all sets of L1. ns per product of 2 x 1 sums (6 at best, 2.7 GHz), B from L2, A in L1:
--- lines of B 128 bytes apart 7.9, 64 bytes 7.6, those of A too 7.1; beside copies of the next A 11.6 and 10.6; A of 32 KB in every other
--- 2 KB, that is in half of L1's sets, 12.9.
+-- lines of B 128 bytes apart 7.9, 64 bytes 7.6, those of A too 7.1; A of 32 KB in every other 2 KB, in half of L1's sets, 12.9.
+-- Whatever else misses L1 costs as much wherever it comes from, some 10 cycles a line, so weights pass through L1 once: copied beside
+-- products, to L2 and back, they took 20 of the 115 ms of a backward pass; read by tiles where they lie, and left in L1 for the next, 10.
 local ir = require "ir"
-local matrix = require "tiles.matrix"
-local quantise = require "tiles.quantise"
-local row_tiles = require "tiles.rows"
 
 local tiles = {}
 
@@ -46,7 +44,7 @@ local sums = tiles.sums
 -- acc += A * B for 32 elements of K: a(r) and b(c) give the places of tiles, rows of both are `pitch` bytes apart (A: a_pitch).
 -- Tiles of A are read again by the next columns, and those of B by the next rows if the step `holds` them; else they pass.
 -- op: of words that are no pairs of bf16
-local function step(p, acc, a, b, a_pitch, pitch, tag, holds, op)
+function tiles.step(p, acc, a, b, a_pitch, pitch, tag, holds, op)
     local x, y = {}, {}
     for c = 0, #acc[0] do
         y[c] = p:op(holds and "tile_load" or "tile_stream", ("b_%d%s"):format(c, tag), b(c), pitch)
@@ -57,216 +55,136 @@ local function step(p, acc, a, b, a_pitch, pitch, tag, holds, op)
     end
 end
 
--- A line of `count` rows of the next weights, `ld` apart, becomes a line of as many rows of A; others `ahead` of them are fetched. Both
--- pointers go back to the first row, then on by what leads to the next line.
-local function copy_line(p, cfg, t, line, from_step, to_step)
+-- A line of `count` rows of the weights that come next is fetched; `to_next` leads to the next line, or to the next panel.
+local function fetch_line(p, t, line, to_next)
     p:loop(p:count_from("more_" .. line, t.count), function()
-        p:op("prefetch_1", p:at(t.from, 0, t.ahead))
-        p:op("store", p:at(t.to, 0), quantise.panel(p, cfg, "w_" .. line, p:at(t.from, 0)))
-        p:advance(t.from, t.ld)
-        p:advance(t.to, cfg.vectors * cfg.isa.lanes)
+        p:op("prefetch_1", p:at(t.next, 0))
+        p:advance(t.next, t.ld)
     end, "rows of the next weights", true)
-    p:advance(t.from, p:count_from("from_first_" .. line, t.from_first))
-    p:advance(t.to, p:count_from("to_first_" .. line, t.to_first))
-    p:advance(t.from, from_step)
-    p:advance(t.to, to_step)
+    p:advance(t.next, p:count_from("next_first_" .. line, t.first))
+    p:advance(t.next, to_next)
 end
 
--- The same line of rows of packed weights in memory is fetched; `to_next` leads to the next line, or to the next panel.
-local function fetch_line(p, cfg, t, line, to_next)
+-- Are rows of weights in memory what tiles multiply? Else they are decoded, or panels of packed ones.
+function tiles.places(cfg)
+    return not (cfg.decodes or cfg.in_place)
+end
+
+-- Parameters: what comes next, of which `count` rows are fetched in each pass over K. Coded weights are not: t.next is nil.
+local function ahead(p, cfg)
+    if cfg.decodes then
+        return {}
+    end
+    local t = {next = p:pointer("next", cfg.in_place and "const float" or "const " .. cfg.dtype.c), count = p:amount("count")}
+    t.ld = cfg.in_place and cfg.vectors * cfg.isa.lanes or p:integer("ld")
+    t.first = p:amount("next_first")
+    return t
+end
+
+-- A pass over `panels` panels of K: makes in each step the products of 32 elements of K, of the line `k` of a panel, and fetches. Packed
+-- weights that come next are `t.pitch` apart.
+local function over_k(p, cfg, panels, t, tag, make, advance)
+    local lanes, width, words = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes, cfg.isa.lanes * cfg.product.group
+    p:loop(panels, function()
+        for k = 0, width - 1, UNIT do
+            local line = ("%d%s"):format(k // lanes, tag)
+            make(k, line)
+            if t.next then
+                fetch_line(p, t, line, not cfg.in_place and words or k + UNIT < width and lanes or lanes - width)
+            end
+        end
+        advance()
+        if t.pitch then
+            p:advance(t.next, t.pitch)
+        end
+    end, "panels of K")
+end
+
+-- Sums of 16 columns of S, from vector v on: those there, or zero.
+local function begin(p, cfg, rows, S, set, v, pitch)
     local width = cfg.vectors * cfg.isa.lanes
-    p:loop(p:count_from("more_" .. line, t.count), function()
-        p:op("prefetch_1", p:at(t.from, 0))
-        p:advance(t.from, width)
-    end, "rows of the next weights", true)
-    p:advance(t.from, p:count_from("from_first_" .. line, t.from_first))
-    p:advance(t.from, to_next)
+    return sums(rows // UNIT, 1, function(r, _, name)
+        name = ("%s_%d"):format(name, v)
+        return set and p:op("tile_zero", name) or p:op("tile_stream", name, p:at(S, r * UNIT * width + v * cfg.isa.lanes), pitch)
+    end)
 end
 
--- S[rows][WIDTH] += A * B for `groups` panels of B, one after the other; rows: a multiple of 16; set: instead of adding. A panel
--- takes a pass for each vector of its rows: tiles in use are as few as can be, see the head of this file. In each pass the tile
--- copies `panels` panels of `count` rows of the next weights; this goes along K beside the products, so that memory's lines come a
--- few at a time and in order. cfg.in_place: A is packed weights in memory, panels `a_pitch` apart; those of the next block,
--- `from_pitch` apart, are fetched.
+local function finish(p, cfg, S, acc, v, pitch)
+    for r = 0, #acc do
+        p:op("tile_store", p:at(S, r * UNIT * cfg.vectors * cfg.isa.lanes + v * cfg.isa.lanes), pitch, acc[r][0])
+    end
+end
+
+-- S[rows][WIDTH] += A * B for `groups` panels of B, one after the other; rows: a multiple of 16; set: instead of adding. Panels of A are
+-- `a_pitch` apart. A panel of B takes a pass for each vector of its rows: tiles in use are as few as can be, see the head of this file.
+-- Beside the products of a pass `count` rows of the weights that come next are fetched, so that memory's lines come a few at a time.
 function tiles.blocks(cfg, rows, vectors, set)
-    local lanes = cfg.isa.lanes
-    local width, words = cfg.vectors * lanes, lanes * cfg.product.group
+    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
     local kind = vectors == cfg.vectors and "product" or "narrow"
     local p = ir.program(cfg.isa, ("%s%s_%d%s"):format(cfg.prefix, kind, rows, set and "_set" or ""),
-        {("S[%d rows] %s A * B for groups of columns, on tiles; copies `count` rows of the next weights in each pass."):format(
-            rows, set and "=" or "+=")})
+        {("S[%d rows] %s A * B for groups of columns, on tiles%s."):format(rows, set and "=" or "+=",
+            cfg.decodes and "" or "; fetches `count` rows of the next weights in each pass")})
     local S = p:pointer("S", "float", "MC*WIDTH WIDTH LANES")
-    local A, B = p:pointer("A", "const float", "MC*WIDTH WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
-    local panels, groups = p:integer("panels"), p:integer("groups")
+    local A, B = p:pointer("A", "const float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
+    local panels, a_pitch, groups = p:integer("panels"), p:integer("a_pitch"), p:integer("groups")
     local a_first, b_first, b_next = p:amount("a_first"), vectors > 1 and p:amount("b_first"), p:amount("b_next")
-    local held = not cfg.in_place
-    local t = {to = held and p:pointer("to", "float", "MC*WIDTH WIDTH LANES"),
-        from = p:pointer("from", held and "const " .. cfg.dtype.c or "const float")}
-    t.count, t.ld, t.ahead = p:amount("count"), held and p:integer("ld"), held and p:integer("ahead")
-    t.from_first, t.to_first = p:amount("from_first"), held and p:amount("to_first")
-    local from_next, to_next = p:amount("from_next"), held and p:amount("to_next")
-    local a_next, from_pitch = not held and p:integer("a_pitch"), not held and p:integer("from_pitch")
+    local t = ahead(p, cfg)
+    local next_pass = t.next and p:amount("next_pass")
+    t.pitch = t.next and cfg.in_place and p:integer("next_pitch")
     local pitch = p:count_from("pitch", 4 * width)
-    local function pass(v)
-        local function place(r)
-            return p:at(S, r * UNIT * width + v * lanes)
-        end
-        local acc = sums(rows // UNIT, 1, function(r, _, name)
-            name = ("%s_%d"):format(name, v)
-            return set and p:op("tile_zero", name) or p:op("tile_stream", name, place(r), pitch)
-        end)
-        p:loop(p:count_from("down_" .. v, panels), function()
-            for k = 0, width - 1, UNIT do
-                local line = ("%d_%d"):format(k // lanes, v)
-                step(p, acc, function(r) return p:at(A, r * UNIT * width + k) end, function() return p:at(B, k * width + v * lanes) end,
-                    pitch, pitch, "_" .. line, false, cfg.product.tile)
-                if held then
-                    copy_line(p, cfg, t, line, words, k + UNIT < width and lanes or cfg.mc * width - (width - lanes))
-                else
-                    fetch_line(p, cfg, t, line, k + UNIT < width and lanes or lanes - width)
-                end
-            end
-            p:advance(A, a_next or cfg.mc * width)
-            if from_pitch then
-                p:advance(t.from, from_pitch)
-            end
-            p:advance(B, width * width)
-        end, "panels of K")
-        for r = 0, #acc do
-            p:op("tile_store", place(r), pitch, acc[r][0])
-        end
-        p:advance(A, p:count_from("again_" .. v, a_first))
-        p:advance(B, p:count_from("next_" .. v, v < vectors - 1 and b_first or b_next))
-        p:advance(t.from, p:count_from("next_from_" .. v, from_next))
-        if held then
-            p:advance(t.to, p:count_from("next_to_" .. v, to_next))
-        end
-    end
     p:loop(groups, function()
         for v = 0, vectors - 1 do
-            pass(v)
+            local acc = begin(p, cfg, rows, S, set, v, pitch)
+            over_k(p, cfg, p:count_from("down_" .. v, panels), t, "_" .. v, function(k, line)
+                local function a(r) return p:at(A, r * UNIT * width + k) end
+                local function b() return p:at(B, k * width + v * lanes) end
+                tiles.step(p, acc, a, b, pitch, pitch, "_" .. line, false, cfg.product.tile)
+            end, function()
+                p:advance(A, a_pitch)
+                p:advance(B, width * width)
+            end)
+            finish(p, cfg, S, acc, v, pitch)
+            p:advance(A, p:count_from("again_" .. v, a_first))
+            p:advance(B, p:count_from("next_" .. v, v < vectors - 1 and b_first or b_next))
+            if next_pass then
+                p:advance(t.next, p:count_from("next_pass_" .. v, next_pass))
+            end
         end
         p:advance(S, cfg.mc * width)
     end, "panels of columns")
     return p
 end
 
--- Sums of 16 rows of a gradient: t.A times t.B, over t.panels panels of 32 tokens, all of which count; beside: makes what comes after each
--- of these, or nil; adds: to sums that are at t.S. Returns a function that stores them there.
-local function over_tokens(p, cfg, t, beside, adds)
-    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-    local acc = sums(1, cfg.vectors, function(_, c, name)
-        return adds and p:op("tile_stream", name, p:at(t.S, c * lanes), t.pitch) or p:op("tile_zero", name)
-    end)
-    p:loop(p:count_from("down", t.panels), function()
-        step(p, acc, function() return p:at(t.A, 0) end, function(c) return p:at(t.B, c * lanes) end, t.a_pitch, t.pitch, "", true)
-        p:advance(t.A, width)
-        p:advance(t.A, t.jump)
-        p:advance(t.B, UNIT * width)
-        if beside then
-            beside()
-        end
-    end, "panels of tokens")
-    return function()
-        for c = 0, cfg.vectors - 1 do
-            p:op("tile_store", p:at(t.S, c * lanes), t.pitch, acc[0][c])
-        end
+-- The first pass of such rows: A are rows where they lie in memory, W, `w_pitch` bytes apart, and become panels `a_pitch` apart, for the
+-- passes that come after. So weights come from memory into L1, and nowhere else.
+function tiles.place(cfg, rows, set)
+    local width = cfg.vectors * cfg.isa.lanes
+    local p = ir.program(cfg.isa, ("%splace_%d%s"):format(cfg.prefix, rows, set and "_set" or ""),
+        {("S[%d rows] %s W * B for 16 columns, on tiles; W, in memory, become A."):format(rows, set and "=" or "+=")})
+    local S, W = p:pointer("S", "float", "WIDTH LANES"), {}
+    for r = 0, rows // UNIT - 1 do
+        W[r] = p:pointer("W_" .. r, "const " .. cfg.dtype.c)
     end
-end
-
--- A row of sums, so many rows on from t.S, to C.
-local function put_row(p, cfg, C, has, t, r, tag)
-    local lanes = cfg.isa.lanes
-    matrix.put_row(p, cfg, C, has, "c_" .. tag, function(v)
-        return p:op("load", ("sum_%s_%d"):format(tag, v), p:at(t.S, (r * cfg.vectors + v) * lanes))
+    local w_pitch, A, B = p:integer("w_pitch"), p:pointer("A", "float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
+    local panels, a_pitch = p:integer("panels"), p:integer("a_pitch")
+    local t = ahead(p, cfg)
+    local pitch = p:count_from("pitch", 4 * width)
+    local acc = begin(p, cfg, rows, S, set, 0, pitch)
+    over_k(p, cfg, panels, t, "", function(k, line)
+        local y = p:op("tile_stream", "b_" .. line, p:at(B, k * width), pitch)
+        for r = 0, #acc do
+            local x = p:op("tile_stream", ("a_%d_%s"):format(r, line), p:at(W[r], k * cfg.product.group), w_pitch)
+            p:op(cfg.product.tile or "tile_dot", acc[r][0], x, y)
+            p:op("tile_store", p:at(A, r * UNIT * width + k), pitch, x)
+        end
+    end, function()
+        for r = 0, #W do
+            p:advance(W[r], width * cfg.product.group)
+        end
+        p:advance(A, a_pitch)
+        p:advance(B, width * width)
     end)
-end
-
--- See matrix.gradient; of 16 rows at most, whose sums pass through `sums`, [16][WIDTH].
-function tiles.gradient(cfg, rows, has)
-    local width = cfg.vectors * cfg.isa.lanes
-    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
-        {("C[%d rows] %s A * B for n panels of columns, on tiles: rows `ld` apart."):format(rows, has.add and "+=" or "=")})
-    local C = p:pointer("C", has.dtype.c)
-    local t = {A = p:pointer("A", "const uint16_t", "WIDTH"), B = p:pointer("B", "const float", "WIDTH LANES"),
-        panels = p:integer("panels"), jump = has.jump or p:integer("jump")}
-    local n, again, skip = p:integer("n"), p:integer("again"), p:integer("skip")
-    local ld = has.ld or p:integer("ld")
-    local up = has.ld and width - rows * ld or p:integer("up")
-    t.S = p:pointer("sums", "float", "WIDTH LANES")
-    local to, from = has.gives and p:pointer("to", has.dtype.c), has.gives and p:pointer("from", "const " .. has.dtype.c)
-    local count = has.gives and p:integer("count")
-    t.pitch, t.a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
-    p:loop(n, function()
-        over_tokens(p, cfg, t)()
-        for r = 0, rows - 1 do
-            put_row(p, cfg, C, has, t, r, r)
-            p:advance(C, ld)
-        end
-        p:advance(C, up)
-        p:advance(t.A, again)
-        p:advance(t.B, skip)
-        if has.gives then
-            p:loop(p:count_from("lines", count), function()
-                row_tiles.give(p, has.dtype, to, from, 16 // cfg.isa.lanes)
-            end, "cache lines", true)
-        end
-    end, "panels of columns")
-    return p
-end
-
--- The same of sums that are in memory, S[rows][WIDTH], for one panel of columns and `groups` groups of 16 rows.
-function tiles.part(cfg)
-    local width = cfg.vectors * cfg.isa.lanes
-    local p = ir.program(cfg.isa, ("%spart_%d"):format(cfg.prefix, UNIT),
-        {"S[groups of 16 rows] += A * B for a panel of columns, on tiles."})
-    local t = {S = p:pointer("S", "float", "WIDTH LANES"), A = p:pointer("A", "const uint16_t", "WIDTH"),
-        B = p:pointer("B", "const float", "WIDTH LANES"), panels = p:integer("panels"), jump = p:integer("jump")}
-    local groups = p:integer("groups")
-    local again, back = p:amount("again"), p:amount("back")
-    t.pitch, t.a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
-    p:loop(groups, function()
-        over_tokens(p, cfg, t, nil, true)()
-        p:advance(t.S, UNIT * width)
-        p:advance(t.A, p:count_from("a_again", again))
-        p:advance(t.B, p:count_from("b_back", back))
-    end, "groups of rows")
-    return p
-end
-
--- The same for 16 rows whose stores pass the caches by, in which a core gets rid of a line now and then: so the sums of a panel are stored
--- beside the products of the next one, `each` rows beside each panel of tokens and `rest` after them. First those go that are in `sums`, to
--- `before` on, from whose end `over` leads to the first panel of C; the last ones stay there.
-function tiles.stream(cfg, rows, has)
-    local width = cfg.vectors * cfg.isa.lanes
-    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
-        {("C[%d rows] = A * B for n panels of columns, on tiles; beside a panel the sums of the one before are stored."):format(rows)})
-    local C = p:pointer("before", has.dtype.c)
-    local t = {A = p:pointer("A", "const uint16_t", "WIDTH"), B = p:pointer("B", "const float", "WIDTH LANES"),
-        panels = p:integer("panels"), jump = p:integer("jump")}
-    local n = p:integer("n")
-    local again, skip, ld = p:amount("again"), p:amount("skip"), p:integer("ld")
-    local up = p:integer("up")
-    t.S = p:pointer("sums", "float", "WIDTH LANES")
-    local each, rest, over = p:amount("each"), p:amount("rest"), p:integer("over")
-    t.pitch, t.a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
-    local function store_rows(tag, count)
-        p:loop(p:count_from("rows_" .. tag, count), function()
-            put_row(p, cfg, C, has, t, 0, tag)
-            p:advance(C, ld)
-            p:advance(t.S, width)
-        end, "rows of the panel before", true)
-    end
-    p:loop(n, function()
-        local store = over_tokens(p, cfg, t, function() store_rows("beside", each) end)
-        store_rows("after", rest)
-        p:advance(t.S, -rows * width)
-        store()
-        p:advance(C, over)
-        p:set(over, up)
-        p:advance(t.A, p:count_from("a_again", again))
-        p:advance(t.B, p:count_from("b_skip", skip))
-    end, "panels of columns")
+    finish(p, cfg, S, acc, 0, pitch)
     return p
 end
 
