@@ -5,7 +5,7 @@
 #include "tuner.h"
 
 static const double margin = 0.01, loss_allowed = 0.98;
-static const double patience = 2; /* budgets of a plan that is faster, but not for sure */
+static const double patience = 3; /* budgets of a plan that is faster, but not for sure */
 
 static void make_side(const struct options *o, const struct job *j, int k,
                       const struct tuned_kernel *x, bool with_plan, struct side *s)
