@@ -198,8 +198,33 @@ static void more_pairs(void)
           TRIES);
 }
 
+/* B seems faster, and there is time to be sure. */
+static void promising(void)
+{
+    static const struct {
+        struct paired p;
+        double spent, until;
+        bool promises;
+    } cases[] = {
+        {{8, 1.1, 1.02, 1.2, VERDICT_NOISY, 8}, 80, 160, true},
+        {{8, 1.1, 1.02, 1.2, VERDICT_NOISY, 10}, 80, 160, false}, /* not in time */
+        {{8, 1.1, 0.99, 1.2, VERDICT_NOISY, 8}, 80, 160, false},  /* perhaps slower */
+        {{8, 0.9, 0.8, 0.98, VERDICT_NOISY, 8}, 80, 160, false},
+        {{8, 1.1, 1.05, 1.2, VERDICT_FASTER, 0}, 80, 160, false}, /* clear */
+        {{8, 1.001, 1.0005, 1.002, VERDICT_SAME, 0}, 80, 160, false},
+        {{2, 1.1, 0.9, 1.3, VERDICT_NOISY, 26}, 50, 160, true}, /* too few to know how many */
+        {{2, 1.1, 0.9, 1.3, VERDICT_NOISY, 26}, 80, 160, false},
+        {{2, 0.9, 0.8, 1.1, VERDICT_NOISY, 26}, 50, 160, false},
+        {{0, NAN, NAN, NAN, VERDICT_NOISY, 6}, 50, 160, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK(paired_promises(&cases[i].p, cases[i].spent, cases[i].until) == cases[i].promises,
+              "case %zu", i);
+}
+
 int main(void)
 {
+    promising();
     known_truths();
     few_pairs();
     odd_numbers();

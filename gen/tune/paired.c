@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* paired.c - medians of ratios, their bootstrap intervals, and what they mean. */
 #include <math.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,6 +123,14 @@ struct paired paired_judge(const double *log_ratio, int pairs, double margin)
         p.more = pairs_more(n, apart ? pairs_until_clear(n, towards, median)
                                      : n * pow((far - fabs(median)) / room, 2));
     return p;
+}
+
+bool paired_promises(const struct paired *p, double spent, double until)
+{
+    if (p->verdict != VERDICT_NOISY || !(p->ratio > 1) || p->pairs < 1)
+        return false;
+    int all = p->pairs < PAIRED_LEAST ? PAIRED_LEAST : p->pairs + p->more;
+    return (p->pairs < PAIRED_LEAST || p->low > 1) && spent * all <= until * p->pairs;
 }
 
 const char *verdict_name(enum verdict v)

@@ -4,6 +4,8 @@
 #ifndef MOEGEN_PAIRED_H
 #define MOEGEN_PAIRED_H
 
+#include <stdbool.h>
+
 /* Fewer pairs tell nothing; more than the most are not looked at. */
 enum { PAIRED_LEAST = 6, PAIRED_MOST = 1024 };
 
@@ -32,6 +34,9 @@ struct paired {
  * that a machine that gets slower and slower favours neither.
  */
 struct paired paired_judge(const double *log_ratio, int pairs, double margin);
+/* Would it be clear within so many seconds that B is faster, if pairs go on as they did, of which
+ * those at hand took `spent`? Of less than the least number of pairs: would there be so many? */
+bool paired_promises(const struct paired *p, double spent, double until);
 const char *verdict_name(enum verdict v);
 
 #endif

@@ -140,6 +140,7 @@ function gradients.names(names, cfg, plan, out, how)
         set[total % plan.sum_rows] = true
     end
     names.gradient_rows = plans.members(set, plan.sum_rows)
+    names.late = function(m) return names.bursts and not out.narrow and m > matrix.at_once end
 end
 
 -- Their tiles. ld, jump: of those that are staged
@@ -148,7 +149,8 @@ function gradients.tiles(names, cfg, ld, jump)
     for _, m in ipairs(names.gradient_rows) do
         local gradient = cfg.tiled and m > 1 and on_tiles.gradient or matrix.gradient   -- one row is of vectors
         plans.append(list, plans.list(
-            gradient(cfg, m, {name = "gradient", dtype = out, add = names.adds, gives = names.staged, ld = ld, jump = jump}),
+            gradient(cfg, m, {name = "gradient", dtype = out, add = names.adds, gives = names.staged, ld = ld, jump = jump,
+                late = names.late(m)}),
             names.part == "part" and (m == amx.unit and cfg.tiled and on_tiles.part or gradient)(
                 cfg, m, {name = "part", dtype = dtype.f32, add = true}),
             names.streams and m > 1 and (m == amx.unit and cfg.tiled and on_tiles.stream or gradient)(

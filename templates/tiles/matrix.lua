@@ -17,31 +17,44 @@ local row_tiles = require "tiles.rows"
 
 local matrix = {}
 
--- acc += A * B for t.unroll steps of k; A's steps are t.a_k elements apart: those of a panel, unless it is given.
-local function step(p, cfg, t)
+-- Rows of f32 that a tile may store one after the other: while more stores wait for their sums, nothing that comes after them begins.
+-- On Zen 3 a tile of 5 or 6 rows then takes 27 cycles longer, which is a quarter of its time where an expert has 16 tokens.
+matrix.at_once = 4
+local LATE <const> = 2   -- rows that are stored together in the others, see put_late
+
+-- acc += A * B for t.unroll steps of k: of all rows, or of acc, those from `row` on. A's steps are t.a_k elements apart: those of a
+-- panel, unless it is given.
+local function multiply(p, cfg, t, acc, row)
     local width = cfg.vectors * cfg.isa.lanes
-    local a_k = t.a_k or 1
     for k = 0, t.unroll - 1 do
         p:block("k = " .. k, function()
-            micro.step(p, cfg.product, t.acc, t.vectors, function(r)
-                return p:at(t.A, r * width + k * a_k)
+            micro.step(p, cfg.product, acc or t.acc, t.vectors, function(r)
+                return p:at(t.A, (r + (row or 0)) * width + k * (t.a_k or 1))
             end, function(v)
                 return p:at(t.B, k * width + v * cfg.isa.lanes)
             end)
         end)
     end
-    p:advance(t.A, t.unroll * a_k)
-    p:advance(t.B, t.unroll * width)
 end
 
--- acc += A * B over `panels` panels of A; the first has `first` steps of t.unroll k, the others `full`; `jump` leads from the
--- end of a panel's rows to the start of the next one's.
-local function sum(p, cfg, t)
+local function next_step(p, cfg, t)
+    p:advance(t.A, t.unroll * (t.a_k or 1))
+    p:advance(t.B, t.unroll * cfg.vectors * cfg.isa.lanes)
+end
+
+local function step(p, cfg, t)
+    multiply(p, cfg, t)
+    next_step(p, cfg, t)
+end
+
+-- acc += A * B over `panels` panels of A; the first has `first` steps of t.unroll k (or none, if it `begun`), the others `full`;
+-- `jump` leads from the end of a panel's rows to the start of the next one's.
+local function sum(p, cfg, t, begun)
     local current = p:count_from("current", t.first)
     p:loop(t.panels, function()
         p:loop(p:count_from("left", current), function()
             step(p, cfg, t)
-        end, "over the columns of a panel")
+        end, "over the columns of a panel", begun)
         p:advance(t.A, t.jump)
         p:set(current, t.full)
     end, "panels")
@@ -173,9 +186,38 @@ function matrix.product(cfg, rows, vectors)
     return p
 end
 
+-- Rows of sums go to C, which moves on: all, or `count` from `row` on.
+local function put_rows(p, cfg, C, ld, has, acc, row, count)
+    for r = row or 0, row and row + count - 1 or #acc do
+        p:row(r)
+        matrix.put_row(p, cfg, C, has, "c_" .. r, function(v) return acc[r][v] end)
+        p:advance(C, ld)
+    end
+    p:row(nil)
+end
+
+-- The sums of the panel before go to C, some rows at a time, amid the first products of the next ones.
+local function put_late(p, cfg, t, C, ld, has)
+    for row = 0, t.rows - 1, LATE do
+        local count, own = math.min(LATE, t.rows - row), {}
+        p:block(("rows from %d on: before, and now"):format(row), function()
+            put_rows(p, cfg, C, ld, has, t.acc, row, count)
+            for r = row, row + count - 1 do
+                own[r - row] = t.acc[r]
+                for v = 0, t.vectors - 1 do
+                    p:op("move", t.acc[r][v], p:op("zero", ("zero_%d_%d"):format(r, v)))
+                end
+            end
+            multiply(p, cfg, t, own, row)
+        end)
+    end
+    next_step(p, cfg, t)
+end
+
 -- Rows of C for n panels of columns, one after the other; A is the same for all, rows of B are `skip` further from the end of a
 -- panel's to the next one's. has: name; dtype (of C), add (to what C holds), stream (stores that pass the caches by), ld and
--- jump (unless parameters); gives: after each panel `count` cache lines go from `from` to `to`, past the caches
+-- jump (unless parameters); gives: after each panel `count` cache lines go from `from` to `to`, past the caches; late: see put_late;
+-- first are steps after the first one, and what is stored amid the first panel goes where sums will come, `back` from its end
 function matrix.gradient(cfg, rows, has)
     local width, group = cfg.vectors * cfg.isa.lanes, cfg.product.group
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
@@ -188,30 +230,41 @@ function matrix.gradient(cfg, rows, has)
     t.B = p:pointer("B", "const float", "WIDTH LANES")
     local panels, first = p:integer("panels"), p:integer("first")
     t.full, t.jump, t.first = p:integer("full"), has.jump or p:integer("jump"), first
-    local n, again, skip = p:integer("n"), p:integer("again"), p:integer("skip")
+    local n = p:integer("n")
+    local again, skip = has.late and p:amount("again") or p:integer("again"), has.late and p:amount("skip") or p:integer("skip")
     local ld = has.ld or p:integer("ld")
     local up = has.ld and width - rows * ld or p:integer("up")
+    local next_C = has.late and p:count_from("next_C", p:amount("back"))
     local to, from = has.gives and p:pointer("to", has.dtype.c), has.gives and p:pointer("from", "const " .. has.dtype.c)
     local count = has.gives and p:integer("count")
-    p:loop(n, function()
+    if has.late then
         clear(p, cfg, t)
-        t.panels = p:count_from("down", panels)
-        sum(p, cfg, t)
-        for r = 0, rows - 1 do
-            p:row(r)
-            matrix.put_row(p, cfg, C, has, "c_" .. r, function(v) return t.acc[r][v] end)
-            p:advance(C, ld)
+    end
+    p:loop(n, function()
+        if has.late then
+            put_late(p, cfg, t, C, ld, has)
+            p:advance(C, next_C)
+            p:set(next_C, up)
+        else
+            clear(p, cfg, t)
         end
-        p:row(nil)
-        p:advance(C, up)
-        p:advance(t.A, again)
-        p:advance(t.B, skip)
+        t.panels = p:count_from("down", panels)
+        sum(p, cfg, t, has.late)
+        if not has.late then
+            put_rows(p, cfg, C, ld, has, t.acc)
+            p:advance(C, up)
+        end
+        p:advance(t.A, has.late and p:count_from("A_again", again) or again)
+        p:advance(t.B, has.late and p:count_from("B_skip", skip) or skip)
         if has.gives then
             p:loop(p:count_from("lines", count), function()
                 row_tiles.give(p, has.dtype, to, from, 16 // cfg.isa.lanes)
             end, "cache lines", true)
         end
     end, "panels of columns")
+    if has.late then
+        put_rows(p, cfg, C, ld, has, t.acc)
+    end
     return p
 end
 

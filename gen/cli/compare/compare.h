@@ -158,7 +158,8 @@ struct limits {
     double seconds; /* of each kernel in each process; 0: see turns_play */
     double margin;  /* see paired.h */
     int pairs;      /* exactly so many; 0: until nothing is noisy, or */
-    double budget;  /* ... so many seconds are over, after at least two pairs */
+    double budget;  /* ... so many seconds are over, after at least two pairs, */
+    double longest; /* or so many, as long as within them all would be clear, and B be faster */
 };
 /* sides >= 2, the first is A: runs A and B, A and C, ... in turns and fills out[0 .. sides - 2],
  * which start as {0} and are judged: each other side against A. An exit code. */

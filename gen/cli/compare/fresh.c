@@ -157,6 +157,15 @@ static bool settled(const struct duels *d, int count)
     return true;
 }
 
+/* Is there time left, where all pairs until now took so many seconds? */
+static bool has_time(const struct limits *limits, const struct duels *d, int count, double spent)
+{
+    bool promising = limits->longest > limits->budget;
+    for (int i = 0; i < count; i++)
+        promising = promising && paired_promises(&d[i].overall, spent, limits->longest);
+    return spent <= limits->budget || promising;
+}
+
 int fresh_duels(const struct side *side, int sides, const struct limits *limits, struct duels *out)
 {
     double begin = seconds_now();
@@ -164,8 +173,9 @@ int fresh_duels(const struct side *side, int sides, const struct limits *limits,
     for (int round = 0; !result && round < PAIRED_MOST; round++) {
         double spent = seconds_now() - begin;
         bool even = round >= LEAST && round % 2 == 0;
-        if (limits->pairs ? round >= limits->pairs
-                          : even && (spent > limits->budget || settled(out, sides - 1)))
+        if (limits->pairs
+                ? round >= limits->pairs
+                : even && (!has_time(limits, out, sides - 1, spent) || settled(out, sides - 1)))
             break;
         progress("comparing", limits->pairs ? round : (int)spent,
                  limits->pairs ? limits->pairs : (int)limits->budget + 1);

@@ -5,6 +5,7 @@
 #include "tuner.h"
 
 static const double margin = 0.01, loss_allowed = 0.98;
+static const double patience = 3; /* budgets of a plan that is faster, but not for sure */
 
 static void make_side(const struct options *o, const struct job *j, int k,
                       const struct tuned_kernel *x, bool with_plan, struct side *s)
@@ -35,7 +36,7 @@ int confirm_fresh(const struct options *o, const struct job *j, int k, double bu
 {
     struct side side[2] = {{0}};
     struct duels duels = {0};
-    struct limits limits = {.margin = margin, .budget = budget};
+    struct limits limits = {.margin = margin, .budget = budget, .longest = patience * budget};
     int result = EXIT_OK;
     for (int i = 0; i < 2; i++) {
         make_side(o, j, k, x, i == 1, &side[i]);
