@@ -58,7 +58,8 @@ function by_rows.constants(spec, plan)
     local h, i = plans.round_up(spec.H, rows_of), plans.round_up(spec.I_TP, rows_of)
     return plans.append({
         {"HK", h, "rows of a panel over H, full panels of k"}, {"IK", i, "rows of a panel over I"},
-    }, activations.constants(spec, plan, {{"H_ROWS", h, "H"}, {"I_ROWS", i, "I"}}), saved.constants(spec, plan), panels.constants(plan, by_rows.stage(spec, plan)))
+    }, activations.constants(spec, plan, {{"H_ROWS", h, "H"}, {"I_ROWS", i, "I"}}), saved.constants(spec, plan),
+        panels.constants(plan, by_rows.stage(spec, plan)))
 end
 
 local function phases_of(names, spec, has)
