@@ -17,7 +17,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -137,13 +136,15 @@ static void *room_for(size_t bytes)
     return room->memory;
 }
 
-int32_t moegen_team_run(const struct moegen_team *team, const int64_t *args, int64_t threads)
+int32_t moegen_team_run(const struct moegen_team *team, const int64_t *given, int64_t threads)
 {
     const int64_t words = team->words;
     int64_t own[MOEGEN_TEAM_WORDS];
     if (words < 2 || words > MOEGEN_TEAM_WORDS)
         return MOEGEN_TEAM_FAILED;
-    memcpy(own, args, (size_t)words * sizeof *own);
+    for (int64_t i = 0; i < words - 2; i++)
+        own[i] = given[team->word[i].at] + given[team->word[i].more];
+    own[words - 2] = own[words - 1] = 0;
     int64_t bytes = team->workspace(own, 1); /* a host may give one thread only */
     if (threads > 1) {
         const int64_t together = team->workspace(own, threads);

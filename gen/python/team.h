@@ -21,23 +21,29 @@ typedef int32_t (*moegen_team_index)(uint32_t *index);
 
 enum { MOEGEN_TEAM_WORDS = 64, MOEGEN_TEAM_NO_MEMORY = -1, MOEGEN_TEAM_FAILED = -2 };
 
+/* A word of a kernel's argument structure: the sum of two of those that a call gives. */
+struct moegen_team_word {
+    int32_t at, more;
+};
+
 /* A kernel and the host that runs it. */
 struct moegen_team {
     moegen_entry entry;
     moegen_workspace workspace;
     moegen_team_loop loop; /* may be NULL with one thread, as may index */
     moegen_team_index index;
+    const struct moegen_team_word *word; /* where each of these comes from: */
     int64_t words; /* of the kernel's argument structure, 8 bytes each; at most MOEGEN_TEAM_WORDS */
 };
 
 /*
  * Runs a kernel once, by up to `threads` ranks on the host's threads, and returns when it is done,
- * with its status or one of the two above. args: the kernel's argument structure, of which the last
- * two words are set here: the workspace belongs to the calling thread and stays with it. Nothing is
- * validated. A host that gives fewer threads than asked for runs the kernel on one of them: the
- * results are the same. Any threads may call at the same time.
+ * with its status or one of the two above. given: what the kernel's argument structure is made of,
+ * addresses and sizes, all but its last two words: the workspace belongs to the calling thread and
+ * stays with it. Nothing is validated. A host that gives fewer threads than asked for runs the
+ * kernel on one of them: the results are the same. Any threads may call at the same time.
  */
 __attribute__((visibility("default"))) int32_t
-moegen_team_run(const struct moegen_team *team, const int64_t *args, int64_t threads);
+moegen_team_run(const struct moegen_team *team, const int64_t *given, int64_t threads);
 
 #endif

@@ -14,6 +14,7 @@ local phases = require "product.phases"
 local plans = require "shared.plans"
 local post_norm = require "math.post_norm"
 local rows = require "tiles.rows"
+local saved = require "moe_forward.saved"
 local space = require "product.space"
 local stored = require "shared.stored"
 local in_words = require "codes.words"
@@ -44,6 +45,7 @@ function by_rows.plan(plan, spec, shape, info)
     panel_plan.forward(plan, spec, shape, info, {only_products = codes.may_be_narrow(spec, plan), unit = are and codes.unit,
         block = integers.block(spec, plan), run = codes.run, square = in_words.are(spec) and in_words.columns(spec) or nil})
     packed.choose(plan, spec)
+    saved.choose(plan, spec)
 end
 
 -- Words of the widest rows that become panels: of tokens that are quantised there, numbers.
@@ -56,7 +58,8 @@ function by_rows.constants(spec, plan)
     local h, i = plans.round_up(spec.H, rows_of), plans.round_up(spec.I_TP, rows_of)
     return plans.append({
         {"HK", h, "rows of a panel over H, full panels of k"}, {"IK", i, "rows of a panel over I"},
-    }, activations.constants(spec, plan, {{"H_ROWS", h, "H"}, {"I_ROWS", i, "I"}}), panels.constants(plan, by_rows.stage(spec, plan)))
+    }, activations.constants(spec, plan, {{"H_ROWS", h, "H"}, {"I_ROWS", i, "I"}}), saved.constants(spec, plan),
+        panels.constants(plan, by_rows.stage(spec, plan)))
 end
 
 local function phases_of(names, spec, has)
@@ -93,7 +96,8 @@ local function space_of(names, has, common)
         {"at", "int64_t", {"columns"}, "row of a column, or -1", own = true},
         {"out", "float *", {"columns"}, "where its output is summed", own = true},
         {"a", "float", {"columns"}, "affinity", own = true},
-        {"nowhere", "float", {"H"}, "where columns without a token are added", own = true})), {})
+        {"nowhere", "float", {"H"}, "where columns without a token are added", own = true},
+        has.checkpoint_down and {"turned", "float", {"LANES", "MC"}, "parts of rows of what an expert gave", own = true})), {})
 end
 
 -- of_weights: cfg of their products
@@ -109,18 +113,15 @@ local function tiles(spec, plan, names, cfg, of_weights)
         return epilogue.hidden(wide, spec, {checkpoint = has.checkpoint_up, bias = has.bias_up, scaled = has.affinity_on_p,
             step = has.step, narrow = narrow})
     end
-    local keeps = has.checkpoint_up and spec.block_size >= lanes
     local products = plans.append(panels.tiles(names, of_weights, plan), codes.tiles(names, cfg, spec),
         activations.tiles(names, spec, cfg, of_weights))
-    return plans.append(products, plans.list(
+    return plans.append(products, saved.tiles_of_rows(names, cfg, spec, plan.mc, names.save_step), plans.list(
         rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(by_rows.stage(spec, plan)),
             s_units = "STAGE", pitch = apart, along = lanes, step = lanes * apart}),
         names.dots and not names.in_words and rows.words(cfg, io, "words"),
         has.affinity_on_x and rows.scale(cfg, "scale"),
         hidden(false), names.narrow and hidden(true),
         has.bias_down and epilogue.biased(cfg, has.bias_scaled),
-        keeps and rows.give_column(cfg, io, "give_column", names.save_step * width),
-        has.checkpoint_down and whole and rows.transpose(cfg, io, "transpose_down", lanes, "LANES"),
         whole and rows.scatter(cfg, "scatter", {scaled = has.affinity_in_finish}),
         whole and has.add and rows.scatter(cfg, "scatter_add", {scaled = has.affinity_in_finish, add = true}),
         row and row("give_row", false), row and has.add and row("add_row", true),

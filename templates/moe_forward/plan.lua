@@ -250,6 +250,7 @@ function forward.names(spec, plan, job)
             has.checkpoint_up and {io, "narrow"} or false, {out, "narrow"}},
     }
     if by_rows.takes(spec) then
+        saved.rows(names, spec)
         by_rows.names(names, spec, plan, job, work.common(names))
     else
         column_names(names, spec, plan, job)

@@ -18,6 +18,14 @@ local function whole(spec)
     return saves and spec.block_size % line == 0, saves and spec.affinity.on == "hidden" and spec.H % line == 0
 end
 
+-- Of products of rows, whose tokens are columns: which checkpoints pass the caches by? Lines of gate and up are of several panels, and
+-- are written as they come.
+function saved.rows(names, spec)
+    local has, up, down = names.has, whole(spec)
+    names.saved_c, has.streams_up, has.streams_down = dtype[spec.dtype].c, up, down
+    has.streams_rows = down and not dtype[spec.dtype].narrow
+end
+
 local function any(spec)
     local up, down = whole(spec)
     return up or down
@@ -31,7 +39,7 @@ end
 
 function saved.constants(spec, plan)
     return not any(spec) and {} or {
-        {"LINE", line_of(dtype[spec.dtype]), "elements of checkpoints in a cache line"},
+        {"SAVED_LINE", line_of(dtype[spec.dtype]), "elements of checkpoints in a cache line"},
         {"STREAMED", plan.streamed, "bytes from which on a checkpoint passes the caches by"},
     }
 end
@@ -40,6 +48,7 @@ end
 function saved.names(names, spec, isa, width)
     local has, io = names.has, dtype[spec.dtype]
     local up, down = whole(spec)
+    names.saved_c = io.c
     names.saves_squares = has.checkpoint_up and spec.block_size >= isa.lanes and spec.I_TP >= isa.lanes
     names.saves_rows = has.checkpoint_down and spec.H >= width and not names.by_part
     has.streams_up = names.saves_squares and up
@@ -53,7 +62,7 @@ local function save_lines(cfg, dt, pitch)
     local lanes, line = cfg.isa.lanes, line_of(dt)
     local p = ir.program(cfg.isa, cfg.prefix .. "save_lines", {("Transpose n times %d x %d sums, to memory."):format(line, lanes)})
     local T, S = p:pointer("T", dt.c, "B"), p:pointer("S", "const float", "WIDTH")
-    local made, n = p:pointer("line", dt.c, "LINE"), p:integer("n")
+    local made, n = p:pointer("line", dt.c, "SAVED_LINE"), p:integer("n")
     p:loop(n, function()
         for square = 0, line - lanes, lanes do
             p:block("rows from " .. square, function()
@@ -112,6 +121,18 @@ local function clear_lines(cfg, dt)
         p:advance(dst, over)
     end, "rows")
     return p
+end
+
+-- Those of products of rows. depth: rows of a block of sums; step: from a row of gate or of up to the next one
+function saved.tiles_of_rows(names, cfg, spec, depth, step)
+    local has, io, lanes, width = names.has, dtype[spec.dtype], cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+    return plans.list(
+        names.saves_runs and rows.give_column(cfg, io, "give_column", step * width),
+        has.checkpoint_down and rows.squares(cfg, "turn", {dtype = dtype.f32, stride = width, pitch = depth, t_units = "MC",
+            along = lanes * width, step = lanes}),
+        has.checkpoint_down and spec.H >= lanes and rows.move(cfg, "save_row", {to = io}),
+        has.streams_rows and rows.lines(cfg, io, "stream_row"),
+        (has.streams_up or has.streams_down) and clear_lines(cfg, io))
 end
 
 function saved.tiles(names, cfg, spec)

@@ -29,9 +29,9 @@ function work.space(names, has)
         {"held", "int64_t", nil, "rows of a batch, at most", starts = "most_rows"},
         {"Y", "float", {"PARTS", "most_rows", "H"}, "what each row adds to the output", when = "apart(w)"},
         (has.bias_up or has.bias_down) and {"bias", "float", {"WIDTH"}, "of one panel", own = true},
-        has.streams_up and {"rest", "float", {"LINE * WIDTH"}, "rows of gate and up that fill no line of a checkpoint, and zeros",
+        has.streams_up and {"rest", "float", {"SAVED_LINE * WIDTH"}, "rows of gate and up that fill no line of a checkpoint, and zeros",
             own = true},
-        has.streams_up and {"line", names.io, {"LANES * LINE"}, "columns of a line of it", own = true},
+        has.streams_up and {"line", names.io, {"LANES * SAVED_LINE"}, "columns of a line of it", own = true},
         has.scale and {"scale", "float", {"WIDTH"}, "of one panel", own = true},
         has.norm and {"norm", "float", {3, "UP_PANELS * WIDTH"}, "weight and bias of an expert's normalisation; 1 for columns of I, else 0",
             own = true}), column_blocks.work(names, "DEEP")))

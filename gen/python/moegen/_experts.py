@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
 from typing import Any, NamedTuple, Sequence
 
 import torch
@@ -21,10 +22,9 @@ MANY = 1024   # plans, and cases, to remember
 WEIGHTS = ("gate_up_proj_weight", "down_proj_weight", "gate_and_up_proj_bias", "down_proj_bias", "post_norm_weight",
            "gate_up_proj_scale", "down_proj_scale")
 TRAINED = 5   # of them, the first ones: those that have gradients
-SAVED = ("gate_up_activations_T", "down_activations")
-NOT_SAVED = (None,) * len(SAVED)   # as operators have it
+SAVED, BEHIND = "gate_up_activations_T", "down_activations"   # one behind the other in a tensor
 GIVEN = ("hidden_states", "top_k_index", "top_k_weights", *WEIGHTS)
-BACK = ("output_hidden_states_grad", "hidden_states_grad", "top_k_weights_grad")
+DY, GIVES = "output_hidden_states_grad", ("hidden_states_grad", "top_k_weights_grad")
 
 Given = Sequence[Any]   # x, ids, weights, gate_up, down, their biases, post_norm, scales of the first two
 There = Sequence[Tensor]   # those of them that are there
@@ -77,13 +77,13 @@ class Plan:
         s = self.shape
         made = self._made[key] = Direct(kernel({
             "kernel": "moe_layer", "router": "given", "dtype": s.dtype, "index_dtype": s.pairs, "affinity_dtype": s.affinity,
-            "E": s.E, "top_k": s.top_k, "H": s.H, "I_TP": s.I, "block_size": block, **self._options, **more}), names)
+            "E": s.E, "top_k": s.top_k, "H": s.H, "I_TP": s.I, "block_size": block, **self._options, **more}), names, (BEHIND, SAVED))
         return made
 
     def forward(self, block: int, saves: bool) -> Direct:
         key = block, saves
         return self._made.get(key) or self._make(
-            key, (*self._names, "output", *(SAVED if saves else ())), block, checkpoint="save" if saves else "none")
+            key, (*self._names, "output", *([SAVED] if saves else ())), block, checkpoint="save" if saves else "none")
 
     def backward(self, block: int, saved: bool, into: str | None, adds: bool) -> Direct:
         """into: dtype of the gradients of weights and biases, None: they are frozen."""
@@ -91,7 +91,7 @@ class Plan:
         made = self._made.get(key)
         if made is None:
             trains = {"weight_grads": "all", "output_dtype": into, "accumulate_grads": adds} if into else {"weight_grads": "none"}
-            names = *self._names, *(SAVED if saved else ()), *BACK, *(self._trained if into else ())
+            names = *self._names, *([SAVED] if saved else ()), DY, *GIVES, *(self._trained if into else ())
             made = self._make(key, names, block, op="backward", checkpoint="saved" if saved else "recompute", **trains)
         return made
 
@@ -103,18 +103,18 @@ class Case:
         T = given[0].shape[0]
         s = plan.at(T)
         self._plan, self.T, self._block = plan, T, s.block
-        # Which tensors there are, and how many of the parameters have gradients.
-        self.there, self.options, self.trained = plan.there, s.options, sum(plan.there[3:3 + TRAINED])
-        blocks = int(blocks_for(T, s))
+        # Which tensors there are, how many, and how many of them are parameters that have gradients.
+        self.there, self.count, self.trained = plan.there, sum(plan.there), sum(plan.there[3:3 + TRAINED])
+        self.options = s.options
+        blocks, dtype = int(blocks_for(T, s)), TORCH[s.dtype]
         self.few = 2 * T * s.top_k < s.E   # most experts have no token
         # Of parameters: gradients of experts without a token stay zero, or are written.
         self.gradient_like = _memory.zeros_like if self.few else _memory.maker([t for t in given[3:] if t is not None])
-        shapes = (blocks, 1 if NO_GATE in s.options else 2, s.I, s.block), (blocks, s.block, s.H)
-        none = torch.empty((), dtype=TORCH[s.dtype])
-        self._saved = tuple([none.expand(shape) for shape in shapes])   # which have no memory
-        self._saved_like = _memory.maker(self._saved)
+        first, both = saved_elements(blocks, s)
+        self.room = _memory.room(both, dtype)   # for SAVED and what is BEHIND it
+        self._behind = first * dtype.itemsize
         self._sizes = {"T": T, "N": blocks}
-        self._forward: dict[bool, Run] = {}
+        self._forward: list[Run | None] = [None, None]   # by `saves`
         self._backward: dict[tuple[bool, torch.dtype | None, bool], Run] = {}
 
     def all(self, of_there: Sequence[Any]) -> list[Any]:
@@ -122,15 +122,11 @@ class Case:
         each = iter(of_there)
         return [next(each) if is_there else None for is_there in self.there]
 
-    def room(self) -> tuple[Tensor, ...]:
-        """For SAVED."""
-        return tuple(map(self._saved_like, self._saved))
-
     def forward(self, saves: bool) -> Run:
         """The kernel for the tensors that there are, the output, and room if it saves."""
-        found = self._forward.get(saves)
+        found = self._forward[saves]
         if found is None:
-            found = self._forward[saves] = self._plan.forward(self._block, saves).of(self._sizes)
+            found = self._forward[saves] = self._plan.forward(self._block, saves).of(self._sizes, self._behind)
         return found
 
     def backward(self, saved: bool, into: torch.dtype | None, adds: bool) -> Run:
@@ -139,7 +135,7 @@ class Case:
         found = self._backward.get(key)
         if found is None:
             made = self._plan.backward(self._block, saved, None if into is None else DTYPES[into], adds)
-            found = self._backward[key] = made.of(self._sizes)
+            found = self._backward[key] = made.of(self._sizes, self._behind)
         return found
 
 
@@ -147,29 +143,28 @@ _plans: dict[tuple[Any, ...], Plan] = {}
 _cases: dict[tuple[Any, ...], Case] = {}
 
 
-def _key(given: Given, told: Any) -> tuple[Any, ...]:
-    """given: those of `Given`, or the first five where the others are not there."""
-    (x, ids, weights, gate_up, down), others = given[:5], given[5:]
-    more = tuple([t if t is None else (t.dtype, t.shape) for t in others]) if others and others != NO_OTHERS else None
-    return (told, x.dtype, x.shape, ids.dtype, ids.shape, weights.dtype, weights.shape, gate_up.dtype, gate_up.shape,
-            down.dtype, down.shape, more)
+_facts = operator.attrgetter("__class__", "is_cpu", "dtype", "shape")
 
 
-def known_case(given: Given, told: Any) -> Case | None:
-    """Of tensors whose dtypes and shapes had one before. told: options, or what they have been `also_told`."""
-    return _cases.get(_key(given, told))
+def _key(there: There, told: Any) -> tuple[Any, ...]:
+    return (told, *map(_facts, there))
 
 
-def also_told(given: Given, told: Any, options: str) -> None:
+def known_case(there: There, told: Any) -> Case | None:
+    """Of tensors whose kinds, dtypes and shapes had one before. told: options, or what they have been `also_told`."""
+    return _cases.get(_key(there, told))
+
+
+def also_told(there: There, told: Any, options: str) -> None:
     """What has a case with these options has it under `told`, too."""
-    case = known_case(given, options)
+    case = known_case(there, options)
     if case is not None:
-        _cases[_key(given, told)] = case
+        _cases[_key(there, told)] = case
 
 
 def case_of(given: Given, options: str) -> Case:
     """Of tensors that are checked when their dtypes and shapes are new. Raises ArgumentError, SpecError."""
-    key = _key(given, options)
+    key = _key(there_of(given), options)
     case = _cases.get(key)
     if case is None:
         checked = Plan(given, options)
@@ -184,6 +179,12 @@ def case_of(given: Given, options: str) -> Case:
 def blocks_for(tokens: Any, s: Shape) -> Any:
     """As many as the worst choice of experts takes."""
     return torch.sym_max((tokens * s.top_k + s.block - s.E) // s.block + s.E - 1, 1)
+
+
+def saved_elements(blocks: Any, s: Shape) -> tuple[Any, Any]:
+    """Of gate and up, [blocks, gates, I, block], and with what experts gave, [blocks, block, H], behind them."""
+    first = blocks * (1 if NO_GATE in s.options else 2) * s.I * s.block
+    return first, first + blocks * s.block * s.H
 
 
 def merged(ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -219,29 +220,33 @@ def there_of(given: Given) -> list[Tensor]:
     return [t for t in given if t is not None]
 
 
-def forward(case: Case, there: There, saves: bool) -> tuple[Tensor, ...]:
+def forward(case: Case, there: There, saves: bool) -> tuple[Tensor, Tensor | None]:
     """y, and what backward needs."""
     tensors = [*map(_contiguous, there)]
-    left = _empty_like(tensors[0]), *(case.room() if saves else ())
+    y, saved = _empty_like(tensors[0]), case.room() if saves else None
+    tensors.append(y)
+    if saved is not None:
+        tensors.append(saved)
     if case.T:
-        _run(case.forward(saves), [*tensors, *left])
-    return left
+        _run(case.forward(saves), tensors)
+    return y, saved
 
 
-def backward(case: Case, dy: Tensor, there: There, saved: Sequence[Tensor], trains: bool) -> tuple[Tensor, ...]:
-    """Gradients of x and weights, and if they are trained those of parameters. saved: what forward left, or nothing."""
-    tensors = [*map(_contiguous, there)]
+def backward(case: Case, dy: Tensor, kept: There, trains: bool) -> tuple[Tensor, ...]:
+    """Gradients of x and weights, and if they are trained those of parameters. kept: tensors that are there, and what forward left."""
+    tensors = [*map(_contiguous, (*kept, dy))]
     if not trains:
-        return differentiate(case, dy, tensors, saved, (), None, False)
+        return differentiate(case, tensors, (), None, False)
     grads = [*map(case.gradient_like, tensors[3:3 + case.trained])]
-    return *differentiate(case, dy, tensors, saved, grads, there[0].dtype, case.few), *grads
+    return *differentiate(case, tensors, grads, tensors[0].dtype, case.few), *grads
 
 
-def differentiate(case: Case, dy: Tensor, tensors: list[Tensor], saved: Sequence[Tensor], grads: Sequence[Tensor],
-                  into: torch.dtype | None, adds: bool) -> tuple[Tensor, Tensor]:
-    """Gradients of x and weights; those of parameters, in the dtype `into`, go to grads. tensors: those that are there, contiguous."""
+def differentiate(case: Case, tensors: list[Tensor], grads: Sequence[Tensor], into: torch.dtype | None,
+                  adds: bool) -> tuple[Tensor, Tensor]:
+    """Gradients of x and weights; those of parameters, in the dtype `into`, go to grads. tensors: those that are there, what forward
+    left, dy; contiguous."""
     dx, dweights = _empty_like(tensors[0]), _empty_like(tensors[2])
     if case.T == 0:
         return dx, dweights   # gradients are zero, or the caller's
-    first = _run(case.backward(bool(saved), into, adds), [*tensors, *saved, dy.contiguous(), dx, dweights, *grads])
+    first = _run(case.backward(len(tensors) - 1 > case.count, into, adds), [*tensors, dx, dweights, *grads])
     return dx, dweights if first is None else dweights.gather(1, first)

@@ -6,6 +6,7 @@ Pages that no tensor uses any more stay mapped, but the system is told that it m
 from __future__ import annotations
 
 import collections
+import functools
 import math
 import mmap
 import threading
@@ -92,6 +93,13 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 def empty_like(t: Tensor) -> Tensor:
     """empty() as t is, and contiguous."""
     return torch.empty_like(t, memory_format=CONTIGUOUS) if t.nbytes < LARGE else empty(t.shape, t.dtype)
+
+
+def room(elements: int, dtype: torch.dtype) -> Callable[[], Tensor]:
+    """empty() of so many."""
+    if elements * dtype.itemsize < LARGE:   # of a tensor without memory: code that calls have used for other tensors
+        return functools.partial(torch.empty_like, torch.empty((), dtype=dtype).expand(elements))
+    return functools.partial(empty, (elements,), dtype)
 
 
 def maker(tensors: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import _memory
-from ._experts import NO_GATE, TRAINED, blocks_for, case_of, differentiate, forward, shape_of, there_of
+from ._experts import TRAINED, blocks_for, case_of, differentiate, forward, saved_elements, shape_of, there_of
 from ._transforms import refuse_vmap
 
 PARAMETERS = ("Tensor gate_up, Tensor down, Tensor? gate_up_bias, Tensor? down_bias, Tensor? post_norm, "
@@ -40,29 +40,29 @@ def _experts_fake(x: Tensor, *_: Any) -> Tensor:
 
 def _experts_saving(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
                     down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
-                    options: str) -> tuple[Tensor, Tensor, Tensor]:
+                    options: str) -> tuple[Tensor, Tensor]:
     given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
-    y, first, second = forward(case_of(given, options), there_of(given), True)
-    return y, first, second
+    y, saved = forward(case_of(given, options), there_of(given), True)
+    assert saved is not None
+    return y, saved
 
 
 def _experts_saving_fake(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor,
-                         *more: Any) -> tuple[Tensor, Tensor, Tensor]:
+                         *more: Any) -> tuple[Tensor, Tensor]:
     s = shape_of(x, ids, weights, gate_up, down, more[-1])
-    n, parts = blocks_for(x.shape[0], s), 1 if NO_GATE in s.options else 2
-    return _experts_fake(x), x.new_empty(n, parts, s.I, s.block), x.new_empty(n, s.block, s.H)
+    return _experts_fake(x), x.new_empty(saved_elements(blocks_for(x.shape[0], s), s)[1])
 
 
 def _experts_backward(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
                       down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
-                      saved_gate_up: Tensor | None, saved_down: Tensor | None, options: str, into: torch.dtype | None) -> list[Tensor]:
+                      saved: Tensor | None, options: str, into: torch.dtype | None) -> list[Tensor]:
     given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
-    case, there, saved = case_of(given, options), there_of(given), there_of((saved_gate_up, saved_down))
+    case, tensors = case_of(given, options), [*map(Tensor.contiguous, there_of((*given, saved, dy)))]
     if into is None:
-        return [*differentiate(case, dy, [*map(Tensor.contiguous, there)], saved, (), None, False)]
+        return [*differentiate(case, tensors, (), None, False)]
     make = _memory.zeros if case.few else _memory.empty   # gradients of experts without a token stay zero, or are written
-    grads = [make(t.shape, into) for t in there[3:3 + case.trained]]
-    return [*differentiate(case, dy, [*map(Tensor.contiguous, there)], saved, grads, into, case.few), *grads]
+    grads = [make(t.shape, into) for t in tensors[3:3 + case.trained]]
+    return [*differentiate(case, tensors, grads, into, case.few), *grads]
 
 
 def _experts_backward_fake(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, *more: Any) -> list[Tensor]:
@@ -73,11 +73,11 @@ def _experts_backward_fake(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, 
 
 def _experts_backward_in_place(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor,
                                gate_up_bias: Tensor | None, down_bias: Tensor | None, post_norm: Tensor | None,
-                               gate_up_scale: Tensor | None, down_scale: Tensor | None, saved_gate_up: Tensor | None,
-                               saved_down: Tensor | None, options: str, grads: list[Tensor]) -> tuple[Tensor, Tensor]:
+                               gate_up_scale: Tensor | None, down_scale: Tensor | None, saved: Tensor | None, options: str,
+                               grads: list[Tensor]) -> tuple[Tensor, Tensor]:
     given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
-    saved = there_of((saved_gate_up, saved_down))
-    return differentiate(case_of(given, options), dy, [*map(Tensor.contiguous, there_of(given))], saved, grads, grads[0].dtype, True)
+    tensors = [*map(Tensor.contiguous, there_of((*given, saved, dy)))]
+    return differentiate(case_of(given, options), tensors, grads, grads[0].dtype, True)
 
 
 def _experts_backward_in_place_fake(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
@@ -85,10 +85,10 @@ def _experts_backward_in_place_fake(dy: Tensor, x: Tensor, ids: Tensor, weights:
 
 
 _FORWARD = f"Tensor x, Tensor ids, Tensor weights, {PARAMETERS}, str options"
-_BACKWARD = f"Tensor dy, Tensor x, Tensor ids, Tensor weights, {PARAMETERS}, Tensor? saved_gate_up, Tensor? saved_down, str options"
+_BACKWARD = f"Tensor dy, Tensor x, Tensor ids, Tensor weights, {PARAMETERS}, Tensor? saved, str options"
 register((
     ("experts", f"({_FORWARD}) -> Tensor", _experts, _experts_fake),
-    ("experts_saving", f"({_FORWARD}) -> (Tensor, Tensor, Tensor)", _experts_saving, _experts_saving_fake),
+    ("experts_saving", f"({_FORWARD}) -> (Tensor, Tensor)", _experts_saving, _experts_saving_fake),
     ("experts_backward", f"({_BACKWARD}, ScalarType? into) -> Tensor[]", _experts_backward, _experts_backward_fake),
     ("experts_backward_", f"({_BACKWARD}, Tensor(a!)[] grads) -> (Tensor, Tensor)",
      _experts_backward_in_place, _experts_backward_in_place_fake)))

@@ -6,10 +6,10 @@ Libraries of a process that was forked are another matter: there PyTorch's threa
 from __future__ import annotations
 
 import ctypes
-import operator
+import itertools
 import os
 import struct
-from ctypes import byref, c_char_p, c_int32, c_int64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
@@ -26,9 +26,15 @@ NO_MEMORY = -1
 SIZES_ARE_WRONG = 2   # statuses up to this are not of the data, see moe_layer
 
 
+class _CWord(ctypes.Structure):
+    """struct moegen_team_word."""
+    _fields_ = [("at", c_int32), ("more", c_int32)]
+
+
 class _CTeam(ctypes.Structure):
     """struct moegen_team."""
-    _fields_ = [("entry", c_void_p), ("workspace", c_void_p), ("loop", c_void_p), ("index", c_void_p), ("words", c_int64)]
+    _fields_ = [("entry", c_void_p), ("workspace", c_void_p), ("loop", c_void_p), ("index", c_void_p), ("word", POINTER(_CWord)),
+                ("words", c_int64)]
 
 
 class _Team:
@@ -64,40 +70,49 @@ class Direct:
     """A kernel for tensors that are known to be right: contiguous, of its dtypes and shapes. Nothing is checked.
 
     names: of the tensors that calls have, in their order; others than the kernel's are left out, and the kernel's others are optional.
+    behind: of a tensor that lies behind another one, in the same memory: its name and the other's.
     """
 
-    def __init__(self, kernel: Kernel, names: Sequence[str]):
-        self.kernel = kernel
-        self._order = tuple(names)
-        where = {name: i for i, name in enumerate(names)}
-        places = [where.get(a.name, len(names)) for a in kernel.args]   # of the kernel's tensors in those of a call and 0
-        self._pick = operator.itemgetter(*places)
+    def __init__(self, kernel: Kernel, names: Sequence[str], behind: tuple[str, str] | None = None):
+        self.kernel, self._names, self._behind = kernel, tuple(names), behind
+        # What a call gives: addresses of its tensors, sizes, how many bytes one tensor lies behind the other, 0.
+        tensors, dims = len(self._names), kernel.facts.dims
+        offset, zero = tensors + len(dims), tensors + len(dims) + 1
+        at = {name: (i, zero) for i, name in enumerate(self._names)}
+        if behind is not None and behind[1] in at:
+            at[behind[0]] = at[behind[1]][0], offset
+        words = *(at.get(a.name, (zero, zero)) for a in kernel.args), *((tensors + i, zero) for i in range(len(dims)))
         entry, workspace = c_void_p(), c_void_p()
         library.kernel_entry(kernel.handle, byref(entry), byref(workspace))
-        words = len(places) + len(kernel.facts.dims) + 2
-        self._pack = struct.Struct(f"{words}q").pack
+        self._pack, self._pack_sizes = struct.Struct(f"{tensors}q").pack, struct.Struct(f"{len(dims) + 2}q").pack
         if team.run is not None:
-            self._team = _CTeam(entry, workspace, team.loop, team.index, words)
+            self._words = (_CWord * len(words))(*itertools.starmap(_CWord, words))
+            self._team = _CTeam(entry, workspace, team.loop, team.index, self._words, len(words) + 2)
             self._at = ctypes.addressof(self._team)
 
-    def of(self, sizes: Mapping[str, int]) -> Run:
-        """The kernel for calls of these sizes. It is called with tensors in the order of the names, and raises DataError."""
-        tail = *(sizes[d] for d in self.kernel.facts.dims), 0, 0   # what follows the addresses in the kernel's arguments
-        pick, pack, at = self._pick, self._pack, getattr(self, "_at", 0)
+    def of(self, sizes: Mapping[str, int], offset: int = 0) -> Run:
+        """The kernel for calls of these sizes. It is called with tensors in the order of the names, and raises DataError.
+
+        offset: bytes from the start of one tensor to what lies behind it.
+        """
+        tail = self._pack_sizes(*(sizes[d] for d in self.kernel.facts.dims), offset, 0)
+        pack, at = self._pack, getattr(self, "_at", 0)
 
         def run(tensors: Sequence[Tensor]) -> None:
             if team.run is None:
-                self._alone(tensors)
+                self._alone(tensors, sizes, offset)
                 return
-            answer = team.run(at, pack(*pick([*map(_address, tensors), 0]), *tail), _threads())
+            answer = team.run(at, pack(*map(_address, tensors)) + tail, _threads())
             if answer:
                 self._refused(answer)
         return run
 
-    def _alone(self, tensors: Sequence[Tensor]) -> None:
-        fixed = self.kernel.fixed
-        there = {n: t for n, t in zip(self._order, tensors) if t is not NOTHING and n in fixed}
-        self.kernel.run_at({n: (t.data_ptr(), fixed[n] or t.shape) for n, t in there.items()}, _threads())
+    def _alone(self, tensors: Sequence[Tensor], sizes: Mapping[str, int], offset: int) -> None:
+        places = {n: t.data_ptr() for n, t in zip(self._names, tensors) if t is not NOTHING}
+        if self._behind is not None and self._behind[1] in places:
+            places[self._behind[0]] = places[self._behind[1]] + offset
+        shapes = {a.name: tuple(eval(n, {}, dict(sizes)) for n in a.extent) for a in self.kernel.args}
+        self.kernel.run_at({n: (at, shapes[n]) for n, at in places.items() if n in shapes}, _threads())
 
     def _refused(self, answer: int) -> None:
         name = self.kernel.facts.name

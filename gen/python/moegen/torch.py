@@ -43,19 +43,20 @@ class _Experts(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, case: _experts.Case, recompute: bool, *there: Tensor) -> Tensor:
-        y, *saved = _experts.forward(case, there, not recompute)
-        ctx.case, ctx.count = case, len(there)
-        ctx.save_for_backward(*there, *saved)
+        y, saved = _experts.forward(case, there, not recompute)
+        ctx.case = case
+        ctx.save_for_backward(*there, *(() if saved is None else (saved,)))
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
-        case, count, kept, needs = ctx.case, ctx.count, ctx.saved_tensors, ctx.needs_input_grad
-        there, saved = kept[:count], kept[count:]
+        case, kept, needs = ctx.case, ctx.saved_tensors, ctx.needs_input_grad
+        count = case.count
         if _is_grad_enabled() or type(dy) is not Tensor or is_batched(dy) or not nobody_looks():
-            found = _gradients(dy, (*case.all(there), *(saved or _experts.NOT_SAVED)), case.options, case.all(needs[2:]), None)
+            saved = kept[count:] or (None,)
+            found = _gradients(dy, (*case.all(kept[:count]), *saved), case.options, case.all(needs[2:]), None)
             return None, None, *itertools.compress(found, case.there)
-        dx, dweights, *grads = _experts.backward(case, dy, there, saved, True in needs[5:5 + case.trained])
+        dx, dweights, *grads = _experts.backward(case, dy, kept, True in needs[5:5 + case.trained])
         return None, None, dx, None, dweights, *grads, *[None] * (count - 3 - len(grads))
 
 
@@ -71,7 +72,7 @@ class _ByOperators(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.options, ctx.recompute, ctx.mains, *given = inputs
-        ctx.save_for_backward(*given, *(output[1:] or _experts.NOT_SAVED))
+        ctx.save_for_backward(*given, *(output[1:] or (None,)))
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
 
@@ -184,7 +185,7 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
     """
     plain = (not (clamp or hasattr(gate_up, "main_grad") or hasattr(down, "main_grad")) and gate_up_bias is None and down_bias is None
              and post_norm is None and down_scale is None and not is_compiling())
-    if plain and _is_eager(x, ids, weights, gate_up, down):
+    if plain and nobody_looks():
         there = x, ids, weights, gate_up, down
         case = _experts.known_case(there, (activation, gated, up_offset, transposed, interleaved))
         if case is not None:
@@ -201,7 +202,7 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
         told = _known_options("", False, (), activation, gated, up_offset, transposed, interleaved, gate_up_bias is not None,
                               down_bias is not None)
     y = checked(x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale, told, recompute)
-    if plain:
+    if plain and _is_eager(x, ids, weights, gate_up, down):
         _experts.also_told((x, ids, weights, gate_up, down), (activation, gated, up_offset, transposed, interleaved), told)
     return y
 
@@ -243,7 +244,7 @@ def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
         there = tuple(_experts.there_of(given))
         is_eager = is_eager and all([type(t) in PLAIN and t.is_cpu for t in there[5:]])
     is_eager = is_eager and not any([hasattr(t, "main_grad") for t in there[3:]])
-    case = _experts.known_case(given, told) if is_eager else None
+    case = _experts.known_case(there, told) if is_eager else None
     if case is None:
         ids, weights = pairs = _pairs(ids, weights, gate_up.shape[0])
         given, there = (x, *pairs, *given[3:]), (x, *pairs, *there[3:])
