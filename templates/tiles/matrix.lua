@@ -17,8 +17,8 @@ local row_tiles = require "tiles.rows"
 
 local matrix = {}
 
--- Rows of f32 that a tile may store one after the other. On Zen 3 a tile of 5 or 6 rows takes 27 cycles longer, a quarter of its time where an
--- expert has 16 tokens, as if products that come next did not begin while more stores wait for their sums.
+-- Rows of f32 that a tile may store one after the other. On Zen 3 a tile of 5 or 6 rows takes 27 cycles longer, a quarter of its time where
+-- an expert has 16 tokens, as if products that come next did not begin while more stores wait for their sums.
 matrix.at_once = 4
 local LATE <const> = 2   -- rows that are stored together in the others, see put_late
 
