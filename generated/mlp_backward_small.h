@@ -5,7 +5,7 @@
  *     ./moegen gen tests/kernels/mlp_backward.yaml:clamp_one_side --target avx2 --set name=mlp_backward_small --set plan.tile_rows=2
  *
  * Status of a call: 0, or with nothing written
- *     1  S is less than 1, or not what the spec fixes
+ *     1  S is less than 0, or not what the spec fixes
  */
 #ifndef MOEGEN_KERNEL_mlp_backward_small_H
 #define MOEGEN_KERNEL_mlp_backward_small_H

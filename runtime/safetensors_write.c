@@ -114,32 +114,71 @@ static char *make_header(const moegen_rt_tensor *tensors, size_t count,
     return at;
 }
 
-/* Opens what is written to: a new file beside `path`, its name in *temp (owned by the caller); or
- * `path` itself, *temp NULL, when that is a device or pipe. */
-static int open_beside(const char *path, char **temp)
+/* Room for what next_name adds to a path. */
+enum { MORE = 40, ATTEMPTS = 100 };
+
+/* A name beside `path` that nobody else is likely to use. */
+static void next_name(const char *path, char *temp)
 {
     static _Atomic unsigned serial;
+    snprintf(temp, strlen(path) + MORE, "%s.%ld-%u.tmp", path, (long)getpid(),
+             atomic_fetch_add(&serial, 1));
+}
+
+/* Where the kernel shows an open file, for link_named. */
+static void shown(int fd, char at[32])
+{
+    snprintf(at, 32, "/proc/self/fd/%d", fd);
+}
+
+/* A file without a name in the directory of `path`: of a process that is killed nothing is left.
+ * Negative: there is no such thing here. */
+static int open_unnamed(const char *path)
+{
+#ifdef O_TMPFILE
+    const char *slash = strrchr(path, '/');
+    char *directory = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    int fd = directory ? open(directory, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666) : -1;
+    free(directory);
+    char at[32];
+    shown(fd, at);
+    if (fd >= 0 && access(at, F_OK) == 0)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+#else
+    (void)path;
+#endif
+    return -1;
+}
+
+/* Opens what is written to: a new file beside `path`, called *temp (owned by the caller), or not
+ * yet if it is *unnamed; or `path` itself, *temp NULL, when that is a device or pipe. */
+static int open_beside(const char *path, char **temp, bool *unnamed)
+{
     struct stat st;
     *temp = NULL;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return open(path, O_WRONLY | O_CLOEXEC);
-    size_t room = strlen(path) + 40;
-    *temp = malloc(room);
+    *temp = malloc(strlen(path) + MORE);
     if (!*temp)
         return -1;
-    for (int attempt = 0; attempt < 100; attempt++) {
-        snprintf(*temp, room, "%s.%ld-%u.tmp", path, (long)getpid(), atomic_fetch_add(&serial, 1));
-        int fd = open(*temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd >= 0 || errno != EEXIST)
-            return fd;
+    int fd = open_unnamed(path);
+    *unnamed = fd >= 0;
+    for (int attempt = 0; fd < 0 && attempt < ATTEMPTS; attempt++) {
+        next_name(path, *temp);
+        fd = open(*temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd < 0 && errno != EEXIST)
+            break;
     }
-    return -1;
+    return fd;
 }
 
 /* ---- a file at work ---- */
 
 struct rt_file {
     char *path, *temp; /* temp NULL: the path is a device or pipe */
+    bool unnamed;      /* temp is room for its name */
     int fd;
     size_t header_bytes; /* before the data */
     size_t data_bytes;
@@ -160,7 +199,7 @@ static void release(struct rt_file *f)
 {
     if (f->fd >= 0)
         close(f->fd);
-    if (f->fd >= 0 && f->temp)
+    if (f->fd >= 0 && f->temp && !f->unnamed)
         unlink(f->temp);
     moegen_rt_free(f->data);
     free(f->path);
@@ -185,7 +224,7 @@ static int begin_file(struct rt_file *f, const moegen_rt_tensor *tensors, size_t
         return ENOMEM;
     for (size_t i = 0; i < count; i++)
         f->data_bytes += tensors[i].bytes;
-    f->fd = open_beside(f->path, &f->temp);
+    f->fd = open_beside(f->path, &f->temp, &f->unnamed);
     int error = f->fd < 0 || !rt_write_all(f->fd, header, f->header_bytes) ? errno : 0;
     free(header);
     if (error || f->temp)
@@ -229,10 +268,26 @@ void rt_file_put(struct rt_file *f, size_t tensor, size_t at, const void *bytes,
         note(f, rt_write_at(f->fd, bytes, len, (int64_t)(f->header_bytes + first)));
 }
 
+/* Gives it the name that it will be renamed from. */
+static bool link_named(struct rt_file *f)
+{
+    char at[32];
+    shown(f->fd, at);
+    for (int attempt = 0; f->unnamed && attempt < ATTEMPTS; attempt++) {
+        next_name(f->path, f->temp);
+        f->unnamed = linkat(AT_FDCWD, at, AT_FDCWD, f->temp, AT_SYMLINK_FOLLOW) != 0;
+        if (f->unnamed && errno != EEXIST)
+            break;
+    }
+    return !f->unnamed;
+}
+
 moegen_rt_status rt_file_close(struct rt_file *f, moegen_rt_error *err)
 {
     if (f->data)
         note(f, rt_write_all(f->fd, f->data, f->data_bytes));
+    if (!f->error)
+        note(f, link_named(f));
     if (!f->error) {
         int fd = f->fd;
         f->fd = -1;

@@ -68,6 +68,9 @@ expect 0 'x.c' gen "$spec:forward" --stem x -o dir --depfile dir/x.d --target sc
 check grep -q 'dir/x.c dir/x.h: .*toy.yaml' dir/x.d
 expect 0 '"changed": false' gen "$spec:forward" --stem x -o dir --json --target scalar
 expect 0 . explain "$spec:forward"
+expect 0 '^3  not supported on this machine' explain 3
+expect 0 '"text": "MOEGEN_BAD_DATA  a tensor' explain MOEGEN_BAD_DATA --json
+expect 2 . explain MOEGEN_BAD
 expect 0 "2 ok, 0 failed" check "$spec:forward,forward" --target scalar --routing one --T 3
 expect 2 "no kernel 'nope'" check "$spec:forward,nope" --target scalar
 

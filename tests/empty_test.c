@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* empty_test.c - no tokens: tensors without elements are bound with NULL, as array libraries give
- * them, and are told from tensors that are not bound; in calls and in both passes of a layer. */
+ * them, and are told from tensors that are not bound; in calls and in both passes of a layer.
+ * Gradients of weights are zero then. */
 #include "api.h"
 
 #define BAD MOEGEN_BAD_ARGUMENT
@@ -10,6 +11,9 @@ static const char *const layers[] = {LAYER "name: own\n", LAYER "name: given\nro
                                      LAYER
                                      "name: i64\nrouter: given\nindex_dtype: i64\nbias: true\n",
                                      LAYER "name: shared\nshared: {I: 8, gate: sigmoid}\n"};
+#define MLP "H: 24\nI_TP: 20\ndtype: f32\n"
+static const char *const mlps[] = {"kernel: mlp_forward\n" MLP, "kernel: mlp_backward\n" MLP,
+                                   "kernel: mlp_backward\nquantize: mxfp8_e4m3\n" MLP};
 enum { MOST = 32, ROOM = 1 << 16 };
 
 /* A tensor for no tokens: NULL where an extent is 0, memory elsewhere. */
@@ -20,7 +24,7 @@ static moegen_tensor tensor_of(const moegen_arg *a)
     moegen_tensor t = {.name = a->name, .dtype = a->dtype, .rank = a->rank};
     bool empty = false;
     for (int d = 0; d < a->rank; d++) {
-        t.shape[d] = strcmp(a->extent[d], "T") == 0 ? 0 : atoll(a->extent[d]);
+        t.shape[d] = strchr("ST", a->extent[d][0]) ? 0 : atoll(a->extent[d]);
         empty |= t.shape[d] == 0;
     }
     t.data = empty ? NULL : memory[used++ % MOST] + 64;
@@ -31,6 +35,27 @@ static moegen_tensor tensor_of(const moegen_arg *a)
 static moegen_status bind(moegen_call *call, const moegen_tensor *t)
 {
     return moegen_call_bind(call, t->name, t->data, t->dtype, t->rank, t->shape, NULL);
+}
+
+/* Of a call: gradients of weights, which may hold anything before. */
+static void test_gradients(moegen_call *call, const moegen_kernel_facts *f)
+{
+    static float gradient[MOST][ROOM / sizeof(float)];
+    memset(gradient, 0x7f, sizeof gradient);
+    for (int i = 0; i < f->arg_count; i++) {
+        moegen_tensor t = tensor_of(&f->args[i]);
+        if (t.data && f->args[i].role == MOEGEN_OUT) {
+            t.data = gradient[i];
+            CHECK(!bind(call, &t));
+        }
+    }
+    CHECK(!moegen_call_run(call, NULL));
+    for (int i = 0; i < f->arg_count; i++) {
+        moegen_tensor t = tensor_of(&f->args[i]);
+        for (int64_t j = 0; t.data && f->args[i].role == MOEGEN_OUT && j < t.shape[0] * t.shape[1];
+             j++)
+            CHECK(gradient[i][j] == 0);
+    }
 }
 
 static void test_call(moegen_engine *engine, const char *text)
@@ -49,6 +74,7 @@ static void test_call(moegen_engine *engine, const char *text)
     }
     CHECK(empty >= 2);
     CHECK(!moegen_call_run(call, &err) && !err);
+    test_gradients(call, &f);
     for (int i = 0; i < f.arg_count; i++) { /* each of them is unbound, and bound again */
         moegen_tensor t = tensor_of(&f.args[i]), other = t;
         if (t.data || f.args[i].optional)
@@ -123,6 +149,8 @@ int main(void)
         test_call(engine, layers[i]);
         test_layer(engine, layers[i]);
     }
+    for (size_t i = 0; i < sizeof mlps / sizeof *mlps; i++)
+        test_call(engine, mlps[i]);
     moegen_engine_release(engine);
     return failures != 0;
 }

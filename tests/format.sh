@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Every C file is as clang-format writes it, every Lua file passes luacheck, every file names its licence, no file and no function
-# is too long to read, and no room of templates is too full.
+# Every C file is as clang-format writes it, every Lua file passes luacheck, no line of Python is too wide, every file names its licence,
+# no file and no function is too long to read, and no room of templates is too full.
 #   format.sh MOEGEN SOURCE
 set -u
 cd "$2" || exit 1
@@ -18,7 +18,10 @@ if ! clang-format --dry-run -Werror $c 2>"$tmp"; then
 fi
 rm -f "$tmp"
 luacheck -q gen/lua templates || failed=1
-for file in $c $(find gen templates tests -name '*.lua' -o -name '*.c.in' -o -name '*.cmake' -o -name '*.sh' -o -name '*.awk'); do
+python=$(find gen tests -name '*.py' | sort)
+# shellcheck disable=SC2086
+awk -v most=140 'length > most { print FILENAME ":" FNR ": " length " columns, more than " most; bad = 1 } END { exit bad }' $python || failed=1
+for file in $c $python $(find gen templates tests -name '*.lua' -o -name '*.c.in' -o -name '*.cmake' -o -name '*.sh' -o -name '*.awk'); do
   head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || { echo "$file: no SPDX line"; failed=1; }
 done
 # longest LINES FILE...

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor files: round trip, every rule of the header, nothing half-written, random damage. */
 #include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -254,6 +258,33 @@ static void fuzz(int rounds)
     CHECK(read < rounds, "nothing was refused");
 }
 
+/* A writer that is killed, where the file system has files without names. */
+static void killed(void)
+{
+    enum { MANY = 1 << 24, WRITERS = 8 };
+    int unnamed = open(folder, O_TMPFILE | O_WRONLY, 0600);
+    if (unnamed < 0)
+        return;
+    close(unnamed);
+    float *data = calloc(MANY, sizeof *data);
+    moegen_rt_tensor t = {.name = "x",
+                          .dtype = MOEGEN_RT_F32,
+                          .rank = 1,
+                          .shape = {MANY},
+                          .data = data,
+                          .bytes = MANY * sizeof *data};
+    for (int i = 0; data && i < WRITERS; i++) {
+        struct timespec some = {0, 3000000 * (i + 1)};
+        pid_t child = fork();
+        while (child == 0)
+            if (moegen_rt_safetensors_write(path, &t, 1, NULL) != MOEGEN_RT_OK)
+                _exit(1);
+        nanosleep(&some, NULL);
+        CHECK(child > 0 && !kill(child, SIGKILL) && waitpid(child, NULL, 0) == child, "no child");
+    }
+    free(data);
+}
+
 static void nothing_left_behind(void)
 {
     DIR *d = opendir(folder);
@@ -273,6 +304,7 @@ int main(void)
     round_trip();
     metadata();
     fuzz(5000);
+    killed();
     nothing_left_behind();
     unlink(path);
     rmdir(folder);

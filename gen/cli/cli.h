@@ -152,6 +152,9 @@ struct listing;
 /* The formats of stored weights, and what a line says of each. False: no memory; free it anyway. */
 bool formats_list(struct listing *out);
 
+/* Appends what a status says: MOEGEN_... of moegen.h, or the program's exit status. False: none. */
+bool code_explained(const char *name, struct text *to);
+
 int cmd_gen(struct options *o);
 int cmd_run(struct options *o);
 int cmd_check(struct options *o);

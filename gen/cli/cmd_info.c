@@ -26,6 +26,11 @@ int cmd_explain(struct options *o)
 {
     struct job j;
     struct text all = {0};
+    if (o->operands.count == 1 && code_explained(o->operands.at[0], &all)) {
+        int told = print_text(o, all.at ? all.at : "");
+        text_free(&all);
+        return told;
+    }
     int result = job_open(&j, o);
     for (int k = 0; !result && k < j.kernels; k++) {
         moegen_error *err = NULL;

@@ -50,10 +50,12 @@ const struct command commands[] = {
      "  moegen bench specs/layer-a.yaml --vary T=16,256 --json results/layer-a.json\n"
      "  moegen report results",
      REPORT, cmd_report},
-    {"explain", "SPEC",
-     "the plan, why each choice, why other targets were rejected, what multiplies",
+    {"explain", "SPEC | CODE",
+     "the plan, why each choice, why other targets were rejected, what multiplies; or a status",
      "  moegen explain specs/olmoe-1b-7b.yaml:forward\n"
-     "  moegen explain specs/olmoe-1b-7b.yaml:forward --target avx2",
+     "  moegen explain specs/olmoe-1b-7b.yaml:forward --target avx2\n"
+     "  moegen explain MOEGEN_BAD_DATA\n"
+     "  moegen explain 3",
      EXPLAIN, cmd_explain},
     {"list", "WHAT", "kernels, activations, dtypes, formats, targets or keys [FAMILY]",
      "  moegen list kernels\n"

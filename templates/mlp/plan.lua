@@ -186,6 +186,7 @@ function mlp.backward_names(spec, plan, job)
     local names, cfg, tiles, decode = names_of(spec, plan, job, {spec.I_TP, both, spec.H}, {{"give_gradient", spec.dtype, "H", "H"}},
         {"hidden_states", "output_hidden_states_grad"})
     names.weight_gradients = spec.weight_grads == "all"
+    names.clears = names.weight_gradients and not spec.accumulate_grads
     if names.weight_gradients then
         gradients.names(names, cfg, plan, out, {add = spec.accumulate_grads, columns = {spec.H, spec.I_TP}, rows = {both, spec.H}})
     end

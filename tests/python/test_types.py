@@ -14,8 +14,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 def mypy(tmp_path, *words):
     return subprocess.run([sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", *words],
-                          env={"MYPY_CACHE_DIR": str(tmp_path), **os.environ, "MYPYPATH": str(ROOT / "gen/python")}, cwd=tmp_path, capture_output=True, text=True,
-                          check=False)
+                          env={"MYPY_CACHE_DIR": str(tmp_path), **os.environ, "MYPYPATH": str(ROOT / "gen/python")}, cwd=tmp_path,
+                          capture_output=True, text=True, check=False)
 
 
 def test_package(tmp_path):

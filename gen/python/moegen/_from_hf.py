@@ -206,8 +206,9 @@ def _layer_of(cls: type[Layer], block: Any) -> Layer | SplitLayer:
     if options.get("interleaved"):
         weights["gate_up_order"] = "interleaved"
     keys |= {k: options[k] for k in ("activation", "gated", "clamp", "up_offset") if k in options}
-    keys |= {"H": H, "I_TP": experts.down_proj.shape[1 if experts.is_transposed else 2], "E": E, "top_k": top_k + always, "always": always, "weights": weights,
-             "router_bias": bias is not None, "correction_bias": correction is not None, "bias": experts.has_bias}
+    keys |= {"H": H, "I_TP": experts.down_proj.shape[1 if experts.is_transposed else 2], "E": E, "top_k": top_k + always,
+             "always": always, "weights": weights, "router_bias": bias is not None, "correction_bias": correction is not None,
+             "bias": experts.has_bias}
     keys |= {"router_scale": "one" if scale[1].numel() == 1 else "each"} if scale else {}
     keys |= {"bias_dtype": "f32"} if correction and not experts.has_bias else {}
     keys |= {"shared": shared[1]} if shared else {}
