@@ -113,6 +113,7 @@ local function across(names, cfg, plan)
         names.unpaired = names.unpaired or deep % group > 0
     end
     local most = plan.tiled and cfg.isa.tile.rows or plan.tile_rows
+    -- Where lines are kept, rows at work, as many that come next, and sums share L2.
     local all, keeps = heights.steps(most, math.min(most, 2)), lines.keep(cfg.isa, group)
     names.line = {tile = "across", heights = all, word = "WIDTH", group = group, in_panels = true, keep = keeps and all,
         kept = lines.kept}
