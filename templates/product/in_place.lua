@@ -117,7 +117,7 @@ end
 function in_place.choose(plan, spec, deep, slices)
     local isa, weights = plan.isa, formats.of(spec)
     plan.lines = in_lines(plan, weights)
-    plan.by_two = plan.group == 1 and not weights.decode and not isa.rows.fma_bcast
+    plan.by_two = not weights.decode and lines.keep(isa, plan.group)
     if plan.lines then
         return choose_lines(plan, spec, deep, slices)
     end
@@ -181,7 +181,7 @@ function in_place.names(names, cfg, plan, spec, depths)
     names.line = (plan.lines or plan.by_two and plan.direct_rows > above) and {tile = "lines", c = cfg.weights.c,
         heights = lines.heights(line_rows(plan)), row = "STRIDE", group = plan.group, in_columns = true, above = above,
         keep = plan.by_two and plan.direct_rows > line_rows(plan) and lines.first(lines.heights(line_rows(plan))),
-        kept = lines.kept(cfg.weights)}
+        kept = lines.kept}
     names.mixed = dots and not plan.lines   -- are a few rows of A in f32, others pairs?
     names.direct, names.sweep_rows = plan.lines and {} or heights.direct(plan), not plan.lines and heights.sweep(plan, compensated)
     local wide = names.sweep_rows and plan.sweep_nc > plan.direct_nc
@@ -202,7 +202,7 @@ function in_place.tiles(names, cfg)
     if names.line_rows then
         return lines.tiles(cfg, names.line_rows)
     end
-    return plans.append(names.line and lines.rows(cfg, names.line.heights, true, names.line.keep) or {},
+    return plans.append(names.line and lines.rows(cfg, names.line.heights, lines.of_rows(cfg, true), names.line.keep) or {},
         gemm.heights(gemm.direct, cfg, names.direct.rows), gemm.heights(gemm.direct_pairs, cfg, names.direct.pairs),
         gemm.heights(sweep, cfg, names.sweep_rows or {}))
 end

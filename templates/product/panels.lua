@@ -4,7 +4,6 @@
 local along = require "product.along"
 local amx = require "tiles.amx"
 local dtype = require "dtype"
-local gemm = require "tiles.gemm"
 local gradients = require "gradients.plan"
 local heights = require "tiles.heights"
 local lines = require "tiles.lines"
@@ -115,13 +114,16 @@ local function across(names, cfg, plan)
         names.unpaired = names.unpaired or deep % group > 0
     end
     local most = plan.tiled and cfg.isa.tile.rows or plan.tile_rows
-    names.line = {tile = "across", heights = heights.steps(most, math.min(most, 2)), word = "WIDTH", group = group}
-    plans.append(names.constants, {
+    -- Where lines are kept, rows at work, as many that come next, and sums share L2.
+    local all, keeps = heights.steps(most, math.min(most, 2)), lines.keep(cfg.isa, group)
+    names.line = {tile = "across", heights = all, word = "WIDTH", group = group, in_panels = true, keep = keeps and all,
+        kept = lines.kept}
+    plans.append(names.constants, plans.list(
         {"ACROSS", plan.across, "tokens for which columns of weights lie in lanes,"},
-        {"ACROSS_K", 64, "of so many rows at a time,"},
+        {"ACROSS_K", keeps and 32 or 64, "of so many rows at a time,"},
         {"ACROSS_RUN", 64, "lines of a row that are fetched before the next row,"},
         {"ACROSS_SUMS", 2048 // width * (32 * width + 16), "and floats of sums: those of 2048 columns and 32 tokens stay in L2"},
-    })
+        keeps and {"KEPT", 4, "lines that are kept in L1 while several tiles of tokens pass"}))
 end
 
 -- Adds the names of elements and of words, see micro.lua: panel_c is the type of panels whose columns are contracted; splits: of
@@ -201,11 +203,8 @@ function panels.product_tiles(names, cfg, plan)
     end
     local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
     local how = {name = "across", weights = cfg.dtype, row = 1, word = width, units = {"ACROSS_SUMS WIDTH LANES", "WIDTH"}, adds = true}
-    local function of_tokens(_, m)
-        return lines.tile(cfg, m, how)
-    end
     return plans.append(list, along.tiles(names, cfg), names.across and plans.append(
-        gemm.heights(of_tokens, cfg, names.line.heights), plans.list(
+        lines.rows(cfg, names.line.heights, how, names.line.keep), plans.list(
         cfg.product.group > 1 and lines.in_order(cfg),
         names.transpose_sums == "transpose_sums" and rows.squares(cfg, "transpose_sums", {dtype = dtype.f32,
             stride = width, pitch = width, step = lanes, along = lanes * width}))) or {})

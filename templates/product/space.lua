@@ -55,6 +55,9 @@ function space.rows(names, list, has)
         blocks(names, add)
         if names.across then
             add("across", "float", {"ACROSS_SUMS"}, "sums of columns of weights")
+            if names.line.keep then
+                add("kept_lines", "float", {"KEPT", "ACROSS_K", "WIDTH"}, "and some lines of these")
+            end
         end
         along.space(names, add)
     end

@@ -60,14 +60,15 @@ end
 -- `over` elements on after a line.
 -- Where several tiles multiply what is there, each fetches a part of what comes next: few lines can be on their way from memory at a
 -- time, so one tile would wait for them, and memory would be idle while the others multiply.
--- has: name, weights (their dtype), row, word; units: of S and A, see coordinate.lua; adds: sums of K start at zero, and are added to S;
--- keeps: what is decoded of B is stored on the way, for tiles `kept`: other rows of tokens need not go to memory's rows again; fetched:
--- dtype of what comes next, if that of B is another
-function lines.tile(cfg, rows, has)
-    local lanes, how, dt = cfg.isa.lanes, cfg.product, has.weights
-    local width, io, soon = cfg.vectors * lanes, "const " .. dt.c, has.fetched or dt
+-- has: name; weights: dtype of what comes next; row, word; units: of S and A, see coordinate.lua; adds: sums of K start at zero, and are
+-- added to S
+-- kind: name; dtype of B; keeps: what is decoded of B is stored on the way, for tiles `kept`: other rows of tokens need not go to memory's
+-- rows again
+function lines.tile(cfg, rows, has, kind)
+    local lanes, how, dt = cfg.isa.lanes, cfg.product, kind.dtype
+    local width, io, soon = cfg.vectors * lanes, "const " .. dt.c, has.weights
     local step = how.group * 2 * lanes   -- elements that it reads
-    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows), {
+    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, kind.name, rows), {
         ("S[%d rows] += A * B for some lines of columns, over steps * inner %s of B as they lie."):format(rows,
             how.group > 1 and "pairs of rows" or "rows")})
     p.hoists = 0   -- the sums need the registers
@@ -77,7 +78,7 @@ function lines.tile(cfg, rows, has)
     local ahead, pace, jump = p:pointer("ahead", "const " .. soon.c), p:integer("pace"), p:integer("jump")
     local back, over = p:integer("back"), p:integer("over")
     local apart, along = p:integer("apart"), p:amount("along")
-    local to = has.keeps and p:pointer("to", "float", "WIDTH LANES")
+    local to = kind.keeps and p:pointer("to", "float", "WIDTH LANES")
     p:loop(columns, function()
         local function sum(r, v)
             return p:at(S, r * width, v > 0 and apart or nil)
@@ -167,25 +168,34 @@ function lines.first(heights)
     return list
 end
 
--- The tiles that multiply what others have kept, in f32.
-function lines.kept(weights)
-    return weights.size < dtype.f32.size and "kept" or "lines"
+-- Do tiles of so many elements to a word keep what they decode?
+function lines.keep(isa, group)
+    return group == 1 and not isa.rows.fma_bcast
 end
 
--- Those that multiply so many rows; adds: see lines.tile; first: heights of those that keep lines for the others, or none
-function lines.rows(cfg, heights, adds, first)
-    local function all(name, of, weights, keep)
-        local has = {name = name, weights = weights, row = cfg.stride, word = 1, units = {"DIRECT_SUMS WIDTH LANES", "STRIDE"},
-            adds = adds, keeps = keep, fetched = cfg.weights}
-        return gemm.heights(function(_, rows) return lines.tile(cfg, rows, has) end, cfg, of)
+-- The tiles that multiply what those called `name` have kept, in f32: these themselves if weights are f32. c: type of weights
+function lines.kept(name, c)
+    return c == dtype.f32.c and name or "kept"
+end
+
+-- Those that multiply so many rows; has: see lines.tile; first: heights of those that keep lines for the others, or none
+function lines.rows(cfg, heights, has, first)
+    local function all(of, name, dt, keeps)
+        return gemm.heights(function(_, rows) return lines.tile(cfg, rows, has, {name = name, dtype = dt, keeps = keeps}) end, cfg, of)
     end
-    return plans.append(all("lines", heights, cfg.weights), first and all("keep", first, cfg.weights, true) or {},
-        first and lines.kept(cfg.weights) == "kept" and all("kept", heights, dtype.f32) or {})
+    local kept = first and lines.kept(has.name, has.weights.c)
+    return plans.append(all(heights, has.name, has.weights), first and all(first, "keep", has.weights, true) or {},
+        kept and kept ~= has.name and all(heights, kept, dtype.f32) or {})
+end
+
+-- What those of rows of tokens have; adds: see lines.tile
+function lines.of_rows(cfg, adds)
+    return {name = "lines", weights = cfg.weights, row = cfg.stride, word = 1, units = {"DIRECT_SUMS WIDTH LANES", "STRIDE"}, adds = adds}
 end
 
 -- The tiles of in_lines.c.in: those that multiply so many rows, and what a single row is multiplied by.
 function lines.tiles(cfg, heights)
-    return plans.append(lines.rows(cfg, heights), {lines.streams(cfg), lines.quarters(cfg), lines.in_order(cfg)})
+    return plans.append(lines.rows(cfg, heights, lines.of_rows(cfg)), {lines.streams(cfg), lines.quarters(cfg), lines.in_order(cfg)})
 end
 
 -- n vectors of words of a row of A, from elements that are `quarter` apart.
