@@ -145,7 +145,8 @@ def main(rounds=60):
     print(f"inference {own:5.1f} us, kernel in a loop {kernel:5.1f} us: ours {own - kernel:.1f} us")
     for index, name in enumerate(("forward", "backward")):
         all_of_it, floor, looped, placed = (us(n, index) for n in passes)
-        print(f"{name:9} {all_of_it:5.1f} us, autograd's floor {floor:4.1f} us, kernel in a loop {looped:4.1f} us, in its place {placed:4.1f} us: "
+        print(f"{name:9} {all_of_it:5.1f} us, autograd's floor {floor:4.1f} us, "
+              f"kernel in a loop {looped:4.1f} us, in its place {placed:4.1f} us: "
               f"ours {all_of_it - floor - placed:.1f} us, and {placed - looped:.1f} us by which the kernel is slower in its place")
     print(f"calls: inference {calls(inference):.0f}, forward + backward {calls(passes['of both passes']):.0f}")
 
