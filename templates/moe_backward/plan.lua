@@ -222,7 +222,7 @@ function backward.names(spec, plan, job)
         bound = clamp.bound, number = plans.number,
         bounds = {spec.clamp and spec.clamp.gate or {}, spec.clamp and spec.clamp.up or {}},
         constants = constants(spec, plan),
-        scalars = {{io, "widen"}, {dx, "narrow"}, {affinity, "widen"}, {affinity, "narrow"},
+        scalars = {(plan.group == 1 or has.reads_dy) and {io, "widen"} or false, {dx, "narrow"}, {affinity, "widen"}, {affinity, "narrow"},
             (has.bias_up_value or has.bias_down_value or has.norm or has.post_norm) and {bias, "widen"} or false,
             (has.norm or has.post_norm) and has.gradients and {out, "narrow"} or false,
             (has.norm or has.post_norm) and has.add and {out, "widen"} or false,
