@@ -65,7 +65,8 @@ function choose.rows(plan, spec, info)
     local product = args.products[spec.op]
     local unit = product.layout == "k" and codes.are(spec) and codes.unit(spec, plan)
     local block = integers.block(spec, plan) or plan.tiled and amx.kc or dtype[spec.dtype].narrow and 128 or 64
-    panel_plan.choose_block(plan, spec, info, panel_plan.whole(plan, block, unit), spec[product.to.row], spec[product.from.row])
+    local lies = not (codes.are(spec) or packed.are(spec))   -- what chunks of fewer rows give are short runs of rows of Y
+    panel_plan.choose_block(plan, spec, info, panel_plan.whole(plan, block, unit), spec[product.to.row], spec[product.from.row], lies and 4)
     panel_plan.check_units(plan, info, unit)
     if product.layout == "k" and not plan.integers then
         along.choose(plan, spec)
@@ -110,7 +111,7 @@ function grouped.plan(plan, spec, _, info)
     activations.choose(plan, spec, info, no_pairs(spec), true, true)
     local only_products = way(spec) == "rows" and args.products[spec.op].layout == "k"
     plan.vectors = panel_plan.vectors(plan, only_products and codes.may_be_narrow(spec, plan))
-    panel_plan.choose_tile(plan, false, codes.run(spec, plan))
+    panel_plan.choose_tile(plan, way(spec) == "columns", codes.run(spec, plan))
     if way(spec) == "columns" then
         column_blocks.choose_steps(plan, "k steps of a loop body")
     elseif way(spec) == "rows" then

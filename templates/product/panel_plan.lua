@@ -57,16 +57,16 @@ function panel_plan.check(plan, info)
     end
 end
 
--- Blocks of weights: `rows` the most rows that a matrix has, `deep` the most products of a sum. many: passes are of many tokens;
--- square: rows of weights that are turned together, or nil
-function panel_plan.choose_block(plan, spec, info, kc, rows, deep, many, square)
+-- Blocks of weights: `rows` the most rows that a matrix has, `deep` the most products of a sum. tiles: see choose_mc, or
+-- nil; square: rows of weights that are turned together, or nil
+function panel_plan.choose_block(plan, spec, info, kc, rows, deep, tiles, square)
     local isa, depth = plan.isa, coded.step(plan)
     local useful = {round_up(deep, depth), ("sums are of %d products"):format(deep), depth}
     plan:choose("kc", kc * plan.group, plan.integers and "products per pass over sums: blocks of weights and tokens stay in L1"
         or "products per partial sum: keeps f32 sums of long K accurate, and blocks of weights and tokens in L1",
         plan.integers and limits.useful(table.unpack(useful)) or limits.sum(spec, table.unpack(useful)))
     -- where tokens stay in L2 more rows gain nothing, and fewer chunks come out less even
-    local tiles = many and 8 or packed.are(spec) and 2 or plan.vectors
+    tiles = tiles or packed.are(spec) and 2 or plan.vectors
     panel_plan.choose_mc(plan, rows, "rows of weights that pass over the tokens together", tiles, square)
     plan:choose("few_rows", math.min(round_up(3 * isa.lanes, square or 1), plan.mc),
         "rows of a block for a single panel of tokens: two of them stay in L1",
@@ -162,7 +162,8 @@ function panel_plan.forward(plan, spec, _, info, has)
     panel_plan.choose_tile(plan, false, run)
     plan:choose("unroll", 4, "k steps of a loop body")
     local block = has.block or plan.tiled and amx.kc or run and 128 or 64
-    panel_plan.choose_block(plan, spec, info, panel_plan.whole(plan, block, unit), longest(spec), longest(spec), has.gradients, has.square)
+    panel_plan.choose_block(plan, spec, info, panel_plan.whole(plan, block, unit), longest(spec), longest(spec),
+        has.gradients and 8, has.square)
     panel_plan.check_units(plan, info, unit)
     if has.turns then
         choose_across(plan)
