@@ -213,8 +213,8 @@ function tiles.rows(spec, plan, names, cfg, of_weights)
         not (cfg.in_place or names.coded) and panel_rows.copy(of_weights, {name = "copy", pitch = plan.mc * width}),
         not names.coded and names.copies_edges and panel_rows.copy(of_weights, {name = "copy_edge", pitch = plan.mc * width,
             masked = true}),
-        rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = width, pitch = plan.mc, t_units = "MC", along = lanes * width,
-            step = lanes}),
+        rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = width, pitch = cfg.chunk_rows, t_units = "CHUNK_ROWS",
+            along = lanes * width, step = lanes}),
         names.transposes and rows.turned(cfg, names.dots, names.coded),
         rows.move(cfg, "put", {to = names.reduces and dtype.f32 or dtype[spec.output_dtype], scaled = names.factor}),
         sums(names, cfg, dtype[spec.output_dtype])))

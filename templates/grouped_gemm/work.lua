@@ -42,7 +42,7 @@ function work.rows(names)
         integers and {"tokens", "float", {"ROWS"}, "rows of X, transposed", of = "columns"},
         {from, "float", {integers and "X_ROWS" or "APART"}, integers and "the same in words with scales" or
             ("rows of %s, transposed"):format(from), of = "columns"},
-        {"out", "float", {"LANES", "MC"}, "parts of rows of " .. to, own = true},
+        {"out", "float", {"LANES", "CHUNK_ROWS"}, "parts of rows of " .. to, own = true},
         sums(names)), {})
 end
 

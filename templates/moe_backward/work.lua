@@ -41,7 +41,7 @@ function work.space(names, has)
         {"a", "float", {"columns"}, "affinity", own = true},
         {"nowhere", "float", {"H"}, "where columns without a token are added", own = true},
         has.norm and {"norm", "float", {"I", 2}, "weight and bias of the expert's normalisation", own = true},
-        has.norm and {"row_sums", "float", {"MC", 2, "WIDTH"}, "of what `through` sums over columns", own = true},
+        has.norm and {"row_sums", "float", {"CHUNK_ROWS", 2, "WIDTH"}, "of what `through` sums over columns", own = true},
         names.copies and has.again and {"X_rows", "float", {"HK"}, "what the experts saw, quantised along rows", of = "columns"},
         names.copies and {"dY_rows", "float", {"HK"}, "dY, quantised along rows", of = "columns"},
         names.copies and {"GU_rows", "float", {"GK"}, "GU, quantised along rows", of = "columns"},

@@ -97,7 +97,7 @@ local function space_of(names, has, common)
         {"out", "float *", {"columns"}, "where its output is summed", own = true},
         {"a", "float", {"columns"}, "affinity", own = true},
         {"nowhere", "float", {"H"}, "where columns without a token are added", own = true},
-        has.checkpoint_down and {"turned", "float", {"LANES", "MC"}, "parts of rows of what an expert gave", own = true})), {})
+        has.checkpoint_down and {"turned", "float", {"LANES", "CHUNK_ROWS"}, "parts of rows of what an expert gave", own = true})), {})
 end
 
 -- of_weights: cfg of their products
@@ -115,7 +115,7 @@ local function tiles(spec, plan, names, cfg, of_weights)
     end
     local products = plans.append(panels.tiles(names, of_weights, plan), codes.tiles(names, cfg, spec),
         activations.tiles(names, spec, cfg, of_weights))
-    return plans.append(products, saved.tiles_of_rows(names, cfg, spec, plan.mc, names.save_step), plans.list(
+    return plans.append(products, saved.tiles_of_rows(names, cfg, spec, cfg.chunk_rows, names.save_step), plans.list(
         rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(by_rows.stage(spec, plan)),
             s_units = "STAGE", pitch = apart, along = lanes, step = lanes * apart}),
         names.dots and not names.in_words and rows.words(cfg, io, "words"),

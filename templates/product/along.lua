@@ -4,6 +4,7 @@ local digits = require "codes.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local limits = require "shared.limits"
+local packed = require "shared.packed"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
 local schema = require "schema"
@@ -14,6 +15,8 @@ local units = require "tiles.along_units"
 
 local along = {}
 
+-- Rows of a chunk of codes, about: after each one streams begin anew, and scales of the next one are read.
+local CHUNK <const> = 128
 local STREAMED <const> = 2   -- tokens at most for which four streams are faster: sums of more would not fit into 16 registers
 
 along.key = {"along", schema.types.int(0, 128), optional = true,
@@ -29,6 +32,9 @@ function along.choose(plan, spec)
     plan:choose("along", format and (pairs_of and lanes or (many and 2 or 4) * lanes // format.bits) or numbers,
         "tokens up to which weights of contiguous K are multiplied where they lie, K in lanes: more of them fill lanes",
         limits.useful(128, "more tokens fill lanes"))
+    if format and plan.along > 0 and not packed.are(spec) then
+        plan.chunk_rows = plan.mc * math.max(1, CHUNK // plan.mc)
+    end
 end
 
 -- Adds the names; deep: elements of the longest contraction of rows. narrow: does what follows products, of tokens that fit into a
@@ -48,8 +54,8 @@ function along.names(names, cfg, plan, deep)
         (deep + unit.elements - 1) // unit.elements), lanes) + lanes
     -- on CPUs with matrix tiles fetching numbers ahead is as fast, and with many cores at work faster
     local few = not (names.packed or cfg.tiled and not unit.digits) and math.min(STREAMED, plan.along)
-    names.along = {unit = unit, rows = height, tokens = tokens, tall = coded and math.min(tall, plan.along) or 0,
-        line = plans.odd_lines(words), coded = coded,
+    names.along = {unit = unit, longer = few and (plan.chunk_rows or 0) > plan.mc, rows = height, tokens = tokens,
+        tall = coded and math.min(tall, plan.along) or 0, line = plans.odd_lines(words), coded = coded,
         run = names.packed and names.packed.run,
         streams = few, streamed = few and (coded and plan.along or few),
         pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
@@ -87,10 +93,10 @@ function along.space(names, add)
         add("lines_of" .. which, "const float *", nil, "of these panels").starts = "0"
         add("lines_in" .. which, "int64_t", nil, "of this segment").starts = "-1"
     end
-    add("parts", "float", {"ALONG_SLOTS", "MC", "LANES"}, "sums in lanes")
-    add("sums", "float", {"ALONG_SLOTS", "MC"}, "of tokens")
+    add("parts", "float", {"ALONG_SLOTS", "CHUNK_ROWS", "LANES"}, "sums in lanes")
+    add("sums", "float", {"ALONG_SLOTS", "CHUNK_ROWS"}, "of tokens")
     if names.along.coded then
-        add("scales", "float", {"MC", "ALONG_SCALES"}, "of the rows at work")
+        add("scales", "float", {"CHUNK_ROWS", "ALONG_SCALES"}, "of the rows at work")
     end
 end
 
@@ -111,7 +117,7 @@ function along.tiles(names, cfg)
     end
     return plans.append(list, plans.list(
         along_rows.lines(cfg, has), has.unit.digits and digits.rows(cfg, has), along_rows.fold(cfg),
-        rows.squares(cfg, "to_panels", {dtype = dtype.f32, stride = cfg.mc, s_units = "MC", pitch = width,
+        rows.squares(cfg, "to_panels", {dtype = dtype.f32, stride = cfg.chunk_rows, s_units = "CHUNK_ROWS", pitch = width,
             step = lanes * width, along = lanes})))
 end
 

@@ -47,7 +47,7 @@ end
 function panels.cfg(spec, plan, job)
     return {isa = plan.isa, prefix = job.name .. "_", dtype = dtype[spec.dtype], vectors = plan.vectors, unroll = plan.unroll,
             product = micro.of(plan, spec.dtype), tiled = plan.tiled,
-            t_unroll = plan.t_unroll, block = panels.block(plan), mc = plan.mc}
+            t_unroll = plan.t_unroll, block = panels.block(plan), mc = plan.mc, chunk_rows = plan.chunk_rows or plan.mc}
 end
 
 -- Constants of all families with products. most: rows of a segment; team: of a batch, for each rank
@@ -72,6 +72,7 @@ function panels.product_constants(plan)
         {"STEPS", width // plan.unroll, "loops over a full panel"},
         {"K_PANELS", panels.block(plan), "panels of k that a block of weights holds"},
         {"MC", plan.mc, "rows of such a block"}, {"FEW_ROWS", plan.few_rows, "of one for a single panel of tokens"},
+        {"CHUNK_ROWS", plan.chunk_rows or plan.mc, "of a chunk at most, for few tokens"},
     }, not plan.tiled and {
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
     } or {

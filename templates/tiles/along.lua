@@ -176,7 +176,7 @@ function along.tile(cfg, tokens, has, tall)
     local t = {tokens = tokens, rows = has.rows * (tall and 2 or 1), unit = unit, line = has.line,
         in_turn = coded and tokens <= has.tall, later = coded and not each}
     local c = coded and "const uint8_t" or "const " .. cfg.dtype.c
-    local parts = p:pointer("parts", "float", "MC*LANES LANES")
+    local parts = p:pointer("parts", "float", "CHUNK_ROWS*LANES LANES")
     t.X = p:pointer("X", "const float", "LINE LANES")
     local run = has.run
     local W, W_2 = p:pointer("W", c), not run and t.rows > 2 and p:pointer("W_2", c)
@@ -212,7 +212,7 @@ function along.tile(cfg, tokens, has, tall)
             end
         end, "units of K")
     end
-    local function sum(r, token) return p:at(parts, (token * cfg.mc + r) * lanes) end
+    local function sum(r, token) return p:at(parts, (token * cfg.chunk_rows + r) * lanes) end
     p:loop(groups, function()
         begin(p, t, sum)
         if run then
@@ -262,7 +262,7 @@ function along.streams(cfg, tokens, has)
         in_turn = unit.in_words or unit.alone and not each, by_row = not unit.in_words, later = coded and not each}
     local p = ir.program(cfg.isa, ("%squarters_%d"):format(cfg.prefix, tokens),
         {("parts[%d tokens][rows] += W * X over n units, K in lanes, for a row of %d parts of the rows at a time."):format(tokens, t.rows)})
-    local part, next_parts = far_apart(p, t.rows, "parts", "float", "apart", "MC*LANES LANES")
+    local part, next_parts = far_apart(p, t.rows, "parts", "float", "apart", "CHUNK_ROWS*LANES LANES")
     t.X = p:pointer("X", "const float", "LINE LANES")
     local at, next_codes = far_apart(p, t.rows, "W", coded and "const uint8_t" or "const " .. cfg.dtype.c, "ld")
     t.at, t.near = at, coded and function(r) return at(r, AHEAD) end
@@ -274,7 +274,7 @@ function along.streams(cfg, tokens, has)
         tables = along_units.tables(cfg, coded) and p:pointer("tables", "const float")
     end
     local multiply = steps(p, cfg, t, coded, tables, scale_at and function(r) return scale_at(r, 0) end)
-    local function sum(r, token) return part(r, token * cfg.mc * lanes) end
+    local function sum(r, token) return part(r, token * cfg.chunk_rows * lanes) end
     p:loop(rows, function()
         begin(p, t, sum)
         p:loop(p:count_from("left", n), function()
