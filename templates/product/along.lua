@@ -16,7 +16,7 @@ local units = require "tiles.along_units"
 local along = {}
 
 -- Rows of a chunk of codes, about: after each one streams begin anew, and scales of the next one are read.
-local CHUNK <const> = 128
+local CHUNK <const> = 256
 local STREAMED <const> = 2   -- tokens at most for which four streams are faster: sums of more would not fit into 16 registers
 
 along.key = {"along", schema.types.int(0, 128), optional = true,

@@ -16,7 +16,7 @@ local quantise = require "tiles.quantise"
 
 local along = {}
 
-local AHEAD <const> = 1024   -- bytes of a row between codes that are multiplied and those that are fetched
+local AHEAD <const> = 2048   -- bytes of a row between codes that are multiplied and those that are fetched
 
 -- acc += W * X over a unit of numbers.
 local function number_step(p, cfg, t, read)
