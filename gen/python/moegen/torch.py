@@ -15,7 +15,7 @@ from typing import Any, Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from . import _experts
 from ._check import CODES, DTYPES, INDICES
@@ -29,7 +29,7 @@ __all__ = ["MoELayer", "SplitLayer", "experts", "options"]
 
 OPS, TRAINED = torch.ops.moegen, _experts.TRAINED
 PLAIN = (Tensor, torch.nn.Parameter)
-_is_grad_enabled = torch.is_grad_enabled
+_is_grad_enabled, _known, _facts = torch.is_grad_enabled, _experts.cases.get, _experts.facts
 
 
 def _is_eager(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> bool:
@@ -43,21 +43,26 @@ class _Experts(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, case: _experts.Case, recompute: bool, *there: Tensor) -> Tensor:
-        y, saved = _experts.forward(case, there, not recompute)
         ctx.case = case
-        ctx.save_for_backward(*there, *(() if saved is None else (saved,)))
+        if recompute:
+            ctx.save_for_backward(*there)
+            return _experts.forward(case, there)
+        y, saved = _experts.forward_saving(case, there)
+        ctx.save_for_backward(*there, saved)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
         case, kept, needs = ctx.case, ctx.saved_tensors, ctx.needs_input_grad
-        count = case.count
         if _is_grad_enabled() or type(dy) is not Tensor or is_batched(dy) or not nobody_looks():
-            saved = kept[count:] or (None,)
-            found = _gradients(dy, (*case.all(kept[:count]), *saved), case.options, case.all(needs[2:]), None)
+            saved = kept[case.count:] or (None,)
+            found = _gradients(dy, (*case.all(kept[:case.count]), *saved), case.options, case.all(needs[2:]), None)
             return None, None, *itertools.compress(found, case.there)
-        dx, dweights, *grads = _experts.backward(case, dy, kept, True in needs[5:5 + case.trained])
-        return None, None, dx, None, dweights, *grads, *[None] * (count - 3 - len(grads))
+        return None, None, *_experts.backward(case, (*kept, dy), True in needs[5:5 + case.trained])
+
+
+# As the engine calls it, without a look at each call for what it is named, which is known.
+_Experts._backward_cls.apply = _Experts.backward
 
 
 class _ByOperators(torch.autograd.Function):
@@ -184,12 +189,15 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
     Raises ArgumentError (a ValueError) for shapes and dtypes, SpecError for sizes and options that kernels are not made for.
     """
     plain = (not (clamp or hasattr(gate_up, "main_grad") or hasattr(down, "main_grad")) and gate_up_bias is None and down_bias is None
-             and post_norm is None and down_scale is None and not is_compiling())
+             and post_norm is None and down_scale is None and not is_dynamo_compiling())
     if plain and nobody_looks():
         there = x, ids, weights, gate_up, down
-        case = _experts.known_case(there, (activation, gated, up_offset, transposed, interleaved))
+        case = _known(((activation, gated, up_offset, transposed, interleaved), *map(_facts, there)))   # known_case, without its calls
         if case is not None:
-            return _known(case, there, recompute)
+            if _is_grad_enabled() and (x.requires_grad or weights.requires_grad or gate_up.requires_grad or down.requires_grad):
+                learned: Tensor = _Experts.apply(case, recompute, *there)
+                return learned
+            return _experts.forward(case, there)
     if x.dtype != gate_up.dtype and gate_up.dtype in DTYPES and torch.is_autocast_enabled("cpu"):
         return experts(x.to(gate_up.dtype), ids, weights, gate_up, down, gate_up_bias=gate_up_bias, down_bias=down_bias,
                        activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
@@ -223,16 +231,6 @@ def _pairs(ids: Tensor, weights: Tensor, E: int) -> tuple[Tensor, Tensor]:
     return ids, weights
 
 
-def _known(case: _experts.Case, there: Sequence[Tensor], recompute: bool) -> Tensor:
-    """Of tensors that are known to be right, and have no main_grad."""
-    x, _, weights, gate_up, down = there[:5]
-    if _is_grad_enabled() and (x.requires_grad or weights.requires_grad or gate_up.requires_grad or down.requires_grad
-                               or case.trained > 2 and any([t.requires_grad for t in there[5:3 + case.trained]])):
-        y: Tensor = _Experts.apply(case, recompute, *there)
-        return y
-    return _experts.forward(case, there, False)[0]
-
-
 def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
             down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None, told: str,
             recompute: bool = False) -> Tensor:
@@ -252,9 +250,11 @@ def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
     recompute = recompute and post_norm is None
     if gate_up_scale is not None and _is_grad_enabled() and any(_has_gradient(t) for t in given[3:8]):
         raise ArgumentError("experts whose matrices are codes are frozen: set requires_grad of their biases to False")
+    trains = _is_grad_enabled() and any([_has_gradient(t) for t in given[:8]])
     if case is not None:
-        return _known(case, there, recompute)
-    if _is_grad_enabled() and any(_has_gradient(t) for t in given[:8]) or not is_compiling() and at_work():
+        of_case: Tensor = _Experts.apply(case, recompute, *there) if trains else _experts.forward(case, there)
+        return of_case
+    if trains or not is_compiling() and at_work():
         found: Tensor = function(_ByOperators, _Transformed).apply(told, recompute, mains_of(given[3:8]), *given)[0]
         return found
     y: Tensor = OPS.experts.default(*given, told)
