@@ -112,7 +112,7 @@ def main(rounds=60):
     dy, y = torch.randn(T, H), torch.empty(T, H)
     layers = [[t.clone().requires_grad_() for t in (w, *matrices)] for _ in range(LAYERS)]
     learned = [t for layer in layers for t in layer]
-    case = _experts.case_of((*given, *_experts.NO_OTHERS), moegen.torch.options(matrices[0]))
+    case = _experts.case_of((*given, *[None] * 5), moegen.torch.options(matrices[0]))
     rooms = [(torch.empty(T, H), case.room(), [torch.empty_like(t) for t in (x, w, *matrices)]) for _ in layers]
     timed, forward, backward = Timed(), Words(), Words()
     for (w, *own), (y, saved, grads) in zip(layers, rooms):

@@ -29,7 +29,6 @@ DY, GIVES = "output_hidden_states_grad", ("hidden_states_grad", "top_k_weights_g
 
 Given = Sequence[Any]   # x, ids, weights, gate_up, down, their biases, post_norm, scales of the first two
 There = Sequence[Tensor]   # those of them that are there
-NO_OTHERS = (None,) * 5   # than gate_up and down
 
 
 class Shape(NamedTuple):
@@ -107,6 +106,8 @@ class Case:
         # Which tensors there are, how many, and how many of them are parameters that have gradients.
         self.there, self.count, self.trained = plan.there, sum(plan.there), sum(plan.there[3:3 + TRAINED])
         self.options, self.dtype = s.options, TORCH[s.dtype]
+        self.are_codes = given[3].dtype not in DTYPES
+        self.keeps = given[7] is not None   # gate and up, always: a norm after the experts
         self.frozen = (None,) * (self.count - 3)   # gradients
         blocks = int(blocks_for(T, s))
         self.few = 2 * T * s.top_k < s.E   # most experts have no token
@@ -255,6 +256,13 @@ def backward(case: Case, kept: There, trains: bool) -> tuple[Tensor | None, ...]
     grads = [*map(case.gradient_like, tensors[3:3 + case.trained])]
     dx, dweights = differentiate(case, tensors, grads, case.dtype, case.few)
     return dx, None, dweights, *grads, *case.frozen[case.trained:]
+
+
+def gradients(case: Case, tensors: list[Tensor], into: torch.dtype) -> list[Tensor]:
+    """Of x, weights, and parameters, these in the dtype `into`. tensors: as `differentiate` has them."""
+    make = _memory.zeros if case.few else _memory.empty   # gradients of experts without a token stay zero, or are written
+    grads = [make(t.shape, into) for t in tensors[3:3 + case.trained]]
+    return [*differentiate(case, tensors, grads, into, case.few), *grads]
 
 
 def differentiate(case: Case, tensors: list[Tensor], grads: Sequence[Tensor], into: torch.dtype | None,

@@ -9,8 +9,8 @@ from typing import Any, Sequence
 import torch
 from torch import Tensor
 
-from . import _memory
-from ._experts import TRAINED, blocks_for, case_of, differentiate, forward, forward_saving, saved_elements, shape_of, there_of
+from ._experts import (TRAINED, blocks_for, case_of, differentiate, forward, forward_saving, gradients, saved_elements, shape_of,
+                       there_of)
 from ._transforms import refuse_vmap
 
 PARAMETERS = ("Tensor gate_up, Tensor down, Tensor? gate_up_bias, Tensor? down_bias, Tensor? post_norm, "
@@ -56,11 +56,7 @@ def _experts_backward(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, gate_
                       saved: Tensor | None, options: str, into: torch.dtype | None) -> list[Tensor]:
     given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
     case, tensors = case_of(given, options), [*map(Tensor.contiguous, there_of((*given, saved, dy)))]
-    if into is None:
-        return [*differentiate(case, tensors, (), None, False)]
-    make = _memory.zeros if case.few else _memory.empty   # gradients of experts without a token stay zero, or are written
-    grads = [make(t.shape, into) for t in tensors[3:3 + case.trained]]
-    return [*differentiate(case, tensors, grads, into, case.few), *grads]
+    return [*differentiate(case, tensors, (), None, False)] if into is None else gradients(case, tensors, into)
 
 
 def _experts_backward_fake(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, *more: Any) -> list[Tensor]:
