@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from typing import Any, Mapping, Sequence
 
 import torch
@@ -20,7 +21,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from . import _experts
 from ._check import CODES, DTYPES, INDICES
 from ._layer import MoELayer
-from ._library import ArgumentError
+from ._library import ArgumentError, KindError
 from ._main_grad import add, adds_in_place, mains_of, stand_in
 from ._split import SplitLayer
 from ._transforms import Refusing, at_work, function, is_batched, nobody_looks, once
@@ -34,7 +35,7 @@ _is_grad_enabled, _known, _facts = torch.is_grad_enabled, _experts.cases.get, _e
 
 def _is_eager(there: Sequence[Tensor]) -> bool:
     """Is there nobody who wants to see the operators, and are there no tensors of their own kinds? Compilers are another question."""
-    return nobody_looks() and all([type(t) in PLAIN and t.is_cpu for t in there])
+    return nobody_looks() and torch._C._get_tracing_state() is None and all([type(t) in PLAIN and t.is_cpu for t in there])
 
 
 class _Experts(torch.autograd.Function):
@@ -148,12 +149,24 @@ def _gradients(dy: Tensor, kept: Sequence[Tensor | None], options: str, needs: S
 
 
 def _limits(clamp: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple([(name, (None, clamp[name]) if name == "activated" else tuple(clamp[name] or (None, None)))
-                  for name in ("gate", "up", "activated") if clamp.get(name) is not None])
+    """Name, low, high of each."""
+    found = []
+    for name, limits in clamp.items():
+        if limits is not None:
+            both = (None, limits) if name == "activated" else limits
+            if name not in ("gate", "up", "activated") or not isinstance(both, (list, tuple)) or len(both) != 2:
+                raise ArgumentError(f'clamp: {{"gate": [low, high], "up": [low, high], "activated": high}}, not {name!r}: {limits!r}')
+            found.append((name, *both))
+    return tuple(found)
 
 
-def _number(limit: float | None) -> str:
-    return "null" if limit is None else str(float(limit))
+def _number(limit: float | None, is_open: float) -> str:
+    """JSON. is_open: what is no limit, as None."""
+    if limit is None or limit == is_open:
+        return "null"
+    if not math.isfinite(limit):
+        raise ArgumentError(f"clamp, up_offset: {limit} is no such number")
+    return str(float(limit))
 
 
 def _stored(gate_up: Tensor, gate_up_scale: Tensor | None) -> str:
@@ -186,13 +199,13 @@ def _options(stored: str, packed: bool, limits: tuple[Any, ...], activation: str
              interleaved: bool, gate_up_bias: bool, down_bias: bool, post_norm_eps: float | None = None) -> str:
     layout = "contiguous" if packed else "plain" if transposed else "transposed"
     order = ', "gate_up_order": "interleaved"' if interleaved and gated else ""
-    clamp = ", ".join(f'"{name}": ' + (_number(high) if name == "activated" else f"[{_number(low)}, {_number(high)}]")
-                      for name, (low, high) in limits)
+    clamp = ", ".join(f'"{name}": ' + (_number(high, math.inf) if name == "activated"
+                                       else f"[{_number(low, -math.inf)}, {_number(high, math.inf)}]") for name, low, high in limits)
     clamped = f', "clamp": {{{clamp}}}' if clamp else ""
     norm = "" if post_norm_eps is None else f', "post_norm": {{"eps": {float(post_norm_eps)}}}'
     bias = f'"bias": {{"gate_up": {str(gate_up_bias).lower()}, "down": {str(down_bias).lower()}}}'
     return (f'{{"activation": "{activation}", "gated": {str(gated).lower()}, {bias}, "weights": {{"layout": "{layout}"{order}{stored}}}'
-            f'{clamped}{norm}, "up_offset": {float(up_offset)}}}')
+            f'{clamped}{norm}, "up_offset": {_number(up_offset, math.nan)}}}')
 
 
 _known_options = functools.lru_cache(maxsize=256)(_options)
@@ -234,7 +247,10 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
             others = gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
             there += tuple([t for t in others if t is not None])
             asked += _limits(clamp) if clamp else (), post_norm_eps, *[t is not None for t in others]
-        case = _known((asked, *map(_facts, there)))   # known_case, without its calls
+        try:
+            case = _known((asked, *map(_facts, there)))   # known_case, without its calls
+        except AttributeError:
+            raise KindError(f"experts: tensors of PyTorch, not {', '.join(type(t).__name__ for t in there)}") from None
         if case is not None:
             if not _is_grad_enabled() or not (x.requires_grad or weights.requires_grad or gate_up.requires_grad or down.requires_grad
                                               or case.count > 5 and any([t.requires_grad for t in there[5:]])):
@@ -304,6 +320,8 @@ def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
         ids, weights = pairs = _pairs(ids, weights, gate_up.shape[0])
         given, there = (x, *pairs, *given[3:]), [x, *pairs, *there[3:]]
         case = _experts.case_of(given, told) if is_eager else None
+    if case is None and any([t.device != x.device for t in there]):
+        raise ArgumentError(f"experts: tensors on one device, not {', '.join(str(t.device) for t in there)}")
     trains = _is_grad_enabled() and any([_has_gradient(t) for t in given[:8]])
     if case is not None:
         return _learned(case, recompute, there) if trains else _experts.forward(case, there)
