@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from typing import Any, Mapping, Sequence
 
 import torch
@@ -160,13 +159,14 @@ def _limits(clamp: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _number(limit: float | None, is_open: float) -> str:
+def _number(limit: float | None, is_open: str = "") -> str:
     """JSON. is_open: what is no limit, as None."""
-    if limit is None or limit == is_open:
+    number = is_open if limit is None else f"{float(limit)}"
+    if number == is_open:
         return "null"
-    if not math.isfinite(limit):
-        raise ArgumentError(f"clamp, up_offset: {limit} is no such number")
-    return str(float(limit))
+    if number in ("inf", "-inf", "nan"):
+        raise ArgumentError(f"clamp, up_offset: {number} is no such number")
+    return number
 
 
 def _stored(gate_up: Tensor, gate_up_scale: Tensor | None) -> str:
@@ -199,13 +199,14 @@ def _options(stored: str, packed: bool, limits: tuple[Any, ...], activation: str
              interleaved: bool, gate_up_bias: bool, down_bias: bool, post_norm_eps: float | None = None) -> str:
     layout = "contiguous" if packed else "plain" if transposed else "transposed"
     order = ', "gate_up_order": "interleaved"' if interleaved and gated else ""
-    clamp = ", ".join(f'"{name}": ' + (_number(high, math.inf) if name == "activated"
-                                       else f"[{_number(low, -math.inf)}, {_number(high, math.inf)}]") for name, low, high in limits)
+    clamp = ", ".join(f'"{name}": ' + (_number(high, "inf") if name == "activated"
+                                       else "[" + _number(low, "-inf") + ", " + _number(high, "inf") + "]")
+                      for name, low, high in limits)
     clamped = f', "clamp": {{{clamp}}}' if clamp else ""
     norm = "" if post_norm_eps is None else f', "post_norm": {{"eps": {float(post_norm_eps)}}}'
     bias = f'"bias": {{"gate_up": {str(gate_up_bias).lower()}, "down": {str(down_bias).lower()}}}'
     return (f'{{"activation": "{activation}", "gated": {str(gated).lower()}, {bias}, "weights": {{"layout": "{layout}"{order}{stored}}}'
-            f'{clamped}{norm}, "up_offset": {_number(up_offset, math.nan)}}}')
+            f'{clamped}{norm}, "up_offset": {_number(up_offset)}}}')
 
 
 _known_options = functools.lru_cache(maxsize=256)(_options)
