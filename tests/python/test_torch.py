@@ -495,7 +495,7 @@ def test_open_clamps():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore:Converting a tensor to a Python boolean")
 def test_jit_trace():
     p = {n: t.detach() for n, t in inputs(6).items()}
     x = p.pop("x")

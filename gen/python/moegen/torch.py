@@ -23,18 +23,12 @@ from ._layer import MoELayer
 from ._library import ArgumentError, KindError
 from ._main_grad import add, adds_in_place, mains_of, stand_in
 from ._split import SplitLayer
-from ._transforms import Refusing, at_work, function, is_batched, nobody_looks, once
+from ._transforms import Refusing, at_work, function, is_batched, is_eager, nobody_looks, once
 
 __all__ = ["MoELayer", "SplitLayer", "experts", "options"]
 
 OPS, TRAINED = torch.ops.moegen, _experts.TRAINED
-PLAIN = (Tensor, torch.nn.Parameter)
 _is_grad_enabled, _known, _facts = torch.is_grad_enabled, _experts.cases.get, _experts.facts
-
-
-def _is_eager(there: Sequence[Tensor]) -> bool:
-    """Is there nobody who wants to see the operators, and are there no tensors of their own kinds? Compilers are another question."""
-    return nobody_looks() and torch._C._get_tracing_state() is None and all([type(t) in PLAIN and t.is_cpu for t in there])
 
 
 class _Experts(torch.autograd.Function):
@@ -272,7 +266,7 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
         told = _known_options("", False, (), activation, gated, up_offset, transposed, interleaved, gate_up_bias is not None,
                               down_bias is not None)
     y = checked(x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale, told, recompute)
-    if quick and _is_eager(there):
+    if quick and is_eager(there):
         _experts.also_told(there, asked, told)
     return y
 
@@ -315,12 +309,12 @@ def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
     """`experts` of what is known to be right; told: `options`."""
     given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
     there = _experts.there_of(given)
-    is_eager = not is_compiling() and _is_eager(there)
-    case = _experts.known_case(there, told) if is_eager else None
+    eager = is_eager(there)
+    case = _experts.known_case(there, told) if eager else None
     if case is None:
         ids, weights = pairs = _pairs(ids, weights, gate_up.shape[0])
         given, there = (x, *pairs, *given[3:]), [x, *pairs, *there[3:]]
-        case = _experts.case_of(given, told) if is_eager else None
+        case = _experts.case_of(given, told) if eager else None
     if case is None and any([t.device != x.device for t in there]):
         raise ArgumentError(f"experts: tensors on one device, not {', '.join(str(t.device) for t in there)}")
     trains = _is_grad_enabled() and any([_has_gradient(t) for t in given[:8]])
