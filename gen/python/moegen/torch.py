@@ -229,8 +229,9 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
 
     Gradients for x, weights, gate_up, down, the biases and post_norm, of those that need one (once differentiable). A parameter with an
     attribute `main_grad` has its gradient added to that, in float32, and none of its own; its `grad_added_to_main_grad`, if there is
-    such a flag, is set. recompute: gate and up are computed again in the backward pass instead of kept for it; with post_norm they are
-    kept. Products are in x's dtype with sums in float32; the result does not depend on the number of threads, which is torch's.
+    such a flag, is set; inside of torch.compile it has a gradient of its own. recompute: gate and up are computed again in the backward
+    pass instead of kept for it; with post_norm they are kept. Products are in x's dtype with sums in float32; the result does not
+    depend on the number of threads, which is torch's.
     Raises ArgumentError (a ValueError) for shapes and dtypes, SpecError for sizes and options that kernels are not made for.
     """
     quick = not is_dynamo_compiling() and nobody_looks()
