@@ -4,11 +4,13 @@
     PYTHONPATH=gen/python MOEGEN_LIBRARY=build/libmoegen.so python tests/peers/overhead.py [ROUNDS]
 
 A chain of layers is called and differentiated, since a model enters autograd once; times are of a layer, the least of all rounds but a
-tenth, all of them in turns. The floor is a chain of an autograd.Function of the same tensors that only saves them and makes room for
-answers. Kernels are timed twice: in a loop, each layer with its own tensors, and in their place in the chain, where they are slower
-since what is between them takes their caches. Calls of Python's functions, which no other work on the machine changes, are counted: a
-layer's, without autograd's own.
+tenth, all of them in turns. The floor is a chain of an autograd.Function of the same tensors that saves them, makes room for answers,
+and calls the kernels with words that were made beforehand: what is between kernels is slower than without them, since they take its
+caches. Printed, too: the floor without kernels, and kernels timed in a loop and in their place in the chain. Calls of Python's
+functions, which no other work on the machine changes, are counted: a layer's, without autograd's own.
 """
+import functools
+import itertools
 import sys
 import time
 
@@ -20,16 +22,22 @@ from moegen import _experts, _team
 E, K, H, I, T, LAYERS, CALLS = 8, 2, 32, 16, 2, 10, 20
 
 
-class Nothing(torch.autograd.Function):
+class Floor(torch.autograd.Function):
+    forward_kernels, backward_kernels = itertools.repeat(list), itertools.repeat(list)   # of the layers in turns; list: none
+
     @staticmethod
     def forward(ctx, x, ids, weights, gate_up, down):
         ctx.save_for_backward(x, ids, weights, gate_up, down)
-        return torch.empty_like(x)
+        y = torch.empty_like(x)
+        next(Floor.forward_kernels)()
+        return y
 
     @staticmethod
     def backward(ctx, dy):
         x, _, weights, gate_up, down = ctx.saved_tensors
-        return torch.empty_like(x), None, torch.empty_like(weights), torch.empty_like(gate_up), torch.empty_like(down)
+        grads = torch.empty_like(x), None, torch.empty_like(weights), torch.empty_like(gate_up), torch.empty_like(down)
+        next(Floor.backward_kernels)()
+        return grads
 
 
 def problem():
@@ -62,11 +70,26 @@ def calls(call):
     return count / LAYERS
 
 
-class Timed:
-    """moegen_team_run, and the seconds that it took."""
+class Instead:
+    """Of moegen_team_run, while this is entered."""
 
     def __init__(self):
-        self.run, self.taken = _team.team.run, []
+        self.run, self.taken, self.calls = _team.team.run, [], []
+
+    def __enter__(self):
+        _team.team.run = self
+        return self
+
+    def __exit__(self, *_):
+        _team.team.run = self.run
+
+
+class Timed(Instead):
+    """It, and the seconds that it takes."""
+
+    def __enter__(self):
+        self.taken.clear()
+        return super().__enter__()
 
     def __call__(self, *words):
         start = time.perf_counter()
@@ -74,13 +97,13 @@ class Timed:
         self.taken.append(time.perf_counter() - start)
         return answer
 
-    def __enter__(self):
-        self.taken.clear()
-        _team.team.run = self
-        return self
 
-    def __exit__(self, *_):
-        _team.team.run = self.run
+class Words(Instead):
+    """Does not call it, but keeps the calls."""
+
+    def __call__(self, *words):
+        self.calls.append(functools.partial(self.run, *words))
+        return 0
 
 
 def main(rounds=60):
@@ -89,9 +112,15 @@ def main(rounds=60):
     dy, y = torch.randn(T, H), torch.empty(T, H)
     layers = [[t.clone().requires_grad_() for t in (w, *matrices)] for _ in range(LAYERS)]
     learned = [t for layer in layers for t in layer]
-    case = _experts.case_of((*given, *_experts.NO_OTHERS), moegen.torch.options(matrices[0]))
+    case = _experts.case_of((*given, *[None] * 5), moegen.torch.options(matrices[0]))
     rooms = [(torch.empty(T, H), case.room(), [torch.empty_like(t) for t in (x, w, *matrices)]) for _ in layers]
-    timed = Timed()
+    timed, forward, backward = Timed(), Words(), Words()
+    for (w, *own), (y, saved, grads) in zip(layers, rooms):
+        with forward:
+            case.forward_saving([x, ids, w, *own, y, saved])
+    for (w, *own), (_, saved, grads) in zip(layers[::-1], rooms[::-1]):
+        with backward:
+            case.backward(True, torch.float32, case.few)([x, ids, w, *own, saved, dy, *grads])
 
     def inference():
         with torch.no_grad():
@@ -99,7 +128,7 @@ def main(rounds=60):
                 moegen.torch.experts(*given)
 
     def loop_of_inference():
-        run = case.forward(False)
+        run = case.forward
         for _ in range(LAYERS):
             run([x, ids, w, *matrices, y])
 
@@ -113,22 +142,26 @@ def main(rounds=60):
         return between - start, time.perf_counter() - between
 
     def loop():
-        first, second = case.forward(True), case.backward(True, torch.float32, case.few)
         start = time.perf_counter()
-        for (w, *own), (y, saved, _) in zip(layers, rooms):
-            first([x, ids, w, *own, y, saved])
+        for call in forward.calls:
+            call()
         between = time.perf_counter()
-        for (w, *own), (_, saved, grads) in zip(layers, rooms):
-            second([x, ids, w, *own, saved, dy, *grads])
+        for call in backward.calls:
+            call()
         return between - start, time.perf_counter() - between
+
+    def floor(with_kernels):
+        Floor.forward_kernels, Floor.backward_kernels = (
+            itertools.cycle(words.calls if with_kernels else [list]) for words in (forward, backward))
+        return step(Floor.apply)
 
     def in_place():
         with timed:
             step(moegen.torch.experts)
             return sum(timed.taken[:LAYERS]), sum(timed.taken[LAYERS:])
 
-    passes = {"of both passes": lambda: step(moegen.torch.experts), "floor": lambda: step(Nothing.apply), "in a loop": loop,
-              "in place": in_place}
+    passes = {"all of it": lambda: step(moegen.torch.experts), "floor": lambda: floor(True), "floor alone": lambda: floor(False),
+              "in place": in_place, "in a loop": loop}
     times = {n: [] for n in (*passes, "inference", "its kernel")}
     for _ in range(rounds):
         for n, call in passes.items():
@@ -144,11 +177,10 @@ def main(rounds=60):
     own, kernel = us("inference"), us("its kernel")
     print(f"inference {own:5.1f} us, kernel in a loop {kernel:5.1f} us: ours {own - kernel:.1f} us")
     for index, name in enumerate(("forward", "backward")):
-        all_of_it, floor, looped, placed = (us(n, index) for n in passes)
-        print(f"{name:9} {all_of_it:5.1f} us, autograd's floor {floor:4.1f} us, "
-              f"kernel in a loop {looped:4.1f} us, in its place {placed:4.1f} us: "
-              f"ours {all_of_it - floor - placed:.1f} us, and {placed - looped:.1f} us by which the kernel is slower in its place")
-    print(f"calls: inference {calls(inference):.0f}, forward + backward {calls(passes['of both passes']):.0f}")
+        all_of_it, under, alone, placed, looped = (us(n, index) for n in passes)
+        print(f"{name:9} {all_of_it:5.1f} us, floor with kernels {under:5.1f} us: ours {all_of_it - under:.1f} us; "
+              f"floor without kernels {alone:4.1f} us, kernel in its place {placed:4.1f} us, in a loop {looped:4.1f} us")
+    print(f"calls: inference {calls(inference):.0f}, forward + backward {calls(passes['all of it']):.0f}")
 
 
 main(*map(int, sys.argv[1:]))

@@ -100,6 +100,10 @@ def test_wrong_calls(forward, index, rng):
         forward(**dict(p.tensors, hidden_states=p.x.astype(np.complex64)))
     with pytest.raises(ValueError, match="no output"):
         forward(**p.tensors, out={"hidden_states": p.x})
+    with pytest.raises(ValueError, match=r"expected f32 \[T\+1, 64\] with T = 9"):
+        forward(**p.tensors, sizes={"T": 9})
+    with pytest.raises(ValueError, match="threads: -1"):
+        moegen.Engine(threads=-1)
     assert error(forward(**p.tensors)["output"][:3], p.truth()) < 2e-6   # after all of that
 
 

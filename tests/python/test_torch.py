@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """test_torch.py - moegen.torch.experts: values and all gradients against float64, and what PyTorch asks of an operator."""
+import contextlib
 import copy
 import itertools
 import os
@@ -330,8 +331,8 @@ def test_recompute():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("told", [False, True])
-def test_main_grad(dtype, told):
+@pytest.mark.parametrize("told,looked_at", [(False, False), (True, False), (True, True)])
+def test_main_grad(dtype, told, looked_at):
     """Sums of several backward passes in float32, as trainers with buckets of gradients have them."""
     p = inputs(40, bias=True, dtype=dtype)
     names, start = ("gate_up", "down", "gate_up_bias", "down_bias"), 0.5
@@ -341,8 +342,9 @@ def test_main_grad(dtype, told):
         p[n].main_grad = torch.full(p[n].shape, start)
         if told:
             p[n].grad_added_to_main_grad = False
-    for _ in range(2):
-        moegen.torch.experts(**p).sum().backward()
+    with Names() if looked_at else contextlib.nullcontext():
+        for _ in range(2):
+            moegen.torch.experts(**p).sum().backward()
     for n in names:
         assert error(p[n].main_grad - start, 2 * q[n].grad) < 2 * LIMIT[dtype]
         assert (p[n].grad is None) != told and getattr(p[n], "grad_added_to_main_grad", None) in (None, True)
@@ -472,10 +474,34 @@ def test_gradients_by_transforms(which):
     ({"ids": torch.zeros(3, 3, dtype=torch.long)}, "ids, weights"), ({"ids": torch.zeros(3, 2)}, "ids, weights"),
     ({"down": torch.zeros(5, 32, 48)}, "not matrices"), ({"gate_up": torch.zeros(5, 64, 48, dtype=torch.bfloat16)}, "bfloat16"),
     ({"gate_up_bias": torch.zeros(5, 63)}, "gate_up_bias"),
-    ({"gate_up": torch.zeros(0, 64, 48), "down": torch.zeros(0, 48, 32)}, "no experts")])
+    ({"gate_up": torch.zeros(0, 64, 48), "down": torch.zeros(0, 48, 32)}, "no experts"),
+    ({"gate_up": torch.zeros(5, 64, 48, device="meta")}, "cpu, cpu, cpu, meta, cpu"), ({"clamp": {"gates": [0, 1]}}, "not 'gates'"),
+    ({"clamp": {"gate": 3.0}}, "not 'gate': 3.0"), ({"up_offset": float("nan")}, "nan is no")])
 def test_wrong_inputs(change, words):
     with pytest.raises(moegen.ArgumentError, match=words):
         moegen.torch.experts(**dict(inputs(3), **change))
+
+
+def test_no_tensors():
+    with pytest.raises(TypeError, match="not ndarray, Tensor") as told:
+        moegen.torch.experts(**dict(inputs(3), x=torch.zeros(3, 48).numpy()))
+    assert isinstance(told.value, moegen.MoegenError)
+
+
+def test_open_clamps():
+    p = inputs(9)
+    want = moegen.torch.experts(**p, clamp={"gate": [None, 0.5], "up": [None, None]})
+    assert torch.equal(moegen.torch.experts(**p, clamp={"gate": [-torch.inf, 0.5], "up": [-torch.inf, torch.inf]}), want)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore:Converting a tensor to a Python boolean")
+def test_jit_trace():
+    p = {n: t.detach() for n, t in inputs(6).items()}
+    x = p.pop("x")
+    moegen.torch.experts(x, **p)
+    traced = torch.jit.trace(lambda x: moegen.torch.experts(x, **p), (x,))
+    assert torch.equal(traced(2 * x), moegen.torch.experts(2 * x, **p))
 
 
 def test_compile():

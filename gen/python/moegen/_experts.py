@@ -2,6 +2,7 @@
 """_experts.py - kernels of experts for tensors of PyTorch. Options are JSON of the keys of a spec beside the shape."""
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import operator
@@ -28,7 +29,6 @@ DY, GIVES = "output_hidden_states_grad", ("hidden_states_grad", "top_k_weights_g
 
 Given = Sequence[Any]   # x, ids, weights, gate_up, down, their biases, post_norm, scales of the first two
 There = Sequence[Tensor]   # those of them that are there
-NO_OTHERS = (None,) * 5   # than gate_up and down
 
 
 class Shape(NamedTuple):
@@ -105,74 +105,81 @@ class Case:
         self._plan, self.T, self._block = plan, T, s.block
         # Which tensors there are, how many, and how many of them are parameters that have gradients.
         self.there, self.count, self.trained = plan.there, sum(plan.there), sum(plan.there[3:3 + TRAINED])
-        self.options = s.options
-        blocks, dtype = int(blocks_for(T, s)), TORCH[s.dtype]
+        self.options, self.dtype = s.options, TORCH[s.dtype]
+        self.are_codes = given[3].dtype not in DTYPES
+        self.keeps = given[7] is not None   # gate and up, always: a norm after the experts
+        self.frozen = (None,) * (self.count - 3)   # gradients
+        blocks = int(blocks_for(T, s))
         self.few = 2 * T * s.top_k < s.E   # most experts have no token
         # Of parameters: gradients of experts without a token stay zero, or are written.
         self.gradient_like = _memory.zeros_like if self.few else _memory.maker([t for t in given[3:] if t is not None])
         first, both = saved_elements(blocks, s)
-        self.room = _memory.room(both, dtype)   # for SAVED and what is BEHIND it
-        self._behind = first * dtype.itemsize
+        self.room = _memory.room(both, self.dtype)   # for SAVED and what is BEHIND it
+        self._behind = first * self.dtype.itemsize
         self._sizes = {"T": T, "N": blocks}
-        self._forward: list[Run | None] = [None, None]   # by `saves`
-        self._backward: dict[tuple[bool, torch.dtype | None, bool], Run] = {}
+        self.known_backward: dict[tuple[bool, torch.dtype | None, bool], Run] = {}
 
     def all(self, of_there: Sequence[Any]) -> list[Any]:
         """As many as may be given, with None for what is not there."""
         each = iter(of_there)
         return [next(each) if is_there else None for is_there in self.there]
 
-    def forward(self, saves: bool) -> Run:
-        """The kernel for the tensors that there are, the output, and room if it saves."""
-        found = self._forward[saves]
-        if found is None:
-            found = self._forward[saves] = self._plan.forward(self._block, saves).of(self._sizes, self._behind)
-        return found
+    def _forward(self, saves: bool) -> Run:
+        return self._plan.forward(self._block, saves).of(self._sizes, self._behind) if self.T else _nothing
+
+    @functools.cached_property
+    def forward(self) -> Run:
+        """The kernel for the tensors that there are, and the output."""
+        return self._forward(False)
+
+    @functools.cached_property
+    def forward_saving(self) -> Run:
+        """The kernel for the tensors that there are, the output, and room."""
+        return self._forward(True)
 
     def backward(self, saved: bool, into: torch.dtype | None, adds: bool) -> Run:
         """The kernel for the tensors that there are, those saved, dy, gradients of x and weights, and of parameters if into is a dtype."""
-        key = saved, into, adds
-        found = self._backward.get(key)
-        if found is None:
-            made = self._plan.backward(self._block, saved, None if into is None else DTYPES[into], adds)
-            found = self._backward[key] = made.of(self._sizes, self._behind)
+        made = self._plan.backward(self._block, saved, None if into is None else DTYPES[into], adds)
+        found = self.known_backward[saved, into, adds] = made.of(self._sizes, self._behind)
         return found
 
 
+def _nothing(_: Sequence[Tensor]) -> None:
+    """Of no tokens."""
+
+
 _plans: dict[tuple[Any, ...], Plan] = {}
-_cases: dict[tuple[Any, ...], Case] = {}
-
-
-_facts = operator.attrgetter("__class__", "is_cpu", "dtype", "shape")
+cases: dict[tuple[Any, ...], Case] = {}
+facts = operator.attrgetter("__class__", "is_cpu", "dtype", "shape")
 
 
 def _key(there: There, told: Any) -> tuple[Any, ...]:
-    return (told, *map(_facts, there))
+    return (told, *map(facts, there))
 
 
 def known_case(there: There, told: Any) -> Case | None:
     """Of tensors whose kinds, dtypes and shapes had one before. told: options, or what they have been `also_told`."""
-    return _cases.get(_key(there, told))
+    return cases.get(_key(there, told))
 
 
 def also_told(there: There, told: Any, options: str) -> None:
     """What has a case with these options has it under `told`, too."""
     case = known_case(there, options)
     if case is not None:
-        _cases[_key(there, told)] = case
+        cases[_key(there, told)] = case
 
 
 def case_of(given: Given, options: str) -> Case:
     """Of tensors that are checked when their dtypes and shapes are new. Raises ArgumentError, SpecError."""
     key = _key(there_of(given), options)
-    case = _cases.get(key)
+    case = cases.get(key)
     if case is None:
         checked = Plan(given, options)
         of_plan = checked.shape._replace(block=0), tuple(t if t is None else (t.dtype, t.shape) for t in given[3:])
-        for known in (_plans, _cases):
+        for known in (_plans, cases):
             if len(known) >= MANY:
                 known.clear()
-        case = _cases[key] = Case(_plans.setdefault(of_plan, checked), given)
+        case = cases[key] = Case(_plans.setdefault(of_plan, checked), given)
     return case
 
 
@@ -201,16 +208,12 @@ def first_of(ids: Tensor, weights: Tensor, E: int) -> tuple[Tensor, Tensor]:
     return ids.gather(1, order), weights.gather(1, order)
 
 
-def _run(run: Run, tensors: list[Tensor]) -> Tensor | None:
-    """Runs a kernel. A token that names an expert twice is told to name it once; then the answer is where each pair went."""
-    try:
-        run(tensors)
-        return None
-    except DataError:
-        x, ids, weights, *others = tensors
-        ids, weights, first = merged(ids, weights)
-        run([x, ids, weights, *others])
-        return first
+def _once_more(run: Run, tensors: list[Tensor]) -> Tensor:
+    """Runs a kernel that has refused: a token that names an expert twice is told to name it once. Where each pair went."""
+    x, ids, weights, *others = tensors
+    ids, weights, first = merged(ids, weights)
+    run([x, ids, weights, *others])
+    return first
 
 
 _contiguous, _empty_like = Tensor.contiguous, torch.empty_like
@@ -220,25 +223,46 @@ def there_of(given: Given) -> list[Tensor]:
     return [t for t in given if t is not None]
 
 
-def forward(case: Case, there: There, saves: bool) -> tuple[Tensor, Tensor | None]:
+def forward(case: Case, there: There) -> Tensor:
+    tensors = [*map(_contiguous, there)]
+    y = _empty_like(tensors[0])
+    tensors.append(y)
+    try:
+        case.forward(tensors)
+    except DataError:
+        _once_more(case.forward, tensors)
+    return y
+
+
+def forward_saving(case: Case, there: There) -> tuple[Tensor, Tensor]:
     """y, and what backward needs."""
     tensors = [*map(_contiguous, there)]
-    y, saved = _empty_like(tensors[0]), case.room() if saves else None
-    tensors.append(y)
-    if saved is not None:
-        tensors.append(saved)
-    if case.T:
-        _run(case.forward(saves), tensors)
+    y, saved = _empty_like(tensors[0]), case.room()
+    tensors += y, saved
+    try:
+        case.forward_saving(tensors)
+    except DataError:
+        _once_more(case.forward_saving, tensors)
     return y, saved
 
 
-def backward(case: Case, dy: Tensor, kept: There, trains: bool) -> tuple[Tensor, ...]:
-    """Gradients of x and weights, and if they are trained those of parameters. kept: tensors that are there, and what forward left."""
-    tensors = [*map(_contiguous, (*kept, dy))]
+def backward(case: Case, kept: There, trains: bool) -> tuple[Tensor | None, ...]:
+    """The gradient, or None, of each tensor that is there; of parameters if they are trained. kept: tensors that are there, what
+    forward left, dy."""
+    tensors = [*map(_contiguous, kept)]
     if not trains:
-        return differentiate(case, tensors, (), None, False)
+        dx, dweights = differentiate(case, tensors, (), None, False)
+        return dx, None, dweights, *case.frozen
     grads = [*map(case.gradient_like, tensors[3:3 + case.trained])]
-    return *differentiate(case, tensors, grads, tensors[0].dtype, case.few), *grads
+    dx, dweights = differentiate(case, tensors, grads, case.dtype, case.few)
+    return dx, None, dweights, *grads, *case.frozen[case.trained:]
+
+
+def gradients(case: Case, tensors: list[Tensor], into: torch.dtype) -> list[Tensor]:
+    """Of x, weights, and parameters, these in the dtype `into`. tensors: as `differentiate` has them."""
+    make = _memory.zeros if case.few else _memory.empty   # gradients of experts without a token stay zero, or are written
+    grads = [make(t.shape, into) for t in tensors[3:3 + case.trained]]
+    return [*differentiate(case, tensors, grads, into, case.few), *grads]
 
 
 def differentiate(case: Case, tensors: list[Tensor], grads: Sequence[Tensor], into: torch.dtype | None,
@@ -248,5 +272,11 @@ def differentiate(case: Case, tensors: list[Tensor], grads: Sequence[Tensor], in
     dx, dweights = _empty_like(tensors[0]), _empty_like(tensors[2])
     if case.T == 0:
         return dx, dweights   # gradients are zero, or the caller's
-    first = _run(case.backward(len(tensors) - 1 > case.count, into, adds), [*tensors, dx, dweights, *grads])
-    return dx, dweights if first is None else dweights.gather(1, first)
+    how = len(tensors) - 1 > case.count, into, adds
+    run = case.known_backward.get(how) or case.backward(*how)
+    tensors = [*tensors, dx, dweights, *grads]
+    try:
+        run(tensors)
+    except DataError:
+        return dx, dweights.gather(1, _once_more(run, tensors))
+    return dx, dweights

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from . import _memory, kernel
 from ._check import DTYPES
-from ._experts import BLOCKS
+from ._experts import BLOCKS, MANY
 from ._library import ArgumentError
 from ._main_grad import add, adds_in_place, mains_of, stand_in
 from ._operators import register
 from ._split import SplitLayer
-from ._team import NOTHING, Direct
-from ._transforms import Refusing, at_work, function, once
+from ._team import NOTHING, Direct, Run
+from ._transforms import Refusing, at_work, function, is_eager, once
 
 TORCH = {name: dtype for dtype, name in DTYPES.items()} | {"i32": torch.int32, "u8": torch.uint8, "fp8_e4m3": torch.float8_e4m3fn}
 OF_A_CALL = ("hidden_states", "output", "load_balance_loss", "z_loss")
@@ -34,6 +34,8 @@ class _Pass:
         self._made = Direct(made, self.names)
         self._dtypes = {a.name: TORCH[a.dtype] for a in made.args}
         self._extents = {a.name: [compile(n, a.name, "eval") for n in a.extent] for a in made.args}
+        self._runs: dict[int, Run] = {}   # by T
+        self._shapes: dict[tuple[str, int], tuple[int, ...]] = {}   # by name and T
         self._block, self._top_k, self._E = spec["block_size"], spec.get("top_k", 1), spec["E"]
 
     def sizes(self, T: Any) -> dict[str, Any]:
@@ -41,14 +43,28 @@ class _Pass:
         return {"T": T, "N": torch.sym_max((T * self._top_k + self._block - self._E) // self._block + self._E - 1, 1),
                 "M": (T + self._block - 1) // self._block}
 
+    def _shape(self, name: str, T: Any) -> list[Any]:
+        sizes = self.sizes(T)
+        return [eval(n, {}, sizes) for n in self._extents[name]]
+
     def room(self, name: str, x: Tensor, fake: bool = False) -> Tensor:
         """For a tensor of a pass over the tokens x."""
-        sizes = self.sizes(x.shape[0])
-        shape = [eval(n, {}, sizes) for n in self._extents[name]]
-        return x.new_empty(shape, dtype=self._dtypes[name]) if fake else _memory.empty(tuple(map(int, shape)), self._dtypes[name])
+        T = x.shape[0]
+        if fake:
+            return x.new_empty(self._shape(name, T), dtype=self._dtypes[name])
+        shape = self._shapes.get((name, T))
+        if shape is None:
+            shape = self._shapes[name, T] = tuple(map(int, self._shape(name, T)))
+        return _memory.empty(shape, self._dtypes[name])
 
     def __call__(self, tensors: Mapping[str, Tensor], T: int) -> None:
-        self._made.of(self.sizes(T))([tensors.get(n, NOTHING) for n in self.names])
+        run = self._runs.get(T)
+        if run is None:
+            if len(self._runs) >= MANY:
+                self._runs.clear()
+                self._shapes.clear()
+            run = self._runs[T] = self._made.of(self.sizes(T))
+        run([tensors.get(n, NOTHING) for n in self.names])
 
 
 class _Layer:
@@ -94,7 +110,7 @@ def _state_of(layer: _Layer, saves: bool) -> tuple[_Pass, list[str]]:
     return made, [n for n in (layer.state if saves else LOSSES) if n in made.names]
 
 
-def _forward(x: Tensor, parameters: list[Tensor], text: str, saves: bool) -> tuple[Tensor, list[Tensor]]:
+def _forward(x: Tensor, parameters: Sequence[Tensor], text: str, saves: bool) -> tuple[Tensor, list[Tensor]]:
     layer = layer_of(text)
     made, names = _state_of(layer, saves)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -171,7 +187,7 @@ class _Function(torch.autograd.Function):
     def forward(text: str, of_experts: tuple[bool, ...], mains: list[Tensor | None] | None, x: Tensor,
                 *parameters: Tensor) -> tuple[Tensor, ...]:
         """y, and what backward needs, of which the first ones are losses. of_experts: which parameters are those of experts."""
-        y, state = torch.ops.moegen.layer.default(x, parameters, text, True)
+        y, state = (_forward if is_eager((x, *parameters)) else torch.ops.moegen.layer.default)(x, parameters, text, True)
         return y, *state
 
     @staticmethod
@@ -195,7 +211,8 @@ class _Function(torch.autograd.Function):
             if mains and adds_in_place([mains[i] for i in have], (torch.float32, x.dtype)):
                 dx = torch.ops.moegen.layer_backward_.default(*given, [mains[i] if i in have else x.new_empty(0) for i in range(count)])
             else:
-                dx, *grads = torch.ops.moegen.layer_backward.default(*given, torch.float32 if mains else None)
+                run: Any = _backward if is_eager((dy, x, *rest)) else torch.ops.moegen.layer_backward.default
+                dx, *grads = run(*given, torch.float32 if mains else None)
                 grads = [g if n else None for g, n in zip(grads, needs)]
                 if mains:
                     add(mains, parameters, grads)
@@ -270,7 +287,7 @@ class MoELayer(torch.nn.Module):
         if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters)) or not torch.compiler.is_compiling() and at_work():
             y, *losses = function(_Function, _Transformed).apply(text, self._of_experts, mains_of(parameters), rows, *parameters)
         else:
-            y, losses = torch.ops.moegen.layer.default(rows, parameters, text, False)
+            y, losses = (_forward if is_eager((rows, *parameters)) else torch.ops.moegen.layer.default)(rows, parameters, text, False)
         self.losses = dict(zip(self._losses, losses))   # which come first
         return y.view(x.shape)
 

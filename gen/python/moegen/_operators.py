@@ -9,8 +9,8 @@ from typing import Any, Sequence
 import torch
 from torch import Tensor
 
-from . import _memory
-from ._experts import TRAINED, blocks_for, case_of, differentiate, forward, saved_elements, shape_of, there_of
+from ._experts import (TRAINED, blocks_for, case_of, differentiate, forward, forward_saving, gradients, saved_elements, shape_of,
+                       there_of)
 from ._transforms import refuse_vmap
 
 PARAMETERS = ("Tensor gate_up, Tensor down, Tensor? gate_up_bias, Tensor? down_bias, Tensor? post_norm, "
@@ -31,7 +31,7 @@ def _experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Ten
              down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
              options: str) -> Tensor:
     given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
-    return forward(case_of(given, options), there_of(given), False)[0]
+    return forward(case_of(given, options), there_of(given))
 
 
 def _experts_fake(x: Tensor, *_: Any) -> Tensor:
@@ -42,9 +42,7 @@ def _experts_saving(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, do
                     down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
                     options: str) -> tuple[Tensor, Tensor]:
     given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
-    y, saved = forward(case_of(given, options), there_of(given), True)
-    assert saved is not None
-    return y, saved
+    return forward_saving(case_of(given, options), there_of(given))
 
 
 def _experts_saving_fake(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor,
@@ -58,11 +56,7 @@ def _experts_backward(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, gate_
                       saved: Tensor | None, options: str, into: torch.dtype | None) -> list[Tensor]:
     given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
     case, tensors = case_of(given, options), [*map(Tensor.contiguous, there_of((*given, saved, dy)))]
-    if into is None:
-        return [*differentiate(case, tensors, (), None, False)]
-    make = _memory.zeros if case.few else _memory.empty   # gradients of experts without a token stay zero, or are written
-    grads = [make(t.shape, into) for t in tensors[3:3 + case.trained]]
-    return [*differentiate(case, tensors, grads, into, case.few), *grads]
+    return [*differentiate(case, tensors, (), None, False)] if into is None else gradients(case, tensors, into)
 
 
 def _experts_backward_fake(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, *more: Any) -> list[Tensor]:

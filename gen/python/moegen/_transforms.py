@@ -5,7 +5,8 @@ Functions with gradients are written twice here: as compilers take them, and wit
 """
 from __future__ import annotations
 
-from typing import Any, Callable, NoReturn
+import functools
+from typing import Any, Callable, NoReturn, Sequence
 
 import torch
 from torch import Tensor
@@ -37,6 +38,15 @@ def nobody_looks() -> bool:
     return not (_dispatch_modes() or _function_modes() or _is_profiled() or _transforms() or forward_ad._current_level >= 0)
 
 
+PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def is_eager(there: Sequence[Tensor]) -> bool:
+    """Is there nobody who wants to see the operators, compilers included, and are there no tensors of their own kinds?"""
+    return (not torch.compiler.is_compiling() and nobody_looks() and torch._C._get_tracing_state() is None
+            and all([type(t) in PLAIN and t.is_cpu for t in there]))
+
+
 class Refusing:
     """Of an autograd.Function: what it answers to transforms beside `grad`."""
 
@@ -54,9 +64,19 @@ def refuse_vmap(name: str, library: torch.library.Library) -> None:
     torch.library.register_vmap(f"moegen::{name}", Refusing.vmap, lib=library)
 
 
+@functools.lru_cache(maxsize=None)
+def _in_one(kind: Any) -> Any:
+    """A function that has setup_context, without it: PyTorch looks at its signature at each call."""
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        output = kind.forward(*inputs)
+        kind.setup_context(ctx, inputs, output)
+        return output
+    return type(kind.__name__, (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(kind.backward)})
+
+
 def function(plain: Any, refusing: Any) -> Any:
     """The one of two that is for here."""
-    return plain if torch.compiler.is_compiling() or not at_work() else refusing
+    return plain if torch.compiler.is_compiling() else refusing if at_work() else _in_one(plain)
 
 
 class _Once(Refusing, torch.autograd.Function):

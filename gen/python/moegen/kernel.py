@@ -128,6 +128,8 @@ class Engine:
 
     def __init__(self, threads: int = 0, cache_dir: str | os.PathLike[str] | None = None, cc: str | None = None):
         self._handle = c_void_p()
+        if threads < 0:
+            raise ArgumentError(f"threads: {threads}, which is below 0")
         self._log = EngineOptions._fields_[3][1](lambda _, level, text: log.log(
             logging.INFO if level == 1 else logging.DEBUG, "%s", text.decode(errors="replace")))
         options = EngineOptions(ctypes.sizeof(EngineOptions), None if cache_dir is None else os.fspath(cache_dir).encode(), threads,
@@ -255,7 +257,7 @@ class Kernel:
         for name in out:
             if name in tensors or self._by_name[name].role == "in":
                 raise ArgumentError(f"tensor '{name}' is no output that `out` could give a place")
-        with self._call() as call:
+        with self._call(bool(sizes)) as call:
             return self._run(call, tensors, out, threads, sizes or {})
 
     @property
@@ -264,8 +266,8 @@ class Kernel:
         return self._handle
 
     @contextlib.contextmanager
-    def _call(self) -> Iterator[_Call]:
-        """One that nobody uses meanwhile."""
+    def _call(self, once: bool = False) -> Iterator[_Call]:
+        """One that nobody uses meanwhile. once: nobody uses it later, since it has what others would not expect."""
         with self._lock:
             call = self._idle.pop() if self._idle else None
         if call is None:
@@ -273,8 +275,11 @@ class Kernel:
         try:
             yield call
         finally:
-            with self._lock:
-                self._idle.append(call)
+            if once:
+                library.call_release(call.handle)
+            else:
+                with self._lock:
+                    self._idle.append(call)
 
     def run_at(self, tensors: Mapping[str, tuple[int, tuple[int, ...]]], threads: int = 0) -> None:
         """The same for a host that has all tensors ready: addresses and shapes by name, of memory that is contiguous and of the

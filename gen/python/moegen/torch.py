@@ -15,27 +15,20 @@ from typing import Any, Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from . import _experts
 from ._check import CODES, DTYPES, INDICES
 from ._layer import MoELayer
-from ._library import ArgumentError
+from ._library import ArgumentError, KindError
 from ._main_grad import add, adds_in_place, mains_of, stand_in
 from ._split import SplitLayer
-from ._transforms import Refusing, at_work, function, is_batched, nobody_looks, once
+from ._transforms import Refusing, at_work, function, is_batched, is_eager, nobody_looks, once
 
 __all__ = ["MoELayer", "SplitLayer", "experts", "options"]
 
 OPS, TRAINED = torch.ops.moegen, _experts.TRAINED
-PLAIN = (Tensor, torch.nn.Parameter)
-_is_grad_enabled = torch.is_grad_enabled
-
-
-def _is_eager(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> bool:
-    """Is there nobody who wants to see the operators, and are there no tensors of their own kinds? Compilers are another question."""
-    return (type(x) in PLAIN and type(gate_up) in PLAIN and type(down) in PLAIN and type(ids) is Tensor and type(weights) in PLAIN
-            and x.is_cpu and ids.is_cpu and weights.is_cpu and gate_up.is_cpu and down.is_cpu and nobody_looks())
+_is_grad_enabled, _known, _facts = torch.is_grad_enabled, _experts.cases.get, _experts.facts
 
 
 class _Experts(torch.autograd.Function):
@@ -43,21 +36,60 @@ class _Experts(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, case: _experts.Case, recompute: bool, *there: Tensor) -> Tensor:
-        y, saved = _experts.forward(case, there, not recompute)
         ctx.case = case
-        ctx.save_for_backward(*there, *(() if saved is None else (saved,)))
+        if recompute:
+            ctx.save_for_backward(*there)
+            return _experts.forward(case, there)
+        y, saved = _experts.forward_saving(case, there)
+        ctx.save_for_backward(*there, saved)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
-        case, kept, needs = ctx.case, ctx.saved_tensors, ctx.needs_input_grad
-        count = case.count
         if _is_grad_enabled() or type(dy) is not Tensor or is_batched(dy) or not nobody_looks():
-            saved = kept[count:] or (None,)
-            found = _gradients(dy, (*case.all(kept[:count]), *saved), case.options, case.all(needs[2:]), None)
-            return None, None, *itertools.compress(found, case.there)
-        dx, dweights, *grads = _experts.backward(case, dy, kept, True in needs[5:5 + case.trained])
-        return None, None, dx, None, dweights, *grads, *[None] * (count - 3 - len(grads))
+            return None, None, *_for_those_who_look(ctx, dy, ctx.needs_input_grad[2:], None)
+        case, kept, needs = ctx.case, ctx.saved_tensors, ctx.needs_input_grad
+        return None, None, *_experts.backward(case, (*kept, dy), True in needs[5:5 + case.trained])
+
+
+# As the engine calls it, without a look at each call for what it is named, which is known.
+setattr(_Experts._backward_cls, "apply", _Experts.backward)
+
+
+class _Adding(torch.autograd.Function):
+    """The same where a parameter has a main_grad. mains: of each parameter that there is."""
+
+    @staticmethod
+    def forward(ctx: Any, case: _experts.Case, recompute: bool, mains: list[Tensor | None], *there: Tensor) -> Tensor:
+        ctx.mains = mains
+        return _Experts.forward(ctx, case, recompute, *there)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        case, mains = ctx.case, ctx.mains
+        if _is_grad_enabled() or type(dy) is not Tensor or is_batched(dy) or not nobody_looks():
+            each = iter(mains)
+            of_all = [next(each) if is_there else None for is_there in case.there[3:3 + TRAINED]]
+            return None, None, None, *_for_those_who_look(ctx, dy, ctx.needs_input_grad[3:], of_all)
+        kept = ctx.saved_tensors
+        tensors, parameters = [*map(Tensor.contiguous, (*kept, dy))], kept[3:3 + case.trained]
+        grads: list[Tensor | None] = [None] * case.trained
+        if adds_in_place(mains, (torch.float32, dy.dtype)):
+            dx, dweights = _experts.differentiate(case, tensors, mains, mains[0].dtype, True)
+        else:
+            dx, dweights, *found = _experts.gradients(case, tensors, torch.float32)
+            grads = [*found]
+            add(mains, parameters, grads)
+        grads = [g if m is None else stand_in(p) for g, m, p in zip(grads, mains, parameters)]
+        return None, None, None, dx, None, dweights, *grads, *case.frozen[case.trained:]
+
+
+def _for_those_who_look(ctx: Any, dy: Tensor, needs: Sequence[bool], mains: list[Tensor | None] | None) -> Any:
+    """Gradients by operators, for each that is there."""
+    case, kept = ctx.case, ctx.saved_tensors
+    saved = kept[case.count:] or (None,)
+    found = _gradients(dy, (*case.all(kept[:case.count]), *saved), case.options, case.all(needs), mains)
+    return itertools.compress(found, case.there)
 
 
 class _ByOperators(torch.autograd.Function):
@@ -109,8 +141,26 @@ def _gradients(dy: Tensor, kept: Sequence[Tensor | None], options: str, needs: S
     return once(compute, dy, *kept)
 
 
-def _number(limit: float | None) -> str:
-    return "null" if limit is None else str(float(limit))
+def _limits(clamp: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Name, low, high of each."""
+    found = []
+    for name, limits in clamp.items():
+        if limits is not None:
+            both = (None, limits) if name == "activated" else limits
+            if name not in ("gate", "up", "activated") or not isinstance(both, (list, tuple)) or len(both) != 2:
+                raise ArgumentError(f'clamp: {{"gate": [low, high], "up": [low, high], "activated": high}}, not {name!r}: {limits!r}')
+            found.append((name, *both))
+    return tuple(found)
+
+
+def _number(limit: float | None, is_open: str = "") -> str:
+    """JSON. is_open: what is no limit, as None."""
+    number = is_open if limit is None else f"{float(limit)}"
+    if number == is_open:
+        return "null"
+    if number in ("inf", "-inf", "nan"):
+        raise ArgumentError(f"clamp, up_offset: {number} is no such number")
+    return number
 
 
 def _stored(gate_up: Tensor, gate_up_scale: Tensor | None) -> str:
@@ -132,8 +182,7 @@ def options(gate_up: Tensor, *, gate_up_scale: Tensor | None = None, clamp: Mapp
             gated: bool = True, up_offset: float = 0.0, transposed: bool = False, interleaved: bool = False, gate_up_bias: bool = False,
             down_bias: bool = False, post_norm_eps: float | None = None) -> str:
     """What is special about some experts, as operators take it: JSON of the keys that a spec has beside the shape."""
-    limits = tuple([(name, (None, clamp[name]) if name == "activated" else tuple(clamp[name] or (None, None)))
-                    for name in ("gate", "up", "activated") if clamp.get(name) is not None]) if clamp else ()
+    limits = _limits(clamp) if clamp else ()
     make = _options if is_compiling() else _known_options
     stored = "" if gate_up.dtype in DTYPES else _stored(gate_up, gate_up_scale)
     return make(stored, gate_up.dtype == torch.uint8, limits, activation, gated, up_offset, transposed, interleaved, gate_up_bias,
@@ -144,13 +193,14 @@ def _options(stored: str, packed: bool, limits: tuple[Any, ...], activation: str
              interleaved: bool, gate_up_bias: bool, down_bias: bool, post_norm_eps: float | None = None) -> str:
     layout = "contiguous" if packed else "plain" if transposed else "transposed"
     order = ', "gate_up_order": "interleaved"' if interleaved and gated else ""
-    clamp = ", ".join(f'"{name}": ' + (_number(high) if name == "activated" else f"[{_number(low)}, {_number(high)}]")
-                      for name, (low, high) in limits)
+    clamp = ", ".join(f'"{name}": ' + (_number(high, "inf") if name == "activated"
+                                       else "[" + _number(low, "-inf") + ", " + _number(high, "inf") + "]")
+                      for name, low, high in limits)
     clamped = f', "clamp": {{{clamp}}}' if clamp else ""
     norm = "" if post_norm_eps is None else f', "post_norm": {{"eps": {float(post_norm_eps)}}}'
     bias = f'"bias": {{"gate_up": {str(gate_up_bias).lower()}, "down": {str(down_bias).lower()}}}'
     return (f'{{"activation": "{activation}", "gated": {str(gated).lower()}, {bias}, "weights": {{"layout": "{layout}"{order}{stored}}}'
-            f'{clamped}{norm}, "up_offset": {float(up_offset)}}}')
+            f'{clamped}{norm}, "up_offset": {_number(up_offset)}}}')
 
 
 _known_options = functools.lru_cache(maxsize=256)(_options)
@@ -179,17 +229,32 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
 
     Gradients for x, weights, gate_up, down, the biases and post_norm, of those that need one (once differentiable). A parameter with an
     attribute `main_grad` has its gradient added to that, in float32, and none of its own; its `grad_added_to_main_grad`, if there is
-    such a flag, is set. recompute: gate and up are computed again in the backward pass instead of kept for it; with post_norm they are
-    kept. Products are in x's dtype with sums in float32; the result does not depend on the number of threads, which is torch's.
+    such a flag, is set; inside of torch.compile it has a gradient of its own. recompute: gate and up are computed again in the backward
+    pass instead of kept for it; with post_norm they are kept. Products are in x's dtype with sums in float32; the result does not
+    depend on the number of threads, which is torch's.
     Raises ArgumentError (a ValueError) for shapes and dtypes, SpecError for sizes and options that kernels are not made for.
     """
-    plain = (not (clamp or hasattr(gate_up, "main_grad") or hasattr(down, "main_grad")) and gate_up_bias is None and down_bias is None
-             and post_norm is None and down_scale is None and not is_compiling())
-    if plain and nobody_looks():
-        there = x, ids, weights, gate_up, down
-        case = _experts.known_case(there, (activation, gated, up_offset, transposed, interleaved))
+    quick = not is_dynamo_compiling() and nobody_looks()
+    if quick:   # was there such a call before?
+        there: tuple[Tensor, ...] = (x, ids, weights, gate_up, down)
+        asked: tuple[Any, ...] = (activation, gated, up_offset, transposed, interleaved)
+        if (gate_up_bias is not None or down_bias is not None or clamp or post_norm is not None or gate_up_scale is not None
+                or down_scale is not None):
+            others = gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
+            there += tuple([t for t in others if t is not None])
+            asked += _limits(clamp) if clamp else (), post_norm_eps, *[t is not None for t in others]
+        try:
+            case = _known((asked, *map(_facts, there)))   # known_case, without its calls
+        except AttributeError:
+            raise KindError(f"experts: tensors of PyTorch, not {', '.join(type(t).__name__ for t in there)}") from None
         if case is not None:
-            return _known(case, there, recompute)
+            if not _is_grad_enabled() or not (x.requires_grad or weights.requires_grad or gate_up.requires_grad or down.requires_grad
+                                              or case.count > 5 and any([t.requires_grad for t in there[5:]])):
+                return _experts.forward(case, there)
+            if case.count > 5 or hasattr(gate_up, "main_grad") or hasattr(down, "main_grad"):
+                return _learned(case, recompute, there)
+            y: Tensor = _Experts.apply(case, recompute, *there)
+            return y
     if x.dtype != gate_up.dtype and gate_up.dtype in DTYPES and torch.is_autocast_enabled("cpu"):
         return experts(x.to(gate_up.dtype), ids, weights, gate_up, down, gate_up_bias=gate_up_bias, down_bias=down_bias,
                        activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
@@ -202,8 +267,8 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
         told = _known_options("", False, (), activation, gated, up_offset, transposed, interleaved, gate_up_bias is not None,
                               down_bias is not None)
     y = checked(x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale, told, recompute)
-    if plain and _is_eager(x, ids, weights, gate_up, down):
-        _experts.also_told((x, ids, weights, gate_up, down), (activation, gated, up_offset, transposed, interleaved), told)
+    if quick and is_eager(there):
+        _experts.also_told(there, asked, told)
     return y
 
 
@@ -223,14 +288,20 @@ def _pairs(ids: Tensor, weights: Tensor, E: int) -> tuple[Tensor, Tensor]:
     return ids, weights
 
 
-def _known(case: _experts.Case, there: Sequence[Tensor], recompute: bool) -> Tensor:
-    """Of tensors that are known to be right, and have no main_grad."""
-    x, _, weights, gate_up, down = there[:5]
-    if _is_grad_enabled() and (x.requires_grad or weights.requires_grad or gate_up.requires_grad or down.requires_grad
-                               or case.trained > 2 and any([t.requires_grad for t in there[5:3 + case.trained]])):
-        y: Tensor = _Experts.apply(case, recompute, *there)
-        return y
-    return _experts.forward(case, there, False)[0]
+def _refuse_gradients(parameters: Sequence[Tensor | None]) -> None:
+    if any([_has_gradient(t) for t in parameters]):
+        raise ArgumentError("experts whose matrices are codes are frozen: set requires_grad of their biases to False")
+
+
+def _learned(case: _experts.Case, recompute: bool, there: Sequence[Tensor]) -> Tensor:
+    """Of tensors of which some have gradients."""
+    parameters = there[3:3 + case.trained]
+    if case.are_codes:
+        _refuse_gradients(parameters)
+    mains = mains_of(parameters)
+    y: Tensor = (_Experts.apply(case, recompute and not case.keeps, *there) if mains is None
+                 else _Adding.apply(case, recompute and not case.keeps, mains, *there))
+    return y
 
 
 def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
@@ -238,23 +309,22 @@ def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
             recompute: bool = False) -> Tensor:
     """`experts` of what is known to be right; told: `options`."""
     given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
-    there: tuple[Tensor, ...] = given[:5]
-    is_eager = not is_compiling() and _is_eager(x, ids, weights, gate_up, down)
-    if given[5:] != _experts.NO_OTHERS:
-        there = tuple(_experts.there_of(given))
-        is_eager = is_eager and all([type(t) in PLAIN and t.is_cpu for t in there[5:]])
-    is_eager = is_eager and not any([hasattr(t, "main_grad") for t in there[3:]])
-    case = _experts.known_case(there, told) if is_eager else None
+    there = _experts.there_of(given)
+    eager = is_eager(there)
+    case = _experts.known_case(there, told) if eager else None
     if case is None:
         ids, weights = pairs = _pairs(ids, weights, gate_up.shape[0])
-        given, there = (x, *pairs, *given[3:]), (x, *pairs, *there[3:])
-        case = _experts.case_of(given, told) if is_eager else None
-    recompute = recompute and post_norm is None
-    if gate_up_scale is not None and _is_grad_enabled() and any(_has_gradient(t) for t in given[3:8]):
-        raise ArgumentError("experts whose matrices are codes are frozen: set requires_grad of their biases to False")
+        given, there = (x, *pairs, *given[3:]), [x, *pairs, *there[3:]]
+        case = _experts.case_of(given, told) if eager else None
+    if case is None and any([t.device != x.device for t in there]):
+        raise ArgumentError(f"experts: tensors on one device, not {', '.join(str(t.device) for t in there)}")
+    trains = _is_grad_enabled() and any([_has_gradient(t) for t in given[:8]])
     if case is not None:
-        return _known(case, there, recompute)
-    if _is_grad_enabled() and any(_has_gradient(t) for t in given[:8]) or not is_compiling() and at_work():
+        return _learned(case, recompute, there) if trains else _experts.forward(case, there)
+    recompute = recompute and post_norm is None
+    if trains and gate_up_scale is not None:
+        _refuse_gradients(given[3:8])
+    if trains or not is_compiling() and at_work():
         found: Tensor = function(_ByOperators, _Transformed).apply(told, recompute, mains_of(given[3:8]), *given)[0]
         return found
     y: Tensor = OPS.experts.default(*given, told)
