@@ -18,7 +18,8 @@ extern "C" {
 
 struct mlp_backward_small_args {
     const float *hidden_states;                          // [S][40] f32: rows of tokens
-    const float *gate_up_weights;                        // [48][40] f32: rows of gate, then of up
+    // [48][40] f32: of the first product: gate, then up
+    const float *gate_up_weights;
     const float *down_proj_weight;                       // [40][24] f32: of the second product
     const float *output_hidden_states_grad;              // [S][40] f32: gradient of output
     // [S][24] f32; NULL: absent: gate as the activation saw it; absent: computed again

@@ -18,7 +18,8 @@ extern "C" {
 
 struct mlp_forward_small_args {
     const uint16_t *hidden_states;                       // [S][40] bf16: rows of tokens
-    const uint16_t *gate_up_weights;                     // [48][40] bf16: rows of gate, then of up
+    // [48][40] bf16: of the first product: gate, then up
+    const uint16_t *gate_up_weights;
     const uint16_t *down_proj_weight;                    // [40][24] bf16: of the second product
     uint16_t *output;                                    // [S][40] bf16: rows of tokens
     // [S][24] bf16: gate as the activation saw it

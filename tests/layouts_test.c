@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layouts_test.c - kernels give the same bits whatever the layout of the experts' matrices: outputs
- * as they are, gradients of weights where the layout puts them. Two sums are of products in another
+/* layouts_test.c - kernels give the same bits whatever the layout of the matrices: outputs as they
+ * are, gradients of weights where the layout puts them. Two sums are of products in another
  * order, which other tests hold to limits: gradients of hidden states where gate and up come in
  * turn or are tensors of their own, and products of few rows, which plain weights compensate in
  * f32, and others sum with K in lanes: here experts have more.
@@ -30,11 +30,16 @@ static moegen_rt_problem *run(const moegen_kernel *kernel, const moegen_rt_probl
 }
 
 /* Where a layout has element n of the plain gradient of a tensor: of gate and up [E][K][2][I], of
- * the second matrices [E][K][C], of the bias [E][2][I]. */
+ * the second matrices [E][K][C], of the bias [E][2][I]. Of one MLP, whose plain ones are rows: of
+ * gate and up [2][I][K]. */
 static int64_t place(const char *name, const moegen_rt_tensor *t, int64_t n, bool turned,
                      bool turns)
 {
     bool both = strstr(name, "gate") != NULL;
+    if (t->rank == 2 && !strstr(name, "bias")) {
+        int64_t columns = t->shape[1], row = n / columns, half = t->shape[0] / 2;
+        return both && turns ? (row % half * 2 + row / half) * columns + n % columns : n;
+    }
     int64_t I = t->shape[t->rank - 1], parts = both ? t->shape[t->rank - 2] : 1, C = parts * I;
     int64_t c = n % C, k = n / C;
     if (both && turns)
@@ -45,11 +50,13 @@ static int64_t place(const char *name, const moegen_rt_tensor *t, int64_t n, boo
     return (e * C + c) * K + k % K;
 }
 
-/* Gradients [E][K][2][I] of gate and up against those of tensors of their own. */
+/* Gradients [E][K][2][I] of gate and up, or [2 * I][K] of one MLP, against those of tensors of
+ * their own. */
 static void compare_apart(const moegen_rt_tensor *x, const moegen_rt_problem *b, bool turned)
 {
     const char *const names[] = {"gate_proj_weight_grad", "up_proj_weight_grad"};
-    const int64_t K = x->shape[1], I = x->shape[3], count = moegen_rt_tensor_count(x);
+    const bool rows = x->rank == 2;
+    const int64_t K = x->shape[1], I = rows ? 0 : x->shape[3], count = moegen_rt_tensor_count(x);
     const size_t width = moegen_rt_dtype_of(x->dtype)->bytes;
     for (int64_t part = 0; part < 2; part++) {
         const moegen_rt_tensor *y = moegen_rt_problem_tensor(b, names[part]);
@@ -59,10 +66,14 @@ static void compare_apart(const moegen_rt_tensor *x, const moegen_rt_problem *b,
             continue;
         }
         for (int64_t m = 0; m < count / 2; m++) {
-            int64_t i = m % I, k = m / I % K, e = m / I / K, n = ((e * K + k) * 2 + part) * I + i;
+            int64_t n = part * count / 2 + m, at = m;
+            if (!rows) {
+                int64_t i = m % I, k = m / I % K, e = m / I / K;
+                n = ((e * K + k) * 2 + part) * I + i;
+                at = turned ? (e * I + i) * K + k : m;
+            }
             others += memcmp((char *)x->data + (size_t)n * width,
-                             (char *)y->data + (size_t)(turned ? (e * I + i) * K + k : m) * width,
-                             width) != 0;
+                             (char *)y->data + (size_t)at * width, width) != 0;
         }
         if (others)
             complain(names[part], "has other bits");
@@ -76,12 +87,12 @@ static void compare(const moegen_rt_problem *a, const moegen_rt_problem *b, bool
     for (size_t i = 0; moegen_rt_problem_at(a, i); i++) {
         const moegen_rt_tensor *x = moegen_rt_problem_at(a, i);
         const moegen_rt_tensor *y = moegen_rt_problem_tensor(b, x->name);
-        bool moved = strstr(x->name, "proj_weight_grad") || strstr(x->name, "up_proj_bias_grad");
+        bool moved = strstr(x->name, "weight_grad") || strstr(x->name, "up_proj_bias_grad");
         int64_t count = moegen_rt_tensor_count(x), others = 0;
         size_t width = moegen_rt_dtype_of(x->dtype)->bytes;
         if ((turns || apart) && strcmp(x->name, "hidden_states_grad") == 0)
             continue;
-        if (apart && strcmp(x->name, "gate_up_proj_weight_grad") == 0) {
+        if (apart && strstr(x->name, "gate_up_") && strstr(x->name, "weight_grad")) {
             compare_apart(x, b, turned);
             continue;
         }
@@ -137,10 +148,12 @@ int main(int argc, char **argv)
 {
     moegen_engine_options options = {.struct_size = sizeof options, .cache_dir = shared_cache()};
     static const char *const cases[][2] = {
-        {"moe_forward", "plain"},      {"moe_forward", "bias"},    {"moe_forward", "save"},
-        {"moe_forward", "odd"},        {"moe_backward", "plain"},  {"moe_backward", "bias"},
-        {"moe_backward", "recompute"}, {"moe_backward", "odd"},    {"moe_backward", "accumulate"},
-        {"moe_layer", "plain"},        {"moe_layer", "back_again"}};
+        {"moe_forward", "plain"},      {"moe_forward", "bias"},     {"moe_forward", "save"},
+        {"moe_forward", "odd"},        {"moe_backward", "plain"},   {"moe_backward", "bias"},
+        {"moe_backward", "recompute"}, {"moe_backward", "odd"},     {"moe_backward", "accumulate"},
+        {"moe_layer", "plain"},        {"moe_layer", "back_again"}, {"mlp_forward", "plain"},
+        {"mlp_forward", "save"},       {"mlp_forward", "odd"},      {"mlp_backward", "plain"},
+        {"mlp_backward", "recompute"}, {"mlp_backward", "odd"},     {"mlp_backward", "accumulate"}};
     moegen_engine *engine = NULL;
     if (argc != 2 || moegen_engine_create(&options, &engine, NULL))
         return 2;

@@ -107,6 +107,14 @@ check [ ! -e no.st ]
 expect 2 '' pack moe_forward.yaml --in "$in" --out nowhere/no.st
 check [ -z "$(find . -name '*no.st*')" ]
 
+# gate and up of one MLP: a tensor each, or rows in turn, which are not those of a plan that has one after the other
+tensors apart.st hidden_states 71,64 gate_proj_weight 48,64 up_proj_weight 48,64 down_proj_weight 64,48
+expect 0 '^packed 3 of 4' pack mlp_forward.yaml --in apart.st --out q.st --set weights.gate_up=separate
+expect 0 '' run mlp_forward.yaml --in q.st --out a.st --set weights.gate_up=separate
+expect 0 '^packed 2 of 3' pack mlp_forward.yaml --in mlp_forward.st --out q.st --set weights.gate_up_order=interleaved
+expect 0 '' run mlp_forward.yaml --in q.st --out a.st --set weights.gate_up_order=interleaved
+expect 2 'weights are not those of this plan' run mlp_forward.yaml --in q.st --out no.st
+
 # of two files; the disk is full: no file, or the one that was there
 tensors first.st gate_up_proj_weight 4,64,2,48
 tensors second.st down_proj_weight 4,48,64

@@ -110,7 +110,7 @@ static moegen_rt_status fill_w(moegen_rt_problem *p, const struct grouped *g, mo
     const struct rt_matrices matrices = matrices_of(g);
     struct rt_packed l;
     if (rt_matrices_coded(p))
-        return rt_matrices_fill(p, &matrices, seed, scale, err);
+        return rt_matrices_fill(p, &matrices, io, seed, scale, err);
     moegen_rt_dtype dtype;
     moegen_rt_status status = rt_dtype(p, "weights.dtype", io, &dtype, err);
     if (status == MOEGEN_RT_OK)

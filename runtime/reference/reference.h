@@ -54,6 +54,7 @@ struct rt_operand_shape {
     const char *down;  /* what prequantised.KEY.along calls the rows */
     const char *along; /* its value if it is not there */
     const char *scale, *second; /* of weights: tensors of scales if they are codes of a format */
+    bool gate_up;               /* of both: the spec says how these lie, see rt_matrices */
     int rank;                   /* of a tensor of plain codes; 0: 2, or 3 with experts */
     int64_t shape[8];
 };
@@ -168,20 +169,27 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
 struct rt_tensor_names {
     const char *weight, *scale, *second;
 };
+/* Those of gate and up apart; without a gate, the second one. */
+extern const struct rt_tensor_names rt_apart[2];
 /* Matrices [E][C][K], rows of each of `parts`: what `weights.layout: plain` means of them. */
 struct rt_matrices {
     struct rt_tensor_names names;
     int64_t E; /* 0: one matrix, whose tensors have no extent for that */
     int64_t K, C, parts;
+    bool gate_up; /* the parts: the spec says whether they come in turn, or have tensors each */
 };
 moegen_rt_status rt_matrices_lay(const moegen_rt_problem *p, const struct rt_matrices *r,
                                  struct rt_weights *w, moegen_rt_error *err);
 /* Are they codes of a format? */
 bool rt_matrices_coded(const moegen_rt_problem *p);
-/* Adds codes and scales, of values about as large as scale. */
-moegen_rt_status rt_matrices_fill(moegen_rt_problem *p, const struct rt_matrices *r, uint64_t seed,
-                                  double scale, moegen_rt_error *err);
-/* Finds codes and scales. to: the numbers, f64; to->data is the caller's, NULL after a failure. */
+/* Are there one tensor of numbers, and rows in it as they are here? */
+bool rt_matrices_plain(const moegen_rt_problem *p, const struct rt_matrices *r);
+/* Adds codes and scales, of values about as large as scale; or numbers of a dtype, the same as in
+ * rows that are plain. */
+moegen_rt_status rt_matrices_fill(moegen_rt_problem *p, const struct rt_matrices *r,
+                                  moegen_rt_dtype dtype, uint64_t seed, double scale,
+                                  moegen_rt_error *err);
+/* Finds the tensors. to: the numbers, f64; to->data is the caller's, NULL after a failure. */
 moegen_rt_status rt_matrices_read(const moegen_rt_problem *p, const struct rt_matrices *r,
                                   moegen_rt_tensor *to, moegen_rt_error *err);
 struct rt_online;

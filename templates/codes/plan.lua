@@ -7,7 +7,6 @@ local coded = require "tiles.coded"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local integers = require "codes.integers"
-local packed = require "shared.packed"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local runs = require "codes.runs"
@@ -147,7 +146,7 @@ end
 local function parts_of(matrices)
     local list, some = {}, false
     for _, m in ipairs(matrices) do
-        list[packed.tensor(m)] = m.parts > 1 and "GATES" or "1"
+        list[m.name] = m.parts > 1 and "GATES" or "1"
         some = some or m.parts > 1
     end
     return list, some

@@ -34,12 +34,12 @@ local shapes = {
 
 -- Operands. Tokens have scales along H. Weights: what forward has of them in memory, `into` of each of `out`; along: what their scales
 -- may be along; first: of these, what the first product that reads them contracts (ways back have weight_grads); gates: `out` is
--- gate's, then up's, or also: of a tensor of each
+-- gate's, then up's, or of a tensor of each
 local operands = {
     {"hidden_states", doc = "along H"},
     {"gate_up_weights", out = "I_TP", into = "H", along = {"H", "I"}, first = function() return "H" end, gates = true,
-        doc = "of gate, then of up: along I, each has its own"},
-    {"gate_up_proj_weight", out = "I_TP", into = "H", along = {"H", "I"}, gates = true, also = {"gate_proj_weight", "up_proj_weight"},
+        doc = "of gate, then of up, and of tensors of each: along I, each has its own"},
+    {"gate_up_proj_weight", out = "I_TP", into = "H", along = {"H", "I"}, gates = true,
         first = function(s) return s.checkpoint == "recompute" and "H" or "I" end,
         doc = "of each expert's gate, then of up, and of tensors of each: along I, each has its own; H is contracted if recomputed"},
     {"down_proj_weight", out = "H", into = "I_TP", along = {"I", "H"},
@@ -47,19 +47,22 @@ local operands = {
     {"output_hidden_states_grad", doc = "along H"},
 }
 
--- Tensors: their operand.
-local by_tensor = {}
+local by_name = {}
 for _, row in ipairs(operands) do
-    for _, tensor in ipairs{row[1], table.unpack(row.also or {})} do
-        by_tensor[tensor] = row
-    end
+    by_name[row[1]] = row
+end
+
+-- The operand that a tensor is, or is a part of.
+local function operand_of(s, tensor)
+    local first, second = stored.gate_up(s)
+    return by_name[(tensor == first or tensor == second) and stored.both(s) or tensor]
 end
 
 -- The key of a family with these operands.
 function prequantised.key(names)
     local rows = {}
     for _, name in ipairs(names) do
-        local row = by_tensor[name]
+        local row = by_name[name]
         local own = {
             {"form", enum{"plain", "swizzled"}, default = "plain",
                 doc = "plain: codes (u8) lie as numbers would; swizzled: [K/4, 4 F], 4 elements of a contraction side by side"},
@@ -94,7 +97,7 @@ end
 -- How a tensor is given, or nil. axis: "C" or "R", along which it has scales; parts: matrices in it; K, F: extents of each; steps: rows
 -- of dense scales; of weights also columns: C; experts: how many, if there are some
 function prequantised.of(s, tensor)
-    local row = by_tensor[tensor]
+    local row = operand_of(s, tensor)
     local given = row and s.prequantised[row[1]]
     if not given then
         return nil

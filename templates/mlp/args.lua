@@ -20,16 +20,15 @@ function args.gates(s)
     return s.gated and 2 or 1
 end
 
--- As stored.matrices has those of experts; rows: see packed.lua.
-function args.matrices(s)
-    local gates = args.gates(s)
-    return {{name = "gate_up_weights", K = s.H, C = gates * s.I_TP, width = s.I_TP, parts = gates, axis = s.gated, rows = true,
-            says = s.gated and "rows of gate, then of up" or "rows of up"},
-        {name = "down_proj_weight", K = s.I_TP, C = s.H, width = s.H, parts = 1, rows = true, says = "of the second product"}}
+local BOTH <const> = "gate_up_weights"   -- the tensor of gate and up
+
+-- The output that is the gradient of a matrix.
+function args.gradient(tensor)
+    return (tensor:gsub("weights$", "weight")) .. "_grad"
 end
 
 -- What a caller may have as codes already.
-local operands = {"hidden_states", "gate_up_weights", "down_proj_weight"}
+local operands = {"hidden_states", BOTH, "down_proj_weight"}
 
 -- Keys of both families, with the family's own between them, and those of its plan. backward: of mlp_backward
 function args.keys(own, plan, backward)
@@ -38,7 +37,7 @@ function args.keys(own, plan, backward)
         "activation", "gated", "clamp", "up_offset"}
     plans.append(list, own)
     for _, row in ipairs(plans.list(
-        stored.key_of_rows("how the matrices are stored; plain: rows of gate_up_weights and down_proj_weight are contracted"),
+        stored.key_of_rows("how the matrices are stored; plain: rows of gate_up_weights and down_proj_weight are contracted", BOTH),
         quantised.keys[1], quantised.keys[2], quantised.keys[3], not backward and activations.keys[1],
         prequantised.key(plans.append({}, operands, backward and {"output_hidden_states_grad"} or {})),
         "shard", "target", "spelling",
@@ -48,17 +47,24 @@ function args.keys(own, plan, backward)
     return keys.rows(list)
 end
 
--- takes: of the key `weights`
-local function rules(takes)
+-- takes: of the key `weights`, beside what both families take; blocks: does an order of gate and up undo what shares a scale?
+local function rules(takes, blocks)
+    takes.gate_up_order, takes.gate_up = {"interleaved"}, {"separate"}
+    takes.never = {shared = "is of experts: one MLP has nothing to share its scales with",
+        experts = "is of experts: the tensors of one MLP are at addresses of their own"}
     return plans.append(keys.rules{"gated", quantised.rules, prequantised.rules, codes.rules.numbers,
         {"weights.layout", function(s) return not packed.are(s) or s.quantize == "none" end,
-            "{weights.layout} is of numbers that products read as they are, here {quantize}"}}, stored_rules.of(takes))
+            "{weights.layout} is of numbers that products read as they are, here {quantize}"},
+        {"weights.gate_up_order", function(s) return not (stored.of(s).interleaved and blocks(s)) end,
+            "{weights.gate_up_order} is not supported yet beside {quantize}: gate and up have blocks of their own"}},
+        stored_rules.of(takes))
 end
 
-args.forward_rules = plans.append(rules(codes.takes_numbers{"transposed", "contiguous", "packed"}), {codes.rules.same},
-    activations.rules("H", "I_TP"))
+args.forward_rules = plans.append(rules(codes.takes_numbers{"transposed", "contiguous", "packed"},
+    function(s) return s.prequantised[BOTH] ~= nil end), {codes.rules.same}, activations.rules("H", "I_TP"))
 args.backward_rules = plans.append({{"accumulate_grads", function(s) return s.weight_grads == "all" or not s.accumulate_grads end,
-    "{accumulate_grads} leaves nothing for {weight_grads}"}, codes.rules.frozen}, rules(codes.takes{"transposed", "contiguous"}))
+    "{accumulate_grads} leaves nothing for {weight_grads}"}, codes.rules.frozen},
+    rules(codes.takes{"transposed", "contiguous"}, quantised.is))
 
 -- The intermediates, in the order of arguments: name, what it is; those of a gate only if there is one, and what the second product sees
 -- unless only its weights' gradient does.
@@ -71,7 +77,7 @@ end
 
 -- What both take, and of intermediates those that are wanted, in a role.
 local function inputs(s, plan)
-    return plans.append({{"hidden_states", s.dtype, "in", "S", s.H, says = "rows of tokens"}}, stored.tensors(s, plan, args.matrices(s)))
+    return plans.append({{"hidden_states", s.dtype, "in", "S", s.H, says = "rows of tokens"}}, stored.tensors(s, plan))
 end
 
 local function intermediates(s, wanted, role, note)
@@ -88,13 +94,13 @@ function args.forward_args(s, plan)
 end
 
 function args.backward_args(s)
-    local list = inputs(s)
-    local gate_up, down = list[2], list[3]
+    local list, gradients = inputs(s), {}
+    for _, row in ipairs(s.weight_grads == "all" and stored.tensors(s) or {}) do
+        gradients[#gradients + 1] = tensors.gradient(s, row, args.gradient(row[1]))
+    end
     list[#list + 1] = {"output_hidden_states_grad", s.dtype, "in", "S", s.H, says = "gradient of output"}
-    local all = s.weight_grads == "all"
-    return plans.append(prequantised.all_args(s, list), intermediates(s, "saved", "in?", "; absent: computed again"), plans.list(
-        {"hidden_states_grad", s.dtype, "out", "S", s.H, says = "gradient of hidden_states"},
-        all and tensors.gradient(s, gate_up, "gate_up_weight_grad"), all and tensors.gradient(s, down)))
+    return plans.append(prequantised.all_args(s, list), intermediates(s, "saved", "in?", "; absent: computed again"), {
+        {"hidden_states_grad", s.dtype, "out", "S", s.H, says = "gradient of hidden_states"}}, gradients)
 end
 
 return args

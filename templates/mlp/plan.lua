@@ -24,7 +24,7 @@ local work = require "mlp.work"
 
 local mlp = {}
 
-local round_up, gates, matrices = plans.round_up, args.gates, args.matrices
+local round_up, gates = plans.round_up, args.gates
 
 -- Plans and targets of a family: which plan of products it has, and what forbids pairs.
 local function planned(products, why_not)
@@ -53,13 +53,13 @@ end, function(spec)
 end)
 
 function mlp.params(spec, plan)
-    return plans.append(activations.params(spec, plan), packed.params(spec, plan, matrices(spec)))
+    return plans.append(activations.params(spec, plan), packed.params(spec, plan, stored.matrices(spec)))
 end
 
 -- written: bytes of gradients of an element
 local function work_of(s, products, written)
     local size = s.H * s.I_TP
-    local read = gates(s) * prequantised.size(s, "gate_up_weights") + prequantised.size(s, "down_proj_weight")
+    local read = gates(s) * prequantised.size(s, (stored.gate_up(s))) + prequantised.size(s, "down_proj_weight")
     local bytes = read + (gates(s) + 1) * written
     return {flops_per_token = 2 * products * size, weight_bytes = size * bytes // 1 | 0}
 end
@@ -81,7 +81,8 @@ end
 
 local function constants(spec, plan)
     local depth = activations.rows(spec, plan)
-    local hk, ik, gk = round_up(spec.H, depth), round_up(spec.I_TP, depth), round_up(gates(spec) * spec.I_TP, depth)
+    local hk, ik, apart_up = round_up(spec.H, depth), round_up(spec.I_TP, depth), stored.of(spec).separate
+    local gk = apart_up and 2 * ik or round_up(gates(spec) * spec.I_TP, depth)
     local function apart(deep)   -- the way back has many tokens at work
         return spec.weight_grads and panels.apart(plan, deep) or deep
     end
@@ -91,6 +92,7 @@ local function constants(spec, plan)
         {"H_DEEP", hk, "rows of a panel over H, full panels of k"}, {"G_DEEP", gk, "rows of a panel over gate and up"},
         {"HK", apart(hk), "rows from a panel over H to the next one"}, {"IK", apart(ik), "from one over I"},
         {"GK", apart(gk), "from one over gate and up"},
+        {"UP", apart_up and ik or (gates(spec) - 1) * spec.I_TP, "row of up in it, unless it follows its gate"},
     }, panels.constants(plan, widest(spec, plan), plan.block_bytes and dtype[spec.output_dtype].size),
         activations.constants(spec, plan, {{"H_ROWS", hk, "H"}, {"I_ROWS", ik, "I"}}),
         quantised.is(spec) and quantised.constants(math.max(spec.H, (spec.weight_grads and gates(spec) or 1) * spec.I_TP)) or {})
@@ -102,17 +104,19 @@ local function names_of(spec, plan, job, totals, gives, tokens)
     local cfg = panels.cfg(spec, plan, job)
     local of_weights = activations.cfg(cfg, spec, plan)
     local lanes, io = plan.isa.lanes, dtype[spec.dtype]
+    local first, second = stored.gate_up(spec)
     local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
+        in_turn = stored.of(spec).interleaved, separate = stored.of(spec).separate,
         quantised = quantised.is(spec),
         routed_rows = "w->args->S > 0 ? w->args->S : 0", transposes_whole = false,
         scalars = {(plan.group == 1 or plan.integers) and {io, "widen"} or false}}
     panels.products(names, of_weights, plan, totals)
     activations.names(names, spec, plan, cfg, of_weights, {"H_ROWS", "HK"}, true)
-    packed_plan.names(names, cfg, spec, plan, matrices(spec))
-    of_weights = prequantised.names(names, of_weights, spec, tokens, {"gate_up_weights", "down_proj_weight"},
+    packed_plan.names(names, cfg, spec, plan, stored.matrices(spec))
+    of_weights = prequantised.names(names, of_weights, spec, tokens, plans.list(first, "down_proj_weight", second),
         spec.checkpoint == "saved")
     local function decode()
-        codes.names(names, spec, plan, matrices(spec), of_weights.product)
+        codes.names(names, spec, plan, stored.matrices(spec), of_weights.product)
         along.names(names, stored.format(spec) and cfg or of_weights, plan, math.max(spec.H, gates(spec) * spec.I_TP))
         names.scalars[1] = names.scalars[1] or along.scalar(names, cfg)
     end
@@ -146,14 +150,17 @@ end
 function mlp.forward_names(spec, plan, job)
     local save = spec.checkpoint == "save"
     local gives = {{"give_output", spec.output_dtype, "H", "H"}, save and {"give_kept", spec.dtype, "I", "I_TP"} or nil}
-    local names, cfg, tiles, decode = names_of(spec, plan, job, {spec.I_TP, spec.H}, gives, {"hidden_states"})
+    local totals = {spec.I_TP, spec.H, stored.of(spec).interleaved and 2 * spec.I_TP or nil}
+    local names, cfg, tiles, decode = names_of(spec, plan, job, totals, gives, {"hidden_states"})
     names.save, names.splits = save, false
+    names.parts_rows = names.in_turn and save   -- what is given of each is rows that follow each other
     work.forward(names, spec)
     decode()
     work.forward_space(names, spec, save)
     names.tiles = function()
         local wide = activations.wide(names, cfg)
-        return plans.append(tiles(), {epilogue.hidden(wide, spec, {intermediates = save, stores = names.quantised})})
+        return plans.append(tiles(), plans.list(names.parts_rows and rows.move(cfg, "move", {}), epilogue.hidden(wide, spec,
+            {intermediates = save, stores = names.quantised, step = names.in_turn and not save and 2 or 1})))
     end
     return names
 end
@@ -188,22 +195,27 @@ function mlp.backward_names(spec, plan, job)
     names.weight_gradients = spec.weight_grads == "all"
     names.clears = names.weight_gradients and not spec.accumulate_grads
     if names.weight_gradients then
-        gradients.names(names, cfg, plan, out, {add = spec.accumulate_grads, columns = {spec.H, spec.I_TP}, rows = {both, spec.H}})
+        gradients.names(names, cfg, plan, out, {add = spec.accumulate_grads, columns = {spec.H, spec.I_TP},
+            rows = {names.separate and spec.I_TP or both, spec.H}})
     end
     if names.quantised then
         names.routed_rows, names.block_rows = quantised.padded("(" .. names.routed_rows .. ")"), quantised.rows(spec)
     end
     names.transposes_whole = spec.H >= lanes and (spec.I_TP >= lanes or both >= lanes)
-    work.backward(names)
+    work.backward(names, spec)
     decode()
     work.backward_space(names)
     names.saved = spec.checkpoint == "saved"
+    -- gate and up as rows of a panel: from one to the other, that of up of column i, and its gate
+    names.one_of_both = names.separate and "UP" or "I"
+    names.up_of = function(i) return names.in_turn and ("2 * %s + 1"):format(i) or "UP + " .. i end
+    names.gate_of = function(up) return up .. (names.in_turn and " - WIDTH" or " - UP * WIDTH") end
     names.bounds = bounds(spec)
     names.tiles = function()
         local limits = clamp.limits(spec, dtype.f32)
         local function through(given)
             return back.through(cfg, spec, limits, {apart = names.dots, bounds = names.bounds, given = given,
-                stores = names.quantised})
+                stores = names.quantised, step = names.in_turn and 2 or 1})
         end
         return plans.append(tiles(), plans.list(
             rows.move(cfg, "move", {}),

@@ -64,8 +64,6 @@ end
 
 local function phases_of(names, spec, has)
     local words, floats = names.words, names.as_floats
-    local interleaved = stored.of(spec).interleaved
-    local weights, beside = stored.gate_up(spec)
     local x, p = {"w->X", words "HK"}, {floats "w->P", words "IK"}
     if names.integers then
         x, p = {"w->X", "H_ROWS"}, {"w->P", "I_ROWS"}
@@ -73,9 +71,7 @@ local function phases_of(names, spec, has)
     phases.add(names, {
         {"GATHER", parts = "HK / " .. names.gathered, run = "gather_part"},
         names.integers and {"ENCODE", parts = "w->panels * VECTORS", run = "encode_tokens"},
-        {"GATE_UP", rows = interleaved and "GATES * I" or "I", all = beside and "I" or "GATES * I", k = "H", weights = weights,
-            layout = "k", gate = has.gate_apart and not beside and "I" or nil, beside = beside, by = x,
-            ordered = names.in_words, run = "hidden_rows"},
+        stored.gate_up_product(spec, {"GATE_UP", by = x, ordered = names.in_words, run = "hidden_rows"}),
         names.rounds and {"ROUND", parts = "IK / MX_BLOCK", run = "round_part"},
         names.integers and {"ENCODE_HIDDEN", parts = "w->panels * VECTORS", run = "encode_hidden"},
         {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = p, run = "output_rows",

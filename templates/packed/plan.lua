@@ -34,7 +34,7 @@ function plan_of.names(names, cfg, spec, plan, matrices)
     names.packed = {in_place = in_place(spec, plan), run = plan.run, of = {}, list = {}}
     cfg.in_place = names.packed.in_place
     for _, m in ipairs(matrices) do
-        local tensor, form = packed.tensor(m), packed.form(spec, plan, m)
+        local tensor, form = m.name, packed.form(spec, plan, m)
         names.packed.of[tensor] = form
         names.packed.list[#names.packed.list + 1] = {tensor = tensor, bytes = table.concat({form.text:byte(1, -1)}, ", ")}
     end

@@ -17,11 +17,6 @@ function packed.are(s)
     return s.weights ~= nil and s.weights.layout == "packed"
 end
 
--- The tensor that holds a matrix, a row of stored.matrices or of another list with names of its own.
-function packed.tensor(m)
-    return m.name or m.tensor .. "_weight"
-end
-
 -- The contraction and the rows of a matrix [K][C] as products of a plan see it, and what they find in its header.
 local function seen(s, plan, m)
     local back = plan and plan.back
@@ -46,7 +41,7 @@ function packed.params(s, plan, matrices)
     local list = packed.are(s) and {"weights.run " .. plan.run, plan.back and "weights.back true" or nil} or {}
     for _, m in ipairs(#list > 0 and matrices or {}) do
         local K, C, order = seen(s, plan, m)
-        list[#list + 1] = ("packed.%s %d %d %d %d %d %d"):format(packed.tensor(m), K, C, plan.run, m.parts, order, m.rows and 1 or 0)
+        list[#list + 1] = ("packed.%s %d %d %d %d %d %d"):format(m.name, K, C, plan.run, m.parts, order, m.rows and 1 or 0)
     end
     return list
 end

@@ -62,10 +62,10 @@ stored.key = {"weights",
     map_of "plain: [in][out]; transposed: [out][in]; contiguous: blocks along in; nki: words of 4 codes, in tiles of 512",
     doc = "how the matrices are stored"}
 
--- The same for a family whose products contract rows of its matrices: `plain` means that there, see stored.by_columns.
-local of_rows = {__index = {rows = true}}
-
-function stored.key_of_rows(doc)
+-- The same for a family whose products contract rows of its matrices: `plain` means that there, see stored.by_columns. gate_up: its
+-- tensor of both, if it has one of another name than the experts' have
+function stored.key_of_rows(doc, gate_up)
+    local of_rows = {__index = {rows = true, both = gate_up}}
     return {"weights", map_of "plain: rows are contracted, as transposed and contiguous (codes that share scales in groups) say, too",
         doc = doc, into = function(w) return setmetatable(w, of_rows) end}
 end
@@ -82,14 +82,29 @@ function stored.of(s)
             separate = s.gated and w.gate_up == "separate", listed = w.experts == "separate"}
 end
 
+-- The tensor of gate and up, if there is one.
+function stored.both(s)
+    return s.weights.both or "gate_up_proj_weight"
+end
+
 -- The tensor of gate and up, or those of each. Without a gate there is one.
 function stored.gate_up(s)
     if s.weights.gate_up == "joined" then
-        return "gate_up_proj_weight"
+        return stored.both(s)
     elseif s.gated then
         return "gate_proj_weight", "up_proj_weight"
     end
     return "up_proj_weight"
+end
+
+-- A row of phases.lua becomes their product with tokens in panels: sums of gate are in w->G, or come in turn with those of up.
+function stored.gate_up_product(s, row)
+    local first, second = stored.gate_up(s)
+    local in_turn = stored.of(s).interleaved
+    row.weights, row.beside, row.k, row.layout = first, second, "H", "k"
+    row.rows, row.all = in_turn and "GATES * I" or "I", second and "I" or "GATES * I"
+    row.gate = s.gated and not in_turn and not second and "I" or nil
+    return row
 end
 
 -- ---- tensors ----
@@ -131,18 +146,20 @@ function stored.beside(weights, suffix)
     return weights:gsub("_weight$", "") .. suffix
 end
 
--- The matrices [K][parts * width]. tensor: names without suffix. axis: the parts are an extent of a tensor's shape. A family may have a
--- list of its own: name: of the tensor of weights; says: what it is.
+-- The matrices [K][parts * width]. name: of the tensor of weights. axis: the parts are an extent of a tensor's shape, of scales alone if
+-- rows are contracted (`rows`, see packed.lua). A family may have a list of its own; says: what it is.
 function stored.matrices(s)
-    local H, I, gates = s.H, s.I_TP, s.gated and 2 or 1
-    local down = {tensor = "down_proj", down = true, K = I, parts = 1, width = H, C = H}
-    if s.weights.gate_up == "joined" then
-        return {{tensor = "gate_up_proj", K = H, parts = gates, width = I, C = gates * I, axis = true}, down}
+    local list, rows = {}, s.weights.rows
+    local function add(name, K, width, parts, down)
+        list[#list + 1] = {name = name, K = K, parts = parts, width = width, C = parts * width, down = down, rows = rows,
+            axis = not down and s.weights.gate_up == "joined" and (parts > 1 or not rows)}
     end
-    local list = {{tensor = "up_proj", K = H, parts = 1, width = I, C = I}, down}
-    if s.gated then
-        table.insert(list, 1, {tensor = "gate_proj", K = H, parts = 1, width = I, C = I})
+    local first, second = stored.gate_up(s)
+    add(first, s.H, s.I_TP, s.weights.gate_up == "joined" and s.gated and 2 or 1)
+    if second then
+        add(second, s.H, s.I_TP, 1)
     end
+    add("down_proj_weight", s.I_TP, s.H, 1, true)
     return list
 end
 
@@ -195,8 +212,9 @@ end
 local function says_codes(s, m)
     local format, layout = stored.format(s), s.weights.layout
     local order = m.parts > 1 and (interleaved(s, m) and "gate and up in turn"
-        or (layout == "plain" or layout == "nki") and "0 = gate, 1 = up" or "gate, then up")
-    local text = m.says or "of each expert" .. (order and ": " .. order or m.axis and ": up" or "")
+        or (layout == "plain" or layout == "nki") and not m.rows and "0 = gate, 1 = up" or "gate, then up")
+    local whose = s.E and "of each expert" or m.down and "of the second product" or "of the first product"
+    local text = m.says or whose .. (order and ": " .. order or m.axis and ": up" or "")
     if layout == "nki" then
         return text .. "; 4 codes an element"
     end
@@ -215,15 +233,15 @@ function stored.tensors(s, plan, matrices)
         list[#list + 1] = table.move(extents, 1, #extents, #row + 1, row)
     end
     for _, m in ipairs(matrices) do
-        add(packed.tensor(m), codes_dtype(s), s.E, shapes[s.weights.layout](s, m, plan), says_codes(s, m))
+        add(m.name, codes_dtype(s), s.E, shapes[s.weights.layout](s, m, plan), says_codes(s, m))
     end
     local experts = s.E and s.weights.shared and 1 or s.E
     for _, m in ipairs(format and matrices or {}) do
-        local name = packed.tensor(m)
+        local name = m.name
         add(stored.beside(name, "_scale"), format.scales, experts, scales[stored.scale(s)](s, m), "factors of " .. name, true)
     end
     for _, m in ipairs(format and format.second and matrices or {}) do
-        local name = packed.tensor(m)
+        local name = m.name
         add(stored.beside(name, "_scale_2"), "f32", experts, m.axis and {m.parts} or not s.E and {1} or {},
             "factor of " .. stored.beside(name, "_scale"), true)
     end

@@ -7,9 +7,9 @@ local stored = require "shared.stored"
 local stored_rules = {}
 
 -- Rules of what a family takes: for each key of `weights`, a list of values (dtype: in addition to what tokens are of). widened: its
--- products of rows take numbers of another dtype.
+-- products of rows take numbers of another dtype. never: why it cannot have what it does not take of a key
 function stored_rules.of(takes)
-    local list = {}
+    local list, never = {}, takes.never or {}
     local function only(key, default)
         local values = {table.unpack(takes[key] or {})}
         values[#values + 1] = default
@@ -22,8 +22,8 @@ function stored_rules.of(takes)
                 end
             end
             return value == nil or key == "dtype" and value == s.dtype
-        end, "{" .. path .. "} is not supported yet"
-            .. (values[1] and "; only " .. table.concat(values, ", ") or ": weights are of {dtype}")}
+        end, "{" .. path .. "} " .. (never[key] or "is not supported yet"
+            .. (values[1] and "; only " .. table.concat(values, ", ") or ": weights are of {dtype}"))}
     end
     only("dtype")
     only("scale", "row")
@@ -37,7 +37,7 @@ function stored_rules.of(takes)
     list[#list + 1] = {"weights.group", function(s) return takes.group or not s.weights.group end,
         "{weights.group} is not supported yet"}
     list[#list + 1] = {"weights.shared", function(s) return takes.shared or not s.weights.shared end,
-        "{weights.shared} is not supported yet"}
+        "{weights.shared} " .. (never.shared or "is not supported yet")}
     list[#list + 1] = {"weights.shared", function(s) return stored.format(s) or not s.weights.shared end,
         "{weights.shared} is about scales: {weights.dtype} has none"}
     list[#list + 1] = {"weights.scale", function(s)

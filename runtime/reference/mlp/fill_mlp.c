@@ -17,6 +17,9 @@ moegen_rt_status rt_mlp_read(const moegen_rt_problem *p, struct rt_mlp *m, moege
         return status;
     m->gated = moegen_rt_problem_bool(p, "gated", 1);
     m->parts = m->gated ? 2 : 1;
+    m->separate = strcmp(moegen_rt_problem_text(p, "weights.gate_up", "joined"), "separate") == 0;
+    m->in_turn = m->gated && strcmp(moegen_rt_problem_text(p, "weights.gate_up_order", "split"),
+                                    "interleaved") == 0;
     m->keep = strcmp(moegen_rt_problem_text(p, "checkpoint", "none"), "save") == 0;
     m->frozen = strcmp(moegen_rt_problem_text(p, "weight_grads", "all"), "none") == 0;
     m->gate.lo = moegen_rt_problem_number(p, "clamp.gate.lo", -INFINITY);
@@ -71,7 +74,7 @@ static moegen_rt_status fill(moegen_rt_problem *p, const moegen_rt_fill *how, bo
     int64_t S = moegen_rt_problem_int(p, "S", how->T);
     if (S < 1)
         return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "S: %lld is less than 1", (long long)S);
-    int64_t gate_up[] = {m.parts * m.I, m.H}, down[] = {m.H, m.I};
+    int64_t down[] = {m.H, m.I};
     double scale[] = {1, 1 / sqrt((double)m.H), 1 / sqrt((double)m.I), 1};
     struct rt_operand_shape of[RT_OPERANDS];
     struct rt_quantiser q;
@@ -81,7 +84,7 @@ static moegen_rt_status fill(moegen_rt_problem *p, const moegen_rt_fill *how, bo
         status =
             rt_operand_fill(p, &q, &of[i], of[i].scale ? numbers : io, how->seed, scale[i], err);
     if (status == MOEGEN_RT_OK && backward && !m.frozen)
-        status = rt_fill_gradient(p, "gate_up_weight_grad", 2, gate_up, how->seed, err);
+        status = rt_mlp_gradient_fill(p, &m, how->seed, err);
     if (status == MOEGEN_RT_OK && backward && !m.frozen)
         status = rt_fill_gradient(p, "down_proj_weight_grad", 2, down, how->seed, err);
     if (status == MOEGEN_RT_OK && backward)

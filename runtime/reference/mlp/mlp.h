@@ -14,8 +14,9 @@ extern const char *const rt_mlp_name[RT_GIVEN];
 struct rt_mlp {
     int64_t H, I, parts;
     bool gated;
-    bool keep;   /* forward: also give the intermediates */
-    bool frozen; /* backward: weights have no gradients */
+    bool separate, in_turn; /* gate and up have tensors of their own; their rows alternate */
+    bool keep;              /* forward: also give the intermediates */
+    bool frozen;            /* backward: weights have no gradients */
     struct rt_limits gate, up;
     double offset; /* added to up after its clamp */
     const moegen_rt_activation *act;
@@ -36,19 +37,36 @@ moegen_rt_status rt_operand_fill(moegen_rt_problem *p, const struct rt_quantiser
                                  const struct rt_operand_shape *shape, moegen_rt_dtype dtype,
                                  uint64_t seed, double scale, moegen_rt_error *err);
 
-/* ---- pack_mlp.c: matrices as the key `weights` has them: packed, or codes of a format ---- */
+/* ---- pack_mlp.c: matrices as the key `weights` has them ---- */
 
 /* to->t becomes its numbers, or stays NULL if they are there as its shape says. */
 moegen_rt_status rt_operand_unpack(const moegen_rt_problem *p, const struct rt_operand_shape *o,
                                    struct rt_operand *to, moegen_rt_error *err);
-/* Adds an operand that is packed, of the same numbers as one that is not, or of codes; else *done
- * is false. */
-moegen_rt_status rt_operand_pack(moegen_rt_problem *p, const struct rt_operand_shape *o,
-                                 moegen_rt_dtype dtype, uint64_t seed, double scale, bool *done,
-                                 moegen_rt_error *err);
+/* Adds an operand of the same numbers, however it is stored, or of codes. */
+moegen_rt_status rt_operand_add(moegen_rt_problem *p, const struct rt_operand_shape *o,
+                                moegen_rt_dtype dtype, uint64_t seed, double scale,
+                                moegen_rt_error *err);
 /* How rows of X, and of hidden, are quantised beside such weights. */
 moegen_rt_status rt_mlp_online(const moegen_rt_problem *p, const struct rt_mlp *m,
                                struct rt_online q[2], moegen_rt_error *err);
+
+/* ---- gradients.c: those of gate and up, which lie as the weights do ---- */
+
+struct rt_mlp_gradient {
+    double *rows; /* [parts * I, H], where they are summed up */
+    double *tensor[2];
+    bool owned; /* rows are not those of a tensor */
+};
+/* Adds the outputs. To be freed with rt_mlp_gradient_free, also after a failure. */
+moegen_rt_status rt_mlp_gradient(const moegen_rt_problem *p, moegen_rt_problem *out,
+                                 const struct rt_mlp *m, struct rt_mlp_gradient *g,
+                                 moegen_rt_error *err);
+/* Brings what is in g->rows into them. */
+void rt_mlp_gradient_give(const struct rt_mlp *m, struct rt_mlp_gradient *g);
+void rt_mlp_gradient_free(struct rt_mlp_gradient *g);
+/* Adds what a kernel adds to, if there is to be something. */
+moegen_rt_status rt_mlp_gradient_fill(moegen_rt_problem *p, const struct rt_mlp *m, uint64_t seed,
+                                      moegen_rt_error *err);
 
 /* ---- operands.c again ---- */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* operands.c - what an MLP multiplies: numbers, packed ones, or codes (SEMANTICS 3). */
 #include <stdlib.h>
+#include <string.h>
 
 #include "mlp.h"
 
@@ -16,7 +17,8 @@ void rt_mlp_operands(const struct rt_mlp *m, int64_t S, bool backward,
                                            .down = "I",
                                            .along = "H",
                                            .scale = "gate_up_weights_scale",
-                                           .second = "gate_up_weights_scale_2"};
+                                           .second = "gate_up_weights_scale_2",
+                                           .gate_up = true};
     of[RT_WD] = (struct rt_operand_shape){.name = "down_proj_weight",
                                           .rows = m->H,
                                           .columns = m->I,
@@ -29,12 +31,60 @@ void rt_mlp_operands(const struct rt_mlp *m, int64_t S, bool backward,
     of[RT_DY].name = "output_hidden_states_grad";
 }
 
+/* How many tensors there are of an operand, and the i-th one as an operand of its own. */
+static int tensors_of(const moegen_rt_problem *p, const struct rt_operand_shape *o)
+{
+    const char *how = moegen_rt_problem_text(p, "weights.gate_up", "joined");
+    return o->gate_up && strcmp(how, "separate") == 0 ? (int)o->parts : 0;
+}
+
+static struct rt_operand_shape tensor_of(const struct rt_operand_shape *o, int i)
+{
+    struct rt_operand_shape one = *o;
+    one.key = o->name;
+    one.name = rt_apart[2 - o->parts + i].weight;
+    one.rows = o->rows / o->parts;
+    one.parts = 1;
+    return one;
+}
+
+/* An operand that is given as codes in several tensors: their rows follow each other. */
+static moegen_rt_status decode_apart(const moegen_rt_problem *p, const struct rt_quantiser *q,
+                                     const struct rt_operand_shape *shape, int count,
+                                     struct rt_operand *to, moegen_rt_error *err)
+{
+    const size_t each = (size_t)(shape->rows / count * shape->columns) * sizeof(double);
+    char *rows = NULL;
+    moegen_rt_status status = MOEGEN_RT_OK;
+    for (int i = 0; i < count && status == MOEGEN_RT_OK; i++) {
+        struct rt_operand_shape of_one = tensor_of(shape, i);
+        struct rt_operand one;
+        status = rt_operand_decode(p, q, &of_one, &one, err);
+        if (status == MOEGEN_RT_OK && one.is_given && i == 0 && !(rows = malloc(each * count)))
+            status = rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+        if (status == MOEGEN_RT_OK && one.is_given)
+            memcpy(rows + i * each, one.decoded.data, each);
+        *to = one;
+        to->t = NULL;
+        to->decoded.data = NULL;
+        rt_operand_free(&one);
+    }
+    if (!rows)
+        return status;
+    to->decoded.shape[0] = shape->rows;
+    to->decoded.data = rows;
+    to->t = &to->decoded;
+    return status;
+}
+
 static moegen_rt_status operand_read(const moegen_rt_problem *p, const struct rt_quantiser *q,
                                      const struct rt_operand_shape *shape, struct rt_operand *to,
                                      moegen_rt_error *err)
 {
     int64_t extents[] = {shape->rows, shape->columns};
-    moegen_rt_status status = rt_operand_decode(p, q, shape, to, err);
+    int count = tensors_of(p, shape);
+    moegen_rt_status status =
+        count ? decode_apart(p, q, shape, count, to, err) : rt_operand_decode(p, q, shape, to, err);
     if (status == MOEGEN_RT_OK && !to->is_given)
         status = rt_operand_unpack(p, shape, to, err);
     if (status == MOEGEN_RT_OK && !to->t)
@@ -86,16 +136,18 @@ moegen_rt_status rt_operand_fill(moegen_rt_problem *p, const struct rt_quantiser
                                  const struct rt_operand_shape *shape, moegen_rt_dtype dtype,
                                  uint64_t seed, double scale, moegen_rt_error *err)
 {
-    struct rt_codes c;
-    bool is_done = false;
-    int64_t extents[] = {shape->rows, shape->columns};
-    moegen_rt_status status = rt_codes_read(p, q, shape, &c, err);
-    if (status == MOEGEN_RT_OK && c.is_given)
-        status = rt_codes_fill(p, &c, seed, scale, err);
-    else if (status == MOEGEN_RT_OK)
-        status = rt_operand_pack(p, shape, dtype, seed, scale, &is_done, err);
-    if (status == MOEGEN_RT_OK && !c.is_given && !is_done)
-        status = rt_add_normal(p, shape->name, dtype, 2, extents, seed, scale, err);
-    rt_codes_free(&c);
-    return status;
+    bool is_given = false;
+    int count = tensors_of(p, shape);
+    moegen_rt_status status = MOEGEN_RT_OK;
+    for (int i = 0; i < (count ? count : 1) && status == MOEGEN_RT_OK; i++) {
+        struct rt_operand_shape one = count ? tensor_of(shape, i) : *shape;
+        struct rt_codes c;
+        status = rt_codes_read(p, q, &one, &c, err);
+        is_given = c.is_given;
+        if (status == MOEGEN_RT_OK && is_given)
+            status = rt_codes_fill(p, &c, seed, scale, err);
+        rt_codes_free(&c);
+    }
+    return status == MOEGEN_RT_OK && !is_given ? rt_operand_add(p, shape, dtype, seed, scale, err)
+                                               : status;
 }

@@ -15,8 +15,9 @@ struct pass {
     const moegen_rt_tensor *gate_up, *down, *given[RT_GIVEN];
     struct rt_limits gate, up; /* as gate_pre and up hold them */
     int64_t S;
-    double *y, *kept[RT_GIVEN];    /* forward */
-    double *dx, *dgate_up, *ddown; /* backward */
+    double *y, *kept[RT_GIVEN]; /* forward */
+    double *dx, *ddown;         /* backward */
+    struct rt_mlp_gradient dgate_up;
     struct rt_quantiser q;
     struct rt_online online[2]; /* forward, of X and hidden beside codes; both stay without K */
     moegen_rt_tensor matrix[3]; /* quantised: gate_up along H, along I, and down */
@@ -172,7 +173,7 @@ static void backward(struct pass *s, const int64_t *list, int64_t rows)
     if (s->weights_too) {
         rt_outer(rt_quantised(&s->q, s->dgu, rows, columns, true, true, s->left), rows, columns,
                  s->at_pairs, rt_quantised(&s->q, s->in, rows, m->H, true, false, s->right), m->H,
-                 NULL, s->dgate_up, m->H);
+                 NULL, s->dgate_up.rows, m->H);
         rt_outer(
             rt_quantised(&s->q, s->out, rows, m->H, true, false, s->left), rows, m->H, NULL,
             rt_quantised(&s->q, s->v[RT_HIDDEN], rows, s->C, true, !s->given[RT_HIDDEN], s->right),
@@ -249,8 +250,7 @@ static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_problem *p,
                                      moegen_rt_problem *out, moegen_rt_error *err)
 {
     const struct rt_mlp *m = &s->m;
-    int64_t x[] = {s->S, m->H}, kept[] = {s->S, m->I};
-    int64_t gate_up[] = {m->parts * m->I, m->H}, down[] = {m->H, m->I};
+    int64_t x[] = {s->S, m->H}, kept[] = {s->S, m->I}, down[] = {m->H, m->I};
     double rest = s->wanted ? (double)NAN : 0; /* rows that are not wanted stay so */
     moegen_rt_status status = MOEGEN_RT_OK;
     if (!s->backward) {
@@ -266,11 +266,11 @@ static moegen_rt_status make_outputs(struct pass *s, const moegen_rt_problem *p,
     status = rt_output(out, "hidden_states_grad", 2, x, rest, &s->dx, err);
     if (status != MOEGEN_RT_OK || m->frozen)
         return status;
-    status = rt_gradient(p, out, "gate_up_weight_grad", 2, gate_up, &s->dgate_up, err);
+    status = rt_mlp_gradient(p, out, m, &s->dgate_up, err);
     if (status == MOEGEN_RT_OK)
         status = rt_gradient(p, out, "down_proj_weight_grad", 2, down, &s->ddown, err);
     if (status == MOEGEN_RT_OK) {
-        rt_blank_rest(&s->part, s->dgate_up, m->parts, m->H);
+        rt_blank_rest(&s->part, s->dgate_up.rows, m->parts, m->H);
         rt_blank_rest(&s->part, s->ddown, m->H, 1);
     }
     return status;
@@ -328,6 +328,7 @@ static void release(struct pass *s)
         free(s->matrix[i].data);
     for (int i = 0; i < RT_OPERANDS; i++)
         rt_operand_free(&s->operand[i]);
+    rt_mlp_gradient_free(&s->dgate_up);
     rt_online_free(&s->online[0]);
     rt_online_free(&s->online[1]);
     free(s->pairs);
@@ -365,6 +366,7 @@ static moegen_rt_status compute_once(const moegen_rt_problem *p, const moegen_rt
         sweep(&s, true, !s.wanted && !s.m.frozen);
     if (status == MOEGEN_RT_OK && s.wanted && is_backward && !s.m.frozen)
         sweep(&s, false, true);
+    rt_mlp_gradient_give(&s.m, &s.dgate_up);
     release(&s);
     return status;
 }

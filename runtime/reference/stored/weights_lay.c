@@ -6,13 +6,13 @@
 
 #include "stored.h"
 
-/* Names of a kind's tensors, and of those of gate and up apart. */
+/* Names of a kind's tensors. */
 static const struct rt_tensor_names joined[RT_KINDS] = {
     [RT_GATE_UP] = {"gate_up_proj_weight", "gate_up_proj_scale", "gate_up_proj_scale_2"},
     [RT_DOWN] = {"down_proj_weight", "down_proj_scale", "down_proj_scale_2"},
     [RT_GATE_UP_BIAS] = {"gate_and_up_proj_bias", NULL, NULL},
 };
-static const struct rt_tensor_names apart[] = {
+const struct rt_tensor_names rt_apart[2] = {
     {"gate_proj_weight", "gate_proj_scale", "gate_proj_scale_2"},
     {"up_proj_weight", "up_proj_scale", "up_proj_scale_2"},
 };
@@ -191,19 +191,21 @@ moegen_rt_status rt_weights_lay(const moegen_rt_problem *p, const struct rt_moe 
     w->C = down ? m->H : m->parts * m->I;
     int count = separate ? (int)m->parts : 1;
     moegen_rt_status status =
-        lay(p, &x, separate ? &apart[2 - count] : &joined[kind], count, w, err);
+        lay(p, &x, separate ? &rt_apart[2 - count] : &joined[kind], count, w, err);
     return status == MOEGEN_RT_OK && kind != RT_GATE_UP_BIAS ? lay_given(p, &x, w, err) : status;
 }
 
 moegen_rt_status rt_matrices_lay(const moegen_rt_problem *p, const struct rt_matrices *r,
                                  struct rt_weights *w, moegen_rt_error *err)
 {
+    bool separate = r->gate_up && is(p, "weights.gate_up", "separate", "joined");
+    int64_t count = separate ? r->parts : 1, parts = separate ? 1 : r->parts;
     struct rt_matrix x = {.kind = RT_GATE_UP,
                           .K = r->K,
-                          .C = r->C,
+                          .C = r->C / count,
                           .width = r->C / r->parts,
-                          .parts = r->parts,
-                          .axis = r->parts > 1,
+                          .parts = parts,
+                          .axis = parts > 1,
                           .H = r->K,
                           .I = r->C,
                           .E = r->E,
@@ -214,5 +216,7 @@ moegen_rt_status rt_matrices_lay(const moegen_rt_problem *p, const struct rt_mat
                              .C = r->C,
                              .expert = -1,
                              .whole = r->names.weight};
-    return lay(p, &x, &r->names, 1, w, err);
+    x.interleaved =
+        r->gate_up && parts > 1 && is(p, "weights.gate_up_order", "interleaved", "split");
+    return lay(p, &x, separate ? &rt_apart[2 - count] : &r->names, (int)count, w, err);
 }
