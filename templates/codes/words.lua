@@ -68,7 +68,8 @@ function words.names(names, spec, plan, bits, unit)
         local words_apart = pitch(elements, bits)
         list[#list + 1] = {constant, words_apart, says}
         transposes[#transposes + 1] = {name = "transpose_word_" .. name, pitch = words_apart * WORD * bits // 32, constant = constant,
-            tile = "transpose_word_" .. name .. "_squares", apart = "transpose_word_" .. name .. "_apart", has = orders(names.phases, layout),
+            tile = "transpose_word_" .. name .. "_squares", apart = "transpose_word_" .. name .. "_apart",
+            has = orders(names.phases, layout),
             scale_pitch = layout == "k" and plan.isa.rows.store_u8 and words_apart // SCALE or false}
     end
     plans.append(list, {

@@ -39,8 +39,8 @@ local phases = {}
 local usual = {
     groups = {most = "E", count = "E", expert = "e"}, parts_add = true, enters = false,
     coded = false, whole_segments = false, clears = false, sums = false, staged = false, listed = false,
-    norms_rows = false, quantised = false, integers = false, runs = false, block_rows = 1, along = false, given_weights = false, tiled = false,
-    tile_sums = "w->A", padded = false, packed = false,
+    norms_rows = false, quantised = false, integers = false, runs = false, block_rows = 1, along = false, given_weights = false,
+    tile_sums = "w->A", tiled = false, padded = false, packed = false,
 }
 
 -- What some phase of a family has: words of C fragments, and the key that says so.
