@@ -375,6 +375,11 @@ int main(int argc, char **argv)
     int formats = 0;
     for (const struct rt_format *f; (f = rt_format_at(formats)); formats++) {
         CHECK(rt_format_find(f->name) == f, "%s by name", f->name);
+        if (!of(f->element)) { /* a coding that is new? */
+            CHECK(0, "%s: no statement above says what codes of %s are worth", f->name,
+                  f->element->name);
+            continue;
+        }
         decoding(f);
         for (int i = 0; f->shares[i] != RT_SHARES; i++) {
             CHECK(rt_format_share(f, rt_sharings[f->shares[i]].name) == f->shares[i], "%s: %s",
@@ -390,7 +395,7 @@ int main(int argc, char **argv)
         else if (!rt_format_has_rule(f))
             quotients(f);
     }
-    CHECK(formats == 8 && !rt_format_find("mxfp6") && !rt_coding_find("e3m2"), "names");
+    CHECK(formats > 0 && !rt_format_find("mxfp6") && !rt_coding_find("e3m2"), "names");
     CHECK(rt_format_share(rt_format_find("int8"), "block") == RT_SHARES, "int8 by block");
     CHECK(rt_format_bits(rt_format_find("mxfp4"), RT_GROUP, 0, 64, 64) == 4.25, "bits of mxfp4");
     CHECK(rt_format_bits(rt_format_find("int4"), RT_GROUP, 128, 64, 256) == 4.125, "bits of int4");
