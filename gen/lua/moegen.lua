@@ -136,7 +136,7 @@ local function build(req, notes, untuned)
     names.includes = emit.includes(job, shared.code)
     local text = template.render(job.family, names, job.bare)  -- C
     local file = not job.bare and require "c.fit"                       -- lines that a reader's window holds
-    text = (file and require("kernel.banner").file(job, text) or "") .. symbols.settle(text, job.title, emit.members(job))
+    text = (file and require("kernel.banner").file(job, text) or "") .. symbols.named(text, job.title, emit.members(job))
     return {name = job.title, c = file and file.text(text) or text, h = file and file.text(emit.header(job)) or "",
             code = print_data.code(shared.code), meta = emit.meta(job),
             notes = table.move(job.info.notes or {}, 1, #(job.info.notes or {}), #notes + 1, notes)}

@@ -62,7 +62,7 @@ function codes.unit(spec, plan)
     return coded.unit(run_of(spec), coded.step(plan))
 end
 
--- Why products of a spec's weights, as they are and as they are turned, may not be of pairs, or nil.
+-- Why products of a spec's weights, as they are and as they are transposed, may not be of pairs, or nil.
 function codes.no_pairs(spec)
     local format = stored.format(spec)
     return format and not format.powers and ("scales of %s make numbers that 16 bits do not hold"):format(spec.weights.dtype) or nil
@@ -180,12 +180,12 @@ function codes.names(names, spec, plan, matrices, how)
     if names.transposes then
         local unit, list = (names.coded.part or names.coded.whole).unit, names.constants
         names.transposes_whole = true
-        list[#list + 1] = {"IMAGE", plans.round_up(plan.mc, unit) + unit, "columns of codes that are decoded to be turned, at most"}
+        list[#list + 1] = {"IMAGE", plans.round_up(plan.mc, unit) + unit, "columns of codes that are decoded to be transposed, at most"}
     end
     if widened then
         local long = math.max(panels.block(plan) * depth, names.transposes and plan.mc + 2 * coded.unit(run, step) or 0)
         plans.append(names.constants, {
-            {"BLOCK_ROWS", panels.block(plan) * depth, "rows of codes that are decoded to be turned, at most;"},
+            {"BLOCK_ROWS", panels.block(plan) * depth, "rows of codes that are decoded to be transposed, at most;"},
             {"BLOCK_SCALES", plans.round_up((long + run - 1) // run, plan.isa.lanes), "scales of a row of a block, at most"}})
     end
     if sums == "runs" then

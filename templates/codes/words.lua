@@ -7,7 +7,7 @@
 -- neighbours share a scale, 8 by 8. So products contract in this order. Columns of words become rows of codes when a product begins;
 -- hidden states are gathered in this order; gate's and up's columns are multiplied in it, so that their sums are.
 -- On the way back columns are contracted, and K is the sums' rows, in this order: a block of so many columns and words becomes rows of
--- codes, which are decoded and turned as other columns are (image.c.in).
+-- codes, which are decoded and transposed as other columns are (image.c.in).
 local dtype = require "dtype"
 local ir = require "ir"
 local micro = require "tiles.micro"
@@ -37,7 +37,7 @@ function words.apart(plan)
     return WORD // plan.group
 end
 
--- By the bits of a code: C type of a word, and dtype of elements of its size; joined: two of them are turned as one float.
+-- By the bits of a code: C type of a word, and dtype of elements of its size; joined: two of them are transposed as one float.
 local kinds = {[8] = {c = "uint32_t", dtype = dtype.f32, joined = false}, [4] = {c = "uint16_t", dtype = dtype.bf16, joined = true}}
 
 -- Do products of a layout ("k", "n") have columns in the order of words, and others as they come?
@@ -50,7 +50,7 @@ local function orders(phases, layout)
     return {ordered = ordered, plain = plain}
 end
 
--- Elements of a column whose words are turned together.
+-- Elements of a column whose words are transposed together.
 function words.square(spec, lanes)
     return WORD * lanes * (kinds[stored.format(spec).bits].joined and 2 or 1)
 end
@@ -62,13 +62,14 @@ end
 
 -- Adds the names of words. bits: of a code; unit: elements that are decoded together, of blocks of columns
 function words.names(names, spec, plan, bits, unit)
-    local kind, lanes, list, turns = kinds[bits], plan.isa.lanes, names.constants, {}
+    local kind, lanes, list, transposes = kinds[bits], plan.isa.lanes, names.constants, {}
     -- name of a function, pitch and its C, names of tiles, and what of these is wanted
-    local function turn(name, layout, elements, constant, says)
+    local function transpose(name, layout, elements, constant, says)
         local words_apart = pitch(elements, bits)
         list[#list + 1] = {constant, words_apart, says}
-        turns[#turns + 1] = {name = "turn_" .. name, pitch = words_apart * WORD * bits // 32, constant = constant,
-            tile = "turn_" .. name .. "_squares", apart = "turn_" .. name .. "_apart", has = orders(names.phases, layout),
+        transposes[#transposes + 1] = {name = "transpose_word_" .. name, pitch = words_apart * WORD * bits // 32, constant = constant,
+            tile = "transpose_word_" .. name .. "_squares", apart = "transpose_word_" .. name .. "_apart",
+            has = orders(names.phases, layout),
             scale_pitch = layout == "k" and plan.isa.rows.store_u8 and words_apart // SCALE or false}
     end
     plans.append(list, {
@@ -76,13 +77,13 @@ function words.names(names, spec, plan, bits, unit)
         {"WORD_SCALE", SCALE, "words that share a scale"},
     })
     if names.phases.contiguous then
-        turn("columns", "k", math.max(spec.H, spec.I_TP), "WORDS", "words between columns that have become rows")
+        transpose("columns", "k", math.max(spec.H, spec.I_TP), "WORDS", "words between columns that have become rows")
     end
     if names.transposes then
-        turn("block", "n", plans.round_up(plan.mc, unit) + unit, "BLOCK_WORDS", "the same of a block of columns, which are contracted")
+        transpose("block", "n", plans.round_up(plan.mc, unit) + unit, "BLOCK_WORDS", "the same of a block of columns, which are contracted")
         list[#list + 1] = {"BLOCK_UNIT", unit, "elements that such a block starts at a multiple of"}
     end
-    names.coded.words = {c = kind.c, kind = kind, square = kind.joined and 2 * lanes or lanes, turns = turns}
+    names.coded.words = {c = kind.c, kind = kind, square = kind.joined and 2 * lanes or lanes, transposes = transposes}
     local matrix = names.matrix
     names.matrix = function(...) return ("(const uint8_t *)(%s)"):format(matrix(...)) end
 end
@@ -134,16 +135,16 @@ end
 -- The tiles.
 function words.tiles(names, cfg, spec)
     local kind, list = names.coded.words.kind, {}
-    local function turn(name, apart)
+    local function transpose(name, apart)
         list[#list + 1] = rows.squares(cfg, name, {dtype = kind.dtype, joined = kind.joined, fetch = true, pitch = apart,
             step = apart * cfg.isa.lanes})
     end
-    for _, how in ipairs(names.coded.words.turns) do
+    for _, how in ipairs(names.coded.words.transposes) do
         if how.has.plain then
-            turn(how.tile, how.pitch)
+            transpose(how.tile, how.pitch)
         end
         if how.has.ordered then
-            turn(how.apart, WORD * how.pitch)
+            transpose(how.apart, WORD * how.pitch)
         end
         if how.scale_pitch then
             plans.append(list, plans.list(how.has.plain and byte_squares(cfg, how.tile .. "_scales", how.scale_pitch),

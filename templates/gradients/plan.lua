@@ -149,7 +149,7 @@ function gradients.tiles(names, cfg, ld, jump)
     for _, m in ipairs(names.gradient_rows) do
         local gradient = cfg.tiled and m > 1 and on_tiles.gradient or matrix.gradient   -- one row is of vectors
         plans.append(list, plans.list(
-            gradient(cfg, m, {name = "gradient", dtype = out, add = names.adds, gives = names.staged, ld = ld, jump = jump,
+            gradient(cfg, m, {name = "gradient", dtype = out, add = names.adds, lines = names.staged, ld = ld, jump = jump,
                 late = names.late(m)}),
             names.part == "part" and (m == amx.unit and cfg.tiled and on_tiles.part or gradient)(
                 cfg, m, {name = "part", dtype = dtype.f32, add = true}),
@@ -157,7 +157,7 @@ function gradients.tiles(names, cfg, ld, jump)
                 cfg, m, {name = "stream", dtype = out, stream = true})))
     end
     return plans.append(list, plans.list(
-        (names.bursts or names.staged) and row_tiles.lines(cfg, out, "give"),
+        (names.bursts or names.staged) and row_tiles.lines(cfg, out, "stream_rows"),
         matrix.put(cfg, {name = "put", dtype = out, add = names.adds}),
         names.streams and matrix.put(cfg, {name = "put_stream", dtype = out, stream = true})))
 end

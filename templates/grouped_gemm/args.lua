@@ -31,8 +31,8 @@ function args.matrices(s)
     return {{name = "W", K = s.K, C = s.N, width = s.N, parts = 1, rows = true, says = "of each expert"}}
 end
 
--- How the rows of an expert are multiplied: as columns of panels by "rows" of W, or by its columns, turned on their way (dX of codes, whose
--- scales lie along rows); as rows by "columns"; or with each other, to a "gradient".
+-- How the rows of an expert are multiplied: as columns of panels by "rows" of W, or by its columns, transposed on their way (dX of
+-- codes, whose scales lie along rows); as rows by "columns"; or with each other, to a "gradient".
 function args.way(s)
     return s.op == "dW" and "gradient" or (s.op == "forward" or codes.are(s)) and "rows" or "columns"
 end

@@ -215,7 +215,7 @@ function tiles.rows(spec, plan, names, cfg, of_weights)
             masked = true}),
         rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = width, pitch = cfg.chunk_rows, t_units = "CHUNK_ROWS",
             along = lanes * width, step = lanes}),
-        names.transposes and rows.turned(cfg, names.dots, names.coded),
+        names.transposes and rows.transposed_weights(cfg, names.dots, names.coded),
         rows.move(cfg, "put", {to = names.reduces and dtype.f32 or dtype[spec.output_dtype], scaled = names.factor}),
         sums(names, cfg, dtype[spec.output_dtype])))
 end

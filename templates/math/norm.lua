@@ -133,7 +133,7 @@ function norm.back(cfg, name)
         local d = p:op("mul", "dhat" .. tag, p:op("load", "dy" .. tag, p:at(dy, at)), weight)
         d = p:op("sub", "centred" .. tag, d, mean[v])
         local hat = p:op("load", "hat" .. tag, p:at(x, at))
-        d = p:op("sub", "turned" .. tag, d, p:op("mul", "part" .. tag, hat, along[v]))
+        d = p:op("sub", "through" .. tag, d, p:op("mul", "part" .. tag, hat, along[v]))
         p:op("store", p:at(x, at), p:op("mul", "dx" .. tag, d, factor[v]))
     end)
     return p

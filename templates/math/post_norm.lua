@@ -60,7 +60,7 @@ function post_norm.squares(cfg, io, dt)
 end
 
 -- The gradient of z, dy * stat[0] - z * stat[1], of rows whose norm has these. Returns w and d too.
-local function turned(p, load, factor, part)
+local function through(p, load, factor, part)
     local w, d = load "w", load "d"
     local z = p:op("mul", "z", w, d)
     return p:op("sub", "dz", p:op("mul", "scaled", load "dy", factor), p:op("mul", "along", z, part)), w, d
@@ -73,11 +73,11 @@ end
 
 -- The gradient of d, of dtype `to`.
 function post_norm.back(cfg, to, io, dt)
-    local p = ir.program(cfg.isa, cfg.prefix .. "turn", {"The gradient of what an expert gave: w * (dy * factor - z * part)."})
+    local p = ir.program(cfg.isa, cfg.prefix .. "before_norm", {"The gradient of what an expert gave: w * (dy * factor - z * part)."})
     local dd, rows, n = p:pointer("dd", to.c), inputs(p, io, dt), p:integer("n")
     local factor, part = stats(p)
     each(p, n, rows, function(load)
-        local dz, w = turned(p, load, factor, part)
+        local dz, w = through(p, load, factor, part)
         quantise.store(p, to, p:at(dd, 0), p:op("mul", "back", dz, w))
         p:advance(dd, cfg.isa.lanes)
     end)
@@ -90,7 +90,7 @@ function post_norm.weight(cfg, io, dt)
     local sums, rows, n = p:pointer("sums", "float"), inputs(p, io, dt), p:integer("n")
     local factor, part = stats(p)
     each(p, n, rows, function(load)
-        local dz, _, d = turned(p, load, factor, part)
+        local dz, _, d = through(p, load, factor, part)
         local sum = p:op("load", "sum", p:at(sums, 0))
         p:op("fma", sum, dz, d)
         p:op("store", p:at(sums, 0), sum)

@@ -47,7 +47,7 @@ mlp.forward_plan, mlp.forward_uses = planned(function(plan, spec, shape, info)
 end, function() end)
 mlp.backward_plan, mlp.backward_uses = planned(function(plan, spec, shape, info)
     local products = spec.weight_grads == "all" and panel_plan.both or panel_plan.forward
-    products(plan, spec, shape, info, {step = quantised.rows(spec), unit = unit_of(spec), turns = not codes.are(spec)})
+    products(plan, spec, shape, info, {step = quantised.rows(spec), unit = unit_of(spec), columns = not codes.are(spec)})
 end, function(spec)
     return codes.no_pairs(spec) or panel_plan.no_pairs(spec)
 end)
@@ -98,14 +98,14 @@ local function constants(spec, plan)
         quantised.is(spec) and quantised.constants(math.max(spec.H, (spec.weight_grads and gates(spec) or 1) * spec.I_TP)) or {})
 end
 
--- What both families' templates refer to. gives: tensors of tokens that rows of panels become: name of the function, dtype,
+-- What both families' templates refer to. stores: tensors of tokens that rows of panels become: name of the function, dtype,
 -- columns (a constant and its value); tokens: those that panels are of. Phases come next, then what `decode` adds.
-local function names_of(spec, plan, job, totals, gives, tokens)
+local function names_of(spec, plan, job, totals, stores, tokens)
     local cfg = panels.cfg(spec, plan, job)
     local of_weights = activations.cfg(cfg, spec, plan)
     local lanes, io = plan.isa.lanes, dtype[spec.dtype]
     local first, second = stored.gate_up(spec)
-    local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), gives = {},
+    local names = {spec = spec, plan = plan, isa = plan.isa, p = cfg.prefix, constants = constants(spec, plan), stores = {},
         in_turn = stored.of(spec).interleaved, separate = stored.of(spec).separate,
         quantised = quantised.is(spec),
         routed_rows = "w->args->S > 0 ? w->args->S : 0", transposes_whole = false,
@@ -123,10 +123,10 @@ local function names_of(spec, plan, job, totals, gives, tokens)
     if names.quantised then
         quantised.names(names, cfg, spec, plan.block_bytes ~= nil)
     end
-    for _, give in ipairs(gives) do
-        local dt = dtype[give[2]]
-        names.gives[#names.gives + 1] = {name = give[1], c = dt.c, narrow = plans.convert(dt, "narrow"), columns = give[3],
-            whole = spec[give[4]] >= lanes}
+    for _, store in ipairs(stores) do
+        local dt = dtype[store[2]]
+        names.stores[#names.stores + 1] = {name = store[1], c = dt.c, narrow = plans.convert(dt, "narrow"), columns = store[3],
+            whole = spec[store[4]] >= lanes}
         names.scalars[#names.scalars + 1] = {dt, "narrow"}
     end
     local function tiles()
@@ -137,9 +137,9 @@ local function names_of(spec, plan, job, totals, gives, tokens)
             names.splits and panel_rows.split(cfg, "split")), activations.tiles(names, spec, cfg, of_weights))
         plans.append(list, names.quantised and quantised.tiles(names, of_weights, spec) or {},
             prequantised.tiles(names, cfg, spec))
-        for _, give in ipairs(gives) do
-            if spec[give[4]] >= lanes then
-                list[#list + 1] = rows.transpose(cfg, dtype[give[2]], give[1] .. "_square", spec[give[4]])
+        for _, store in ipairs(stores) do
+            if spec[store[4]] >= lanes then
+                list[#list + 1] = rows.transpose(cfg, dtype[store[2]], store[1] .. "_square", spec[store[4]])
             end
         end
         return list
@@ -149,9 +149,9 @@ end
 
 function mlp.forward_names(spec, plan, job)
     local save = spec.checkpoint == "save"
-    local gives = {{"give_output", spec.output_dtype, "H", "H"}, save and {"give_kept", spec.dtype, "I", "I_TP"} or nil}
+    local stores = {{"store_output", spec.output_dtype, "H", "H"}, save and {"store_kept", spec.dtype, "I", "I_TP"} or nil}
     local totals = {spec.I_TP, spec.H, stored.of(spec).interleaved and 2 * spec.I_TP or nil}
-    local names, cfg, tiles, decode = names_of(spec, plan, job, totals, gives, {"hidden_states"})
+    local names, cfg, tiles, decode = names_of(spec, plan, job, totals, stores, {"hidden_states"})
     names.save, names.splits = save, false
     names.parts_rows = names.in_turn and save   -- what is given of each is rows that follow each other
     work.forward(names, spec)
@@ -190,7 +190,7 @@ end
 function mlp.backward_names(spec, plan, job)
     local lanes, out = plan.isa.lanes, dtype[spec.output_dtype]
     local both = gates(spec) * spec.I_TP
-    local names, cfg, tiles, decode = names_of(spec, plan, job, {spec.I_TP, both, spec.H}, {{"give_gradient", spec.dtype, "H", "H"}},
+    local names, cfg, tiles, decode = names_of(spec, plan, job, {spec.I_TP, both, spec.H}, {{"store_gradient", spec.dtype, "H", "H"}},
         {"hidden_states", "output_hidden_states_grad"})
     names.weight_gradients = spec.weight_grads == "all"
     names.clears = names.weight_gradients and not spec.accumulate_grads

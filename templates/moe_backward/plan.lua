@@ -43,10 +43,10 @@ end
 function backward.plan(plan, spec, shape, info)
     dot.choose(plan, spec, info, no_pairs(spec), false, true)
     if spec.weight_grads == "all" then
-        panel_plan.both(plan, spec, shape, info, {turns = true, step = quantised.rows(spec)})
+        panel_plan.both(plan, spec, shape, info, {columns = true, step = quantised.rows(spec)})
     else
         local are = codes.are(spec)
-        panel_plan.forward(plan, spec, shape, info, {unit = are and spec.checkpoint == "recompute" and codes.unit, turns = not are,
+        panel_plan.forward(plan, spec, shape, info, {unit = are and spec.checkpoint == "recompute" and codes.unit, columns = not are,
             square = words.are(spec) and words.square(spec, plan.isa.lanes) or nil})
     end
     packed_plan.choose(plan, spec, true)
@@ -166,15 +166,15 @@ end
 
 -- Adds which `gather` makes panels of a tensor of tokens, if not that of numbers. Behind the experts' norm, panels of output gradients hold
 -- what post_norm.c.in makes of these.
-local function gather_turned(names, has)
-    names.turns, names.gathered_as = has.post_norm, {}
+local function gather_before_norm(names, has)
+    names.norms_rows, names.gathered_as = has.post_norm, {}
     for tensor in pairs(names.given) do
         names.gathered_as[tensor] = tensor
     end
     if has.post_norm then
-        names.gathered_as.output_hidden_states_grad = "turned"
-        names.given.turned = {K = "H", decode = "turn", row = "routed_row", to = {c = names.panel_c}}
-        names.gathers = has.in_words and not has.words_gathered and {"turned"} or {"", "turned"}
+        names.gathered_as.output_hidden_states_grad = "before_norm"
+        names.given.before_norm = {K = "H", decode = "before_norm", row = "routed_row", to = {c = names.panel_c}}
+        names.gathers = has.in_words and not has.words_gathered and {"before_norm"} or {"", "before_norm"}
     end
 end
 
@@ -231,7 +231,7 @@ function backward.names(spec, plan, job)
     panels.products(names, cfg, plan, totals)
     local of_weights = given_operands(names, cfg, spec, has)
     names.gathered = has.in_words and "(WORD * LANES)" or names.dots and "DEPTH" or "LANES"
-    gather_turned(names, has)
+    gather_before_norm(names, has)
     names.gathers_words, names.transpose_words = has.words_gathered, "transpose_words"
     names.load_step = has.in_words and words.WORD or has.interleaved and 2 or 1
     if has.gradients then

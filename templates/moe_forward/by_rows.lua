@@ -93,7 +93,7 @@ local function space_of(names, has, common)
         {"out", "float *", {"columns"}, "where its output is summed", own = true},
         {"a", "float", {"columns"}, "affinity", own = true},
         {"nowhere", "float", {"H"}, "where columns without a token are added", own = true},
-        has.checkpoint_down and {"turned", "float", {"LANES", "CHUNK_ROWS"}, "parts of rows of what an expert gave", own = true})), {})
+        has.checkpoint_down and {"transposed", "float", {"LANES", "CHUNK_ROWS"}, "parts of rows of what an expert gave", own = true})), {})
 end
 
 -- of_weights: cfg of their products
@@ -120,7 +120,7 @@ local function tiles(spec, plan, names, cfg, of_weights)
         has.bias_down and epilogue.biased(cfg, has.bias_scaled),
         whole and rows.scatter(cfg, "scatter", {scaled = has.affinity_in_finish}),
         whole and has.add and rows.scatter(cfg, "scatter_add", {scaled = has.affinity_in_finish, add = true}),
-        row and row("give_row", false), row and has.add and row("add_row", true),
+        row and row("store_row", false), row and has.add and row("add_row", true),
         whole and has.post_norm and post_norm.weigh(cfg, dtype[spec.bias_dtype]),
         whole and (has.add or has.post_norm) and rows.move(cfg, "combine", {scaled = has.affinity_in_combine, add = spec.accumulate}),
         whole and out.narrow and rows.move(cfg, "narrow_output", {to = out})))

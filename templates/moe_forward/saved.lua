@@ -127,9 +127,9 @@ end
 function saved.tiles_of_rows(names, cfg, spec, depth, step)
     local has, io, lanes, width = names.has, dtype[spec.dtype], cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
     return plans.list(
-        names.saves_runs and rows.give_column(cfg, io, "give_column", step * width),
-        has.checkpoint_down and rows.squares(cfg, "turn", {dtype = dtype.f32, stride = width, pitch = depth, t_units = "CHUNK_ROWS",
-            along = lanes * width, step = lanes}),
+        names.saves_runs and rows.store_column(cfg, io, "store_column", step * width),
+        has.checkpoint_down and rows.squares(cfg, "transpose_down", {dtype = dtype.f32, stride = width, pitch = depth,
+            t_units = "CHUNK_ROWS", along = lanes * width, step = lanes}),
         has.checkpoint_down and spec.H >= lanes and rows.move(cfg, "save_row", {to = io}),
         has.streams_rows and rows.lines(cfg, io, "stream_row"),
         (has.streams_up or has.streams_down) and clear_lines(cfg, io))

@@ -219,7 +219,7 @@ function panels.tiles(names, cfg, plan)
         not names.coded and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.mc * width, masked = true}),
         not dots and names.widens and rows.move(cfg, "widen", {from = names.tensor or cfg.dtype}),
         rows.zero(cfg),
-        names.transposes_whole and rows.turned(cfg, dots, names.coded),
+        names.transposes_whole and rows.transposed_weights(cfg, dots, names.coded),
         dots and panel_rows.join(cfg, "join")))
     return names.gradient_rows and plans.append(list, gradients.tiles(names, cfg), {
         rows.squares(cfg, "transpose_back", {dtype = dots and cfg.dtype or dtype.f32, words = dots, stride = width, pitch = width,

@@ -24,7 +24,7 @@
 --     wide, second     columns of a panel; from its first vector of a row to its second one
 --     beside           the tensor of the second vectors, if that is not the first ones'
 --     by               the rows that it multiplies
---     in_parts = {n, size}         K is cut into PARTS parts, of n pieces of this size, which are chunks of their own
+--     in_parts = {n, size}         K is cut into PARTS parts, of n units of this size, which are chunks of their own
 -- Of a gradient, unless it has `run`
 --     of, by = {panels, rows}      one factor has a row for each row of the gradient, the other one for each column
 --     to, bias         the tensors; the bias is what a row of `of` after the last one gives. What w->held has to hold: phases.held
@@ -39,8 +39,8 @@ local phases = {}
 local usual = {
     groups = {most = "E", count = "E", expert = "e"}, parts_add = true, enters = false,
     coded = false, whole_segments = false, clears = false, sums = false, staged = false, listed = false,
-    turns = false, quantised = false, integers = false, runs = false, block_rows = 1, along = false, given_weights = false, tiled = false,
-    tile_sums = "w->A", padded = false, packed = false,
+    norms_rows = false, quantised = false, integers = false, runs = false, block_rows = 1, along = false, given_weights = false,
+    tile_sums = "w->A", tiled = false, padded = false, packed = false,
 }
 
 -- What some phase of a family has: words of C fragments, and the key that says so.

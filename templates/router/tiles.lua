@@ -96,7 +96,7 @@ function tiles.backward(spec, has, cfg, s, names)
         softmax, sum, shares,
         (has.cap or has.norm and spec.H >= wide) and back.times(cfg),
         has.norm and spec.H >= wide and rows.move(cfg, "add_scaled", {from = names.io_type, add = true, scaled = true}),
-        has.norm and spec.H >= wide and rows.move(cfg, "give", {to = names.given_dx_type}),
+        has.norm and spec.H >= wide and rows.move(cfg, "store_dx", {to = names.given_dx_type}),
         has.over_all and lanes.rest(cfg),
         has.scaled and has.alone and not has.over_chosen and scores.all(cfg, cfg.method.weigh),
         has.scaled and lanes.scale(cfg, cfg.method.factor, has.divided, cfg.method.floor, has.over_all),

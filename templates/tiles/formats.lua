@@ -2,7 +2,8 @@
 -- formats.lua - element types that only weights have: codes, which tiles decode to f32 on their way into panels or products. Their
 -- tensors and scales: shared/stored.lua.
 --
--- A NEW FORMAT of codes of 8 or 4 bits takes 3 files: a row here, one in shared/stored.lua, and one in the runtime's format.c.
+-- A NEW FORMAT of codes of 8 or 4 bits takes 3 files: a row here, one in shared/stored.lua, and one in the runtime's format.c; of codes
+-- that no other format has, tests/runtime_format.c wants a statement of what they are worth.
 --
 -- size, c     bytes a code, its C type; bits: of one, if they are fewer than a byte: two to a byte, the low ones first
 -- digits      bits of the significand; least: exponent of the smallest normal number

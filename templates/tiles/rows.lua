@@ -38,7 +38,7 @@ function rows.stream(p, dt, to, from, n)
 end
 
 -- The same from src to dst; both pointers move on.
-function rows.give(p, dt, dst, src, n)
+function rows.stream_on(p, dt, dst, src, n)
     local elements = p.isa.lanes * 4 // dt.size
     rows.stream(p, dt, {dst, 0}, {src, 0}, n)
     p:advance(dst, n * elements)
@@ -52,7 +52,7 @@ function rows.lines(cfg, dt, name)
     local rows_left, over = p:integer("rows"), p:integer("over")
     p:loop(rows_left, function()
         p:loop(p:count_from("left", n), function()
-            rows.give(p, dt, dst, src, 16 // cfg.isa.lanes)
+            rows.stream_on(p, dt, dst, src, 16 // cfg.isa.lanes)
         end, "lines")
         p:advance(dst, over)
     end, "rows")
@@ -194,7 +194,7 @@ function rows.squares(cfg, name, how)
 end
 
 -- Squares of weights whose columns are wanted: of numbers in memory, or of what codes are decoded to; joined: of pairs of rows.
-function rows.turned(cfg, joined, coded)
+function rows.transposed_weights(cfg, joined, coded)
     local width = cfg.vectors * cfg.isa.lanes
     return rows.squares(cfg, "transpose_weights", {dtype = coded and not joined and dtype.f32 or cfg.dtype, joined = joined, pitch = width,
         fetch = not coded, step = cfg.isa.lanes * width})
@@ -271,7 +271,7 @@ function rows.column(cfg, dt, name, pitch, as_is)
 end
 
 -- The reverse: n rows of LANES floats, `pitch` apart, to rows of dtype dt that are `ld` apart.
-function rows.give_column(cfg, dt, name, pitch)
+function rows.store_column(cfg, dt, name, pitch)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("LANES elements of each of n rows, to %s."):format(dt.name)})
     local dst, src = p:pointer("dst", dt.c), p:pointer("src", "const float", "WIDTH")
     local n, ld = p:integer("n"), p:integer("ld")

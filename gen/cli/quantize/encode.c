@@ -39,13 +39,13 @@ static int64_t put_scale(struct encoding *e, int64_t at, uint32_t most, double s
 /* ---- groups along rows [out, in] ---- */
 
 /* Elements i .. i+n-1 of a row; panel: those of rows that were turned, or NULL. */
-static const float *piece(const struct encoding *e, int64_t row, const float *panel, int64_t i,
-                          int64_t n, struct space *to)
+static const float *span(const struct encoding *e, int64_t row, const float *panel, int64_t i,
+                         int64_t n, struct space *to)
 {
     return panel ? panel + i : floats(e, row * e->w.store->in + i, n, to->x);
 }
 
-static int64_t piece_length(int64_t left)
+static int64_t span_length(int64_t left)
 {
     return left < PIECE ? left : PIECE;
 }
@@ -56,8 +56,8 @@ static void measure_row(struct encoding *e, int64_t row, const float *panel, str
     const struct store *s = e->w.store;
     uint32_t all = 0;
     for (int64_t i = 0, n; i < s->in; i += n) {
-        n = piece_length(s->in - i);
-        const float *x = piece(e, row, panel, i, n, to);
+        n = span_length(s->in - i);
+        const float *x = span(e, row, panel, i, n, to);
         uint32_t whole = rt_rows_most(x, n);
         for (int64_t k = 0; k < n && whole >= 0x7f800000; k += s->group) {
             uint32_t most = rt_rows_most(x + k, s->group);
@@ -77,8 +77,8 @@ static int64_t encode_row(struct encoding *e, int64_t row, const float *panel, s
     if (e->second)
         second = (double)e->second[row / s->out * s->per_second + store_part(s, row % s->out)];
     for (int64_t i = 0, n; i < s->in; i += n) {
-        n = piece_length(s->in - i);
-        nans += rt_rows_groups(&e->w.rows, s->rule, piece(e, row, panel, i, n, to), n, s->group,
+        n = span_length(s->in - i);
+        nans += rt_rows_groups(&e->w.rows, s->rule, span(e, row, panel, i, n, to), n, s->group,
                                second, e->scales, row * s->cut.columns + i / s->group, to->q);
         rt_rows_codes(&e->w.rows, to->q, n, codes + rt_format_bytes(s->format, i), to->bytes);
     }
@@ -139,7 +139,7 @@ static void measure_rect(struct encoding *e, const struct rect *r, struct space 
         memset(to->most, 0, (size_t)(r->c1 - r->c0) * sizeof *to->most);
     for (int64_t row = r->r0; row < r->r1; row++)
         for (int64_t c = r->c0, end, n; c < r->c1; c = end) {
-            end = c + piece_length(r->c1 - c);
+            end = c + span_length(r->c1 - c);
             const float *x = floats(e, work_at(&e->w, r, row) + c - r->c0, end - c, to->x);
             if (r->each)
                 rt_rows_raise(x, end - c, to->most + c - r->c0);
@@ -152,8 +152,8 @@ static void measure_rect(struct encoding *e, const struct rect *r, struct space 
         raise_to(most_of(e, r, r->r0, c), to->most[c - r->c0]);
 }
 
-static void encode_piece(struct encoding *e, const struct rect *r, int64_t row, int64_t c,
-                         int64_t end, uint8_t *codes, struct space *to)
+static void encode_span(struct encoding *e, const struct rect *r, int64_t row, int64_t c,
+                        int64_t end, uint8_t *codes, struct space *to)
 {
     const float *x = floats(e, work_at(&e->w, r, row) + c - r->c0, end - c, to->x);
     if (r->each)
@@ -178,8 +178,8 @@ static int64_t encode_rect(struct encoding *e, int64_t unit, struct space *to)
     for (int64_t row = r.r0; row < r.r1; row++) {
         uint8_t *codes = work_take(&e->w, to, work_at(&e->w, &r, row), (size_t)(r.c1 - r.c0));
         for (int64_t c = r.c0, end; c < r.c1; c = end) {
-            end = c + piece_length(r.c1 - c);
-            encode_piece(e, &r, row, c, end, codes + c - r.c0, to);
+            end = c + span_length(r.c1 - c);
+            encode_span(e, &r, row, c, end, codes + c - r.c0, to);
         }
     }
     return nans;

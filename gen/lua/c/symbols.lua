@@ -2,7 +2,7 @@
 -- symbols.lua - the names in generated C. Those that come of the kernel's name are the user's: NAME, NAME_workspace, NAME_args and
 -- the tiles, NAME_<tile>. All others are moegen's, and give way where the two meet: whatever a kernel is called, its C compiles.
 --
--- C is made with SELF in the place of the name, so that the two kinds can be told apart; settle() puts the name in.
+-- C is made with SELF in the place of the name, so that the two kinds can be told apart; named() puts the name in.
 local reserved = require "c.reserved"
 local c_words = require "words"   -- gen/host/words.c
 
@@ -94,15 +94,15 @@ local function renamed(text, map)
         elseif text:find("^__attribute__%s*%(", from) then
             _, stop = text:find("^__attribute__%s*%b()", from)
         end
-        local piece = text:sub(from, stop)
+        local word = text:sub(from, stop)
         out[#out + 1] = text:sub(at, from - 1)
-        out[#out + 1] = map[piece] or piece
+        out[#out + 1] = map[word] or word
         at = stop + 1
     end
 end
 
 -- C text with the kernel's name for SELF. members: a set of names that are the structure's, or the runtime's, and stay.
-function symbols.settle(text, name, members)
+function symbols.named(text, name, members)
     local others, map = words_from(text, name), {}
     for word in pairs(next(others) and words_from(text, symbols.SELF) or {}) do
         word = name .. word:sub(#symbols.SELF + 1)

@@ -148,7 +148,7 @@ function emit.header(job)
     end
     out[#out + 1] = (" */\n#ifndef %s\n#define %s\n\n#include \"moegen_rt.h\"\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n")
         :format(guard, guard)
-    out[#out + 1] = symbols.settle(emit.args_struct(job), job.title, {})
+    out[#out + 1] = symbols.named(emit.args_struct(job), job.title, {})
     out[#out + 1] = ("\n// A moegen_entry; see moegen_rt.h.\nint32_t %s(const void *args, const moegen_worker *worker);\n")
         :format(job.title)
     out[#out + 1] = ("\n// A moegen_workspace: bytes that a call with these sizes and `size` ranks needs.\n"

@@ -29,8 +29,8 @@ end
 -- Calls fn with each name that a line starting in column 0 defines; and whether it is only declared.
 local function defined(line, fn)
     local struct, enum = line:match("^struct ([%w_]+) {"), line:match("^enum [%w_]*%s*{(.*)}")
-    for piece in (enum or ""):gmatch("[^,]+") do
-        fn(piece:match("[%a_][%w_]*") or "", false)
+    for constant in (enum or ""):gmatch("[^,]+") do
+        fn(constant:match("[%a_][%w_]*") or "", false)
     end
     local name = not enum and (struct or line:match("^[%a_].-([%a_][%w_]*)%("))
     if name then

@@ -2,7 +2,7 @@
 -- assemble.lua - the machine code of a program whose values have registers, instruction by instruction, for those who read it; the
 -- JIT's is made by gen/host/tape_code.c, and is the same.
 --
--- A program's code is a list of pieces, made once, for the tallest of its heights (see ir.shorter). A piece is the code of an
+-- A program's code is a list of parts, made once, for the tallest of its heights (see ir.shorter). A part is the code of an
 -- instruction, with the item of the program that it is of. Those of rows are left out for fewer rows. What depends on the place
 -- of things (jumps, constants) is filled in by place().
 local ir = require "ir"
@@ -14,27 +14,27 @@ function assemble.op(p, op, away)
     return p.isa.arch.code.op(ir.instruction(p.isa, op.name), op, away)
 end
 
--- Pieces -----------------------------------------------------------------------------------------------------------
+-- Parts -----------------------------------------------------------------------------------------------------------
 
--- A list of pieces that grows. Piece: text of an instruction, the item that it is the code of, and the row that this belongs to.
-local Pieces = {}
-Pieces.__index = Pieces
+-- A list of parts that grows. Part: text of an instruction, the item that it is the code of, and the row that this belongs to.
+local Parts = {}
+Parts.__index = Parts
 
-function Pieces:add(text, row, item)
+function Parts:add(text, row, item)
     self[#self + 1] = {text = text, row = row, item = item}
 end
 
 -- The code of an item that controls.
-function Pieces:put(item, row)
+function Parts:put(item, row)
     self:add(self.code.control[item.control](item), row, item)
 end
 
--- A piece that place() completes, or a mark in the list.
-function Pieces:special(kind, item)
+-- A part that place() completes, or a mark in the list.
+function Parts:special(kind, item)
     self[#self + 1] = {kind = kind, row = item.row, item = item}
 end
 
-function Pieces:control(item)
+function Parts:control(item)
     local kind = item.control
     if kind == "loop" then
         self.loops = self.loops + 1
@@ -55,7 +55,7 @@ function Pieces:control(item)
     end
 end
 
-function Pieces:frame_in(p)
+function Parts:frame_in(p)
     for _, reg in ipairs(p.save) do
         self:put{control = "push", reg = reg}
     end
@@ -69,7 +69,7 @@ function Pieces:frame_in(p)
     end
 end
 
-function Pieces:frame_out(p)
+function Parts:frame_out(p)
     if p.isa.zero_upper then
         self:put{control = "zero_upper"}
     end
@@ -79,9 +79,9 @@ function Pieces:frame_out(p)
     self:put{control = "back"}
 end
 
--- The pieces of the tallest program.
-local function pieces(p)
-    local list = setmetatable({loops = 0, code = p.isa.arch.code}, Pieces)
+-- The parts of the tallest program.
+local function parts(p)
+    local list = setmetatable({loops = 0, code = p.isa.arch.code}, Parts)
     list:frame_in(p)
     for _, code in ipairs(p.preamble) do
         list:special("const", code)
@@ -103,9 +103,9 @@ end
 -- Those of a program of `rows` rows (nil: all).
 local function kept(list, rows)
     local out = {}
-    for _, piece in ipairs(list) do
-        if not rows or not piece.row or piece.row < rows then
-            out[#out + 1] = piece
+    for _, part in ipairs(list) do
+        if not rows or not part.row or part.row < rows then
+            out[#out + 1] = part
         end
     end
     return out
@@ -115,8 +115,8 @@ end
 -- of the program or one of the `control` of this file; its titles[i] stand before instruction i.
 function assemble.place(p)
     local tall, rows = p.taller or p, p.rows
-    tall.pieces = tall.pieces or pieces(tall)
-    local list, jump = kept(tall.pieces, rows), p.isa.arch.code.jump
+    tall.parts = tall.parts or parts(tall)
+    local list, jump = kept(tall.parts, rows), p.isa.arch.code.jump
     local out, what, n, length, loops = {}, {titles = {}}, 0, 0, {}
     local fixups, skips, pool, index = {}, {}, {}, {}
     local function title(text)   -- of what comes next
@@ -129,10 +129,10 @@ function assemble.place(p)
         length = length + #text
     end
     for i = 1, #list do
-        local piece = list[i]
-        local kind, item = piece.kind, piece.item
+        local part = list[i]
+        local kind, item = part.kind, part.item
         if not kind then
-            emit(piece.text, item)
+            emit(part.text, item)
         elseif kind == "loop" then
             loops[#loops + 1] = length
             title(("loop %d: %s times%s"):format(item.number, item.count.name, item.title and ", " .. item.title or ""))
