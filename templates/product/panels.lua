@@ -220,6 +220,7 @@ function panels.tiles(names, cfg, plan)
         not dots and names.widens and rows.move(cfg, "widen", {from = names.tensor or cfg.dtype}),
         rows.zero(cfg),
         names.transposes_whole and rows.transposed_weights(cfg, dots, names.coded),
+        names.transposes_whole and panel_rows.by_lines(cfg.isa, dots, names.coded) and panel_rows.transposed_lines(cfg),
         dots and panel_rows.join(cfg, "join")))
     return names.gradient_rows and plans.append(list, gradients.tiles(names, cfg), {
         rows.squares(cfg, "transpose_back", {dtype = dots and cfg.dtype or dtype.f32, words = dots, stride = width, pitch = width,

@@ -5,6 +5,7 @@ local dtype = require "dtype"
 local ir = require "ir"
 local micro = require "tiles.micro"
 local quantise = require "tiles.quantise"
+local squares = require "tiles.rows"
 
 local panel_rows = {}
 
@@ -144,6 +145,46 @@ function panel_rows.collect_rows(cfg, has)
         p:advance(S, width)
         p:advance(out, 1)
     end, "rows")
+    return p
+end
+
+-- Are pairs of rows of weights transposed by cache lines? Rows of many matrices lie so far apart that L1 keeps few of them: of a line
+-- that is read in halves the second one comes from L2 again.
+function panel_rows.by_lines(isa, joined, coded)
+    return joined and not coded and isa.rows.unpack_low_words ~= nil
+end
+
+-- Transposes two squares of weights at a time, see transposed_weights of rows.lua. Pairs of two rows are those of columns 0 .. 3,
+-- 8 .. 11 and so on, and of the others: rows of two squares, which lie where their columns go.
+function panel_rows.transposed_lines(cfg)
+    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "transpose_lines",
+        {("Transpose n times two squares of %d x %d pairs."):format(lanes, lanes)})
+    local T, S, n = p:pointer("T", "float", "WIDTH LANES"), p:pointer("S", "const " .. cfg.dtype.c), p:integer("n")
+    local ld, back, ahead = p:integer("ld"), p:integer("back"), p:integer("ahead")
+    local function row(i) return i // 4 * 8 + i % 4 end
+    local function read(name, step)
+        p:op("prefetch_1", p:at(S, 0, ahead))
+        local x = p:op("load_bits", name, p:at(S, 0))
+        p:advance(S, step)
+        return x
+    end
+    p:loop(n, function()
+        for i = 0, lanes - 1 do
+            local even, odd = read("even_" .. i, ld), read("odd_" .. i, i + 1 < lanes and ld or back)
+            p:op("store", p:at(T, row(i) * width), p:op("unpack_low_words", "first_" .. i, even, odd))
+            p:op("store", p:at(T, (row(i) + 4) * width), p:op("unpack_high_words", "second_" .. i, even, odd))
+        end
+        p:loop(p:count_from("left", 2), function()
+            squares.transposed(p, function(i)
+                return p:op("load", "row_" .. i, p:at(T, row(i) * width))
+            end, function(c, x)
+                p:op("store", p:at(T, row(c) * width), x)
+            end)
+            p:advance(T, 4 * width)
+        end, "squares")
+        p:advance(T, (2 * lanes - 8) * width)
+    end, "cache lines of a row")
     return p
 end
 
