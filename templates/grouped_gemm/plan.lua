@@ -216,7 +216,7 @@ function tiles.rows(spec, plan, names, cfg, of_weights)
         rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = width, pitch = cfg.chunk_rows, t_units = "CHUNK_ROWS",
             along = lanes * width, step = lanes}),
         names.transposes and rows.transposed_weights(cfg, names.dots, names.coded),
-        names.transposes and panel_rows.by_lines(cfg.isa, names.dots, names.coded) and panel_rows.transposed_lines(cfg),
+        names.transposes and names.by_lines and not names.coded and panel_rows.transposed_lines(cfg),
         rows.move(cfg, "put", {to = names.reduces and dtype.f32 or dtype[spec.output_dtype], scaled = names.factor}),
         sums(names, cfg, dtype[spec.output_dtype])))
 end

@@ -98,7 +98,7 @@ end
 
 -- Matrix tiles are so fast that transposing pays from a tile of tokens on: on Emerald Rapids, OLMoE backward with 16 threads takes 0.67 of
 -- the time with 8 tokens of an expert, 0.86 with 16, and 1.3 with 32. Tiles of vectors need 8 of tokens: on Zen 3 backward takes 0.88 to
--- 0.97 of the time with 32 to 64 tokens, of f32 and of bf16, and as much with 96.
+-- 0.97 of the time if all experts have 32 to 64 tokens, and 0.97 if some have more than 64, 48 of them on average.
 local function choose_across(plan)
     plan:choose("across", plan.tiled and amx.unit or 8 * plan.isa.lanes * plan.group,
         "tokens up to which columns of weights are multiplied where they lie: transposing these costs more")

@@ -134,6 +134,7 @@ function panels.words(names, cfg, plan)
     local dots = cfg.product.group > 1 and not integers
     local words = dots or integers
     names.dots, names.splits, names.io, names.widen_io = dots, dots, cfg.dtype.c, plans.convert(cfg.dtype, "widen")
+    names.by_lines = dots and panel_rows.by_lines(cfg.isa)
     names.panel_c, names.depth = quantise.column_type(cfg), words and "DEPTH" or "WIDTH"
     names.words = function(n) return dots and n .. " / 2" or n end                           -- of so many elements,
     names.words_of = function(n) return dots and ("(%s) / 2"):format(n) or n end             -- a sum
@@ -220,7 +221,7 @@ function panels.tiles(names, cfg, plan)
         not dots and names.widens and rows.move(cfg, "widen", {from = names.tensor or cfg.dtype}),
         rows.zero(cfg),
         names.transposes_whole and rows.transposed_weights(cfg, dots, names.coded),
-        names.transposes_whole and panel_rows.by_lines(cfg.isa, dots, names.coded) and panel_rows.transposed_lines(cfg),
+        names.transposes_whole and names.by_lines and not names.coded and panel_rows.transposed_lines(cfg),
         dots and panel_rows.join(cfg, "join")))
     return names.gradient_rows and plans.append(list, gradients.tiles(names, cfg), {
         rows.squares(cfg, "transpose_back", {dtype = dots and cfg.dtype or dtype.f32, words = dots, stride = width, pitch = width,

@@ -148,10 +148,10 @@ function panel_rows.collect_rows(cfg, has)
     return p
 end
 
--- Are pairs of rows of weights transposed by cache lines? Rows of many matrices lie so far apart that L1 keeps few of them: of a line
+-- Can pairs of rows of weights be transposed by cache lines? Rows of many matrices lie so far apart that L1 keeps few of them: of a line
 -- that is read in halves the second one comes from L2 again.
-function panel_rows.by_lines(isa, joined, coded)
-    return joined and not coded and isa.rows.unpack_low_words ~= nil
+function panel_rows.by_lines(isa)
+    return isa.rows.unpack_low_words ~= nil
 end
 
 -- Transposes two squares of weights at a time, see transposed_weights of rows.lua. Pairs of two rows are those of columns 0 .. 3,
