@@ -228,6 +228,9 @@ function backward.names(spec, plan, job)
             (has.norm or has.post_norm) and has.add and {out, "widen"} or false,
             plan.group > 1 and (has.post_norm or has.bias_up or has.bias_down) and {io, "narrow"} or false},
     }
+    names.forth, names.back = has.transposed and "k" or "n", has.transposed and "n" or "k"   -- as the products of the two ways see weights
+    names.crosses = panels.crosses(plan, spec.I_TP) and not (names.quantised or codes.are(spec) or packed.are(spec) or has.norm)
+        and (has.again or has.transposed)
     panels.products(names, cfg, plan, totals)
     local of_weights = given_operands(names, cfg, spec, has)
     names.gathered = has.in_words and "(WORD * LANES)" or names.dots and "DEPTH" or "LANES"

@@ -124,7 +124,6 @@ end
 
 function work.phases(names, has, spec)
     local X = has.pre and {"w->scaled", "XROWS"} or {"w->X", "XROWS"}
-    local forth, back = has.transposed and "k" or "n", has.transposed and "n" or "k"   -- as the products of the two ways see weights
     local first, second = stored.gate_up(spec)
     local by, tokens = rounded(names, has, X)
     local q, factor, columns = names.quantised, names.factor, names.padded
@@ -135,16 +134,16 @@ function work.phases(names, has, spec)
     end
     phases.add(names, plans.append({{"GATHER", parts = "H_DEEP / " .. names.gathered, run = "gather_part"},
         tokens == "TOKEN_ROWS" and {tokens, panels = true, run = "token_rows"} or nil},
-        again(has, by, spec, forth, tokens), plans.list(
+        again(has, by, spec, names.forth, tokens), plans.list(
         has.norm and {"NORM", panels = true, run = "normalise"},
-        {"DOWN", rows = "I", k = "H", weights = "down_proj_weight", layout = back,
+        {"DOWN", rows = "I", k = "H", weights = "down_proj_weight", layout = names.back,
             by = {factor "w->dY", names.words "HK"}, run = "through_down",
             reads = second and has.again and {"GATE_AGAIN", "UP_AGAIN"} or nil},
         has.norm and {"NORM_BACK", panels = true, run = "through_norm"}), biases, plans.list(
         q and {"PRODUCT_ROWS", panels = true, run = "product_rows", reads = {"DOWN"}},
         columns and {"TOKEN_COLUMNS", parts = "H", run = "token_columns", reads = before},
         columns and {"PRODUCT_COLUMNS", parts = "I", run = "product_columns", reads = plans.append({"PRODUCT_ROWS"}, before)},
-        {"TOKENS", rows = "H", k = second and "I" or "GATES * I", weights = first, layout = back, whole = "I", ordered = has.in_words,
+        {"TOKENS", rows = "H", k = second and "I" or "GATES * I", weights = first, layout = names.back, whole = "I", ordered = has.in_words,
             also = second and {second, ("%s + %s * WIDTH"):format(factor "w->GU", names.words "UP")} or nil,
             by = {factor "w->GU", names.words "GK"}, run = "token_gradients", reads = q and {"PRODUCT_ROWS"} or nil},
         (has.post or has.pre) and {"AFFINITIES", panels = true, run = "affinity_gradients",

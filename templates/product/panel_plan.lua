@@ -68,7 +68,7 @@ function panel_plan.choose_block(plan, spec, info, kc, rows, deep, tiles, square
     -- where tokens stay in L2 more rows gain nothing, and fewer chunks come out less even
     tiles = tiles or packed.are(spec) and 2 or plan.vectors
     panel_plan.choose_mc(plan, rows, "rows of weights that pass over the tokens together", tiles, square)
-    plan:choose("few_rows", math.min(round_up(3 * isa.lanes, square or 1), plan.mc),
+    plan:choose("few_rows", math.min(round_up(3 * isa.lanes, square or plan.tiled and plan.tile_rows or 1), plan.mc),
         "rows of a block for a single panel of tokens: two of them stay in L1",
         limits.useful(round_up(rows, isa.lanes), ("matrices have %d rows"):format(rows)))
     if not plan.tiled then

@@ -42,15 +42,15 @@ end
 local sums = tiles.sums
 
 -- acc += A * B for 32 elements of K: a(r) and b(c) give the places of tiles, rows of both are `pitch` bytes apart (A: a_pitch).
--- Tiles of A are read again by the next columns, and those of B by the next rows if the step `holds` them; else they pass.
--- op: of words that are no pairs of bf16
-function tiles.step(p, acc, a, b, a_pitch, pitch, tag, holds, op)
+-- Tiles of A are read again by the next columns. how: holds: those of B are, by the next rows; else they pass;
+-- op: of words that are no pairs of bf16; crossed: the places of A hold what is B, and the other way round
+function tiles.step(p, acc, a, b, a_pitch, pitch, tag, how)
     local x, y = {}, {}
     for c = 0, #acc[0] do
-        y[c] = p:op(holds and "tile_load" or "tile_stream", ("b_%d%s"):format(c, tag), b(c), pitch)
+        y[c] = p:op(how.holds and "tile_load" or "tile_stream", ("b_%d%s"):format(c, tag), b(c), pitch)
         for r = 0, #acc do
             x[r] = x[r] or p:op("tile_load", ("a_%d%s"):format(r, tag), a(r), a_pitch)
-            p:op(op or "tile_dot", acc[r][c], x[r], y[c])
+            p:op(how.op or "tile_dot", acc[r][c], how.crossed and y[c] or x[r], how.crossed and x[r] or y[c])
         end
     end
 end
@@ -118,11 +118,13 @@ end
 -- S[rows][WIDTH] += A * B for `groups` panels of B, one after the other; rows: a multiple of 16; set: instead of adding. Panels of A are
 -- `a_pitch` apart. A panel of B takes a pass for each vector of its rows: tiles in use are as few as can be, see the head of this file.
 -- Beside the products of a pass `count` rows of the weights that come next are fetched, so that memory's lines come a few at a time.
-function tiles.blocks(cfg, rows, vectors, set)
+-- crossed: panels hold rows of tokens, A words of columns of weights, see matrix.c.in; squares of sums have tokens as rows.
+function tiles.blocks(cfg, rows, vectors, set, crossed)
     local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-    local kind = vectors == cfg.vectors and "product" or "narrow"
+    local kind = (crossed and "crossed_" or "") .. (vectors == cfg.vectors and "product" or "narrow")
+    local step = {op = cfg.product.tile, crossed = crossed}
     local p = ir.program(cfg.isa, ("%s%s_%d%s"):format(cfg.prefix, kind, rows, set and "_set" or ""),
-        {("S[%d rows] %s A * B for groups of columns, on tiles%s."):format(rows, set and "=" or "+=",
+        {("S[%d rows] %s %s for groups of columns, on tiles%s."):format(rows, set and "=" or "+=", crossed and "B * A" or "A * B",
             cfg.decodes and "" or "; fetches `count` rows of the next weights in each pass")})
     local S = p:pointer("S", "float", "MC*WIDTH WIDTH LANES")
     local A, B = p:pointer("A", "const float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
@@ -138,7 +140,7 @@ function tiles.blocks(cfg, rows, vectors, set)
             over_k(p, cfg, p:count_from("down_" .. v, panels), t, "_" .. v, function(k, line)
                 local function a(r) return p:at(A, r * UNIT * width + k) end
                 local function b() return p:at(B, k * width + v * lanes) end
-                tiles.step(p, acc, a, b, pitch, pitch, "_" .. line, false, cfg.product.tile)
+                tiles.step(p, acc, a, b, pitch, pitch, "_" .. line, step)
             end, function()
                 p:advance(A, a_pitch)
                 p:advance(B, width * width)

@@ -188,4 +188,42 @@ function panel_rows.transposed_lines(cfg)
     return p
 end
 
+-- Columns of weights as B of matrix tiles: the words of 2 * lanes pairs of rows for each of n panels of K, of two tiles of columns. A panel
+-- is `pitch` floats from the next one; tiles lie below each other, words 0 to 15 and 16 to 31 beside each other.
+function panel_rows.joined_columns(cfg)
+    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "join_columns", {"Pairs of rows as rows of words, below each other for each vector."})
+    local A, W = p:pointer("A", "float", "WIDTH LANES"), p:pointer("W", "const " .. cfg.dtype.c)
+    local n, ld, pitch = p:integer("n"), p:integer("ld"), p:integer("pitch")
+    p:loop(n, function()
+        p:loop(p:count_from("left", cfg.vectors), function()
+            for i = 0, lanes - 1 do
+                local words = micro.join(p, cfg.product, cfg.dtype, "pair_" .. i, cfg.vectors, W, ld, function(v)
+                    return p:at(W, v * lanes)
+                end)
+                p:advance(W, ld)
+                for v = 0, cfg.vectors - 1 do
+                    p:op("store", p:at(A, (v * lanes + i) * width), words[v])
+                end
+            end
+            p:advance(A, lanes)
+        end, "tiles beside each other")
+        p:advance(A, pitch)
+    end, "panels")
+    return p
+end
+
+-- n vectors of words of a token, as a row of as many squares below each other.
+function panel_rows.spread(cfg)
+    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "spread", {"Words of a token as rows of squares."})
+    local to, from, n = p:pointer("to", "float", "WIDTH LANES"), p:pointer("from", "const float"), p:integer("n")
+    p:loop(n, function()
+        p:op("store", p:at(to, 0), p:op("load", "words", p:at(from, 0)))
+        p:advance(from, lanes)
+        p:advance(to, lanes * width)
+    end, "squares")
+    return p
+end
+
 return panel_rows
