@@ -123,7 +123,7 @@ function work.backward_space(names)
         dots and {"seen", "float", {"GK"}, "gate and up as the activation saw them", of = "columns"},
         names.weight_gradients and {"held", "float", {names.phases.held}, "gradients of weights, over the segments",
             when = "rows > PASS_ROWS", shape = ""},
-    }, {pairs = names.crosses and "most(HK, CHUNK_ROWS) / 2" or "CHUNK_ROWS / 2", row = "most(HK, IK)"})
+    }, {pairs = names.crosses and "(HK + CHUNK_ROWS) / 2" or "CHUNK_ROWS / 2", row = "most(HK, IK)"})
 end
 
 return work

@@ -164,7 +164,10 @@ function panels.crosses(plan, rows)
 end
 
 -- Adds the names of crossed products, if names.crosses says that there may be some: `crossed`, C, tells of a layout whether they are.
-local function crossed(names)
+local function crossed(names, plan)
+    plans.append(names.constants, not names.crosses and {} or {
+        {"JOINED", math.max(1, panels.block(plan) // 2), "panels of K of columns whose rows are joined to words"},
+    })
     names.crossed = function(layout)
         return layout == "n" and names.crosses and (names.across and "w->rows > ACROSS" or "1") or "0"
     end
@@ -199,7 +202,7 @@ function panels.products(names, cfg, plan, totals)
     names.narrow_rows = plan.vectors == 1 and {} or plan.tiled and names.product_rows
         or heights.blocks(2 * plan.tile_rows, lanes, plan.mc, totals)
     across(names, cfg, plan)
-    crossed(names)
+    crossed(names, plan)
 end
 
 -- The tiles that multiply.
@@ -246,6 +249,8 @@ function panels.tiles(names, cfg, plan)
         names.transposes_whole and not names.crosses and rows.transposed_weights(cfg, dots, names.coded),
         names.transposes_whole and not names.crosses and names.by_lines and not names.coded and panel_rows.transposed_lines(cfg),
         names.crosses and panel_rows.joined_columns(cfg),
+        names.crosses and panel_rows.uncrossed(cfg),
+        names.crosses and rows.move(cfg, "put_back", {}),
         names.crosses and panel_rows.spread(cfg),
         names.crosses and rows.squares(cfg, "cross", {dtype = dtype.f32, stride = width, pitch = width, step = lanes * width,
             along = lanes * width}),

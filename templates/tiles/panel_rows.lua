@@ -188,28 +188,41 @@ function panel_rows.transposed_lines(cfg)
     return p
 end
 
--- Columns of weights as B of matrix tiles: the words of 2 * lanes pairs of rows for each of n panels of K, of two tiles of columns. A panel
--- is `pitch` floats from the next one; tiles lie below each other, words 0 to 15 and 16 to 31 beside each other.
+-- Columns of weights as B of matrix tiles: the words of 2 * lanes pairs of rows for each of n panels of K, of two tiles of columns, which
+-- take groups of 4 of them in turns: so two cache lines are joined by two operations, as they lie. A panel is `pitch` floats from the next
+-- one; tiles lie below each other, words 0 to 15 and 16 to 31 beside each other.
 function panel_rows.joined_columns(cfg)
     local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. "join_columns", {"Pairs of rows as rows of words, below each other for each vector."})
+    local p = ir.program(cfg.isa, cfg.prefix .. "join_columns", {"Pairs of rows as rows of words: groups of 4 columns go to two tiles in turns."})
     local A, W = p:pointer("A", "float", "WIDTH LANES"), p:pointer("W", "const " .. cfg.dtype.c)
     local n, ld, pitch = p:integer("n"), p:integer("ld"), p:integer("pitch")
     p:loop(n, function()
         p:loop(p:count_from("left", cfg.vectors), function()
             for i = 0, lanes - 1 do
-                local words = micro.join(p, cfg.product, cfg.dtype, "pair_" .. i, cfg.vectors, W, ld, function(v)
-                    return p:at(W, v * lanes)
-                end)
+                local even = p:op("load_bits", "even_" .. i, p:at(W, 0))
                 p:advance(W, ld)
-                for v = 0, cfg.vectors - 1 do
-                    p:op("store", p:at(A, (v * lanes + i) * width), words[v])
-                end
+                local odd = p:op("load_bits", "odd_" .. i, p:at(W, 0))
+                p:advance(W, ld)
+                p:op("store", p:at(A, i * width), p:op("unpack_low_words", "first_" .. i, even, odd))
+                p:op("store", p:at(A, (lanes + i) * width), p:op("unpack_high_words", "second_" .. i, even, odd))
             end
             p:advance(A, lanes)
         end, "tiles beside each other")
         p:advance(A, pitch)
     end, "panels")
+    return p
+end
+
+-- A square of sums whose columns are those of one of these tiles: they become rows of C, groups of 4 of them in every other place.
+function panel_rows.uncrossed(cfg)
+    local width = cfg.vectors * cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "uncross", {"Columns of a square of sums as rows, in every other group of 4."})
+    local C, S = p:pointer("C", "float", "WIDTH LANES"), p:pointer("S", "const float", "WIDTH LANES")
+    squares.transposed(p, function(i)
+        return p:op("load", "row_" .. i, p:at(S, i * width))
+    end, function(c, x)
+        p:op("store", p:at(C, (c // 4 * 8 + c % 4) * width), x)
+    end)
     return p
 end
 
