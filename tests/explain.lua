@@ -11,7 +11,7 @@ end
 local tiles_of = {
     sweep = {"sweep", "direct"},   -- which finish what was swept
     direct = {"direct", "direct_pairs"}, lines = {"lines"}, streams = {"streams"}, packed = {"gemm"}, along = {"along"}, quarters = {"quarters"}, across = {"across"},
-    product = {"product", "narrow"}, gradient = {"gradient", "part", "stream"},
+    product = {"product", "narrow"}, crossed = {"crossed_product", "crossed_narrow"}, gradient = {"gradient", "part", "stream"},
 }
 local intrinsics = {tile_dot = "_tile_dpbf16ps", tile_dot_i8 = "_tile_dpbssd", dot_bf16 = "_dpbf16_ps", dot_bytes = "_dpbusd_epi32"}
 

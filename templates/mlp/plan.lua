@@ -3,6 +3,7 @@
 local activations = require "codes.activations"
 local along = require "product.along"
 local args = require "mlp.args"
+local crossed = require "crossed.plan"
 local dtype = require "dtype"
 local back = require "tiles.back"
 local clamp = require "math.clamp"
@@ -110,7 +111,8 @@ local function names_of(spec, plan, job, totals, stores, tokens)
         quantised = quantised.is(spec),
         routed_rows = "w->args->S > 0 ? w->args->S : 0", transposes_whole = false,
         scalars = {(plan.group == 1 or plan.integers) and {io, "widen"} or false}}
-    names.crosses = spec.weight_grads ~= nil and panels.crosses(plan, spec.I_TP) and not (names.quantised or codes.are(spec) or packed.are(spec))
+    names.crosses = spec.weight_grads ~= nil and crossed.may(plan, spec.I_TP)
+        and not (names.quantised or codes.are(spec) or packed.are(spec))
     panels.products(names, of_weights, plan, totals)
     activations.names(names, spec, plan, cfg, of_weights, {"H_ROWS", "HK"}, true)
     packed_plan.names(names, cfg, spec, plan, stored.matrices(spec))

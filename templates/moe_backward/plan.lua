@@ -4,6 +4,7 @@ local along = require "product.along"
 local dtype = require "dtype"
 local back = require "tiles.back"
 local codes = require "codes.plan"
+local crossed = require "crossed.plan"
 local clamp = require "math.clamp"
 local activation = require "math.activation"
 local dot = require "product.dot"
@@ -192,6 +193,13 @@ local function given_operands(names, cfg, spec, has)
     return of_weights
 end
 
+-- Adds how the products of the two ways see weights, and whether those of columns may be crossed: nothing changes panels after that.
+local function layouts(names, spec, plan, has)
+    names.forth, names.back = has.transposed and "k" or "n", has.transposed and "n" or "k"
+    names.crosses = (has.again or has.transposed) and crossed.may(plan, spec.I_TP)
+        and not (names.quantised or codes.are(spec) or packed.are(spec) or has.norm)
+end
+
 function backward.names(spec, plan, job)
     local isa, io, out, dx = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype], dtype[spec.hidden_grad_dtype]
     local has = steps(spec)
@@ -228,9 +236,7 @@ function backward.names(spec, plan, job)
             (has.norm or has.post_norm) and has.add and {out, "widen"} or false,
             plan.group > 1 and (has.post_norm or has.bias_up or has.bias_down) and {io, "narrow"} or false},
     }
-    names.forth, names.back = has.transposed and "k" or "n", has.transposed and "n" or "k"   -- as the products of the two ways see weights
-    names.crosses = panels.crosses(plan, spec.I_TP) and not (names.quantised or codes.are(spec) or packed.are(spec) or has.norm)
-        and (has.again or has.transposed)
+    layouts(names, spec, plan, has)
     panels.products(names, cfg, plan, totals)
     local of_weights = given_operands(names, cfg, spec, has)
     names.gathered = has.in_words and "(WORD * LANES)" or names.dots and "DEPTH" or "LANES"

@@ -3,6 +3,7 @@
 -- panel_plan.lua; the layout of a panel: matrix.lua.
 local along = require "product.along"
 local amx = require "tiles.amx"
+local crossed = require "crossed.plan"
 local dtype = require "dtype"
 local gradients = require "gradients.plan"
 local heights = require "tiles.heights"
@@ -155,28 +156,6 @@ function panels.words(names, cfg, plan)
     end
 end
 
--- May products with columns of weights be crossed: tokens are A of matrix tiles, and what two rows of weights are joined to is B, so that
--- no weight is transposed? Squares of words of tokens are to be whole, also those that chunks of so many rows give.
-function panels.crosses(plan, rows)
-    local square = plan.isa.lanes * plan.group
-    local whole = plan.mc % square == 0 and plan.few_rows % square == 0 and rows % square == 0
-    return plan.tiled and plan.group == 2 and plan.vectors == 2 and not plan.integers and whole
-end
-
--- Adds the names of crossed products, if names.crosses says that there may be some: `crossed`, C, tells of a layout whether they are.
-local function crossed(names, plan)
-    plans.append(names.constants, not names.crosses and {} or {
-        {"JOINED", math.max(1, panels.block(plan) // 2), "panels of K of columns whose rows are joined to words"},
-    })
-    names.crossed = function(layout)
-        return layout == "n" and names.crosses and (names.across and "w->rows > ACROSS" or "1") or "0"
-    end
-    -- arguments of functions that make pairs, the second factor of a phase's product
-    names.to_pairs = function(panel, rows, layout)
-        return ("%s, %s, %s"):format(names.pairs_of(panel), rows, names.crosses and names.crossed(layout) .. ", " or "")
-    end
-end
-
 -- Adds what a rank's way through the queue asks of matrix tiles.
 function panels.tiled(names, plan)
     names.tiled, names.tile_shapes = plan.tiled, plan.tiled and amx.shapes("tile_shapes")
@@ -197,12 +176,11 @@ function panels.products(names, cfg, plan, totals)
         cfg.unaligned = cfg.unaligned or total > 1 and total * cfg.dtype.size % 64 ~= 0
     end
     panels.tiled(names, plan)
-    names.crosses = rawget(names, "crosses") or false
     names.product_rows = plan.tiled and heights.steps(plan.tile_rows, amx.unit) or heights.blocks(plan.tile_rows, lanes, plan.mc, totals)
     names.narrow_rows = plan.vectors == 1 and {} or plan.tiled and names.product_rows
         or heights.blocks(2 * plan.tile_rows, lanes, plan.mc, totals)
     across(names, cfg, plan)
-    crossed(names, plan)
+    crossed.names(names, plan)
 end
 
 -- The tiles that multiply.
@@ -218,10 +196,10 @@ function panels.product_tiles(names, cfg, plan)
             if cfg.tiled and cfg.product.run then
                 list[#list + 1] = runs.blocks(cfg, m, set[2])
             elseif cfg.tiled then
-                for _, crossed in ipairs(names.crosses and {false, true} or {false}) do
-                    plans.append(list, {amx.blocks(cfg, m, set[2], true, crossed), amx.blocks(cfg, m, set[2], false, crossed)})
+                for _, is_crossed in ipairs(names.all_crossed and {true} or names.crosses and {false, true} or {false}) do
+                    plans.append(list, {amx.blocks(cfg, m, set[2], true, is_crossed), amx.blocks(cfg, m, set[2], false, is_crossed)})
                 end
-                if set[2] == plan.vectors and amx.places(cfg) then
+                if set[2] == plan.vectors and amx.places(cfg) and not names.all_crossed then
                     plans.append(list, {amx.place(cfg, m, true), amx.place(cfg, m)})
                 end
             else
@@ -241,19 +219,15 @@ end
 -- The tiles of products, and of gradients if the names have them.
 function panels.tiles(names, cfg, plan)
     local lanes, width, dots = plan.isa.lanes, plan.vectors * plan.isa.lanes, names.dots
-    local list = plans.append(panels.product_tiles(names, cfg, plan), panels.switches(cfg), plans.list(
-        not names.coded and not cfg.in_place and panel_rows.copy(cfg, {name = "copy", pitch = plan.mc * width}),
-        not names.coded and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.mc * width, masked = true}),
+    local crossing = names.crosses and crossed.tiles(cfg) or {}
+    local copies = not (names.coded or cfg.in_place or names.all_crossed)   -- rows of weights
+    local list = plans.append(panels.product_tiles(names, cfg, plan), panels.switches(cfg), crossing, plans.list(
+        copies and panel_rows.copy(cfg, {name = "copy", pitch = plan.mc * width}),
+        copies and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.mc * width, masked = true}),
         not dots and names.widens and rows.move(cfg, "widen", {from = names.tensor or cfg.dtype}),
         rows.zero(cfg),
         names.transposes_whole and not names.crosses and rows.transposed_weights(cfg, dots, names.coded),
         names.transposes_whole and not names.crosses and names.by_lines and not names.coded and panel_rows.transposed_lines(cfg),
-        names.crosses and panel_rows.joined_columns(cfg),
-        names.crosses and panel_rows.uncrossed(cfg),
-        names.crosses and rows.move(cfg, "put_back", {}),
-        names.crosses and panel_rows.spread(cfg),
-        names.crosses and rows.squares(cfg, "cross", {dtype = dtype.f32, stride = width, pitch = width, step = lanes * width,
-            along = lanes * width}),
         dots and panel_rows.join(cfg, "join")))
     return names.gradient_rows and plans.append(list, gradients.tiles(names, cfg), {
         rows.squares(cfg, "transpose_back", {dtype = dots and cfg.dtype or dtype.f32, words = dots, stride = width, pitch = width,

@@ -40,7 +40,7 @@ local usual = {
     groups = {most = "E", count = "E", expert = "e"}, parts_add = true, enters = false,
     coded = false, whole_segments = false, clears = false, sums = false, staged = false, listed = false,
     norms_rows = false, quantised = false, integers = false, runs = false, block_rows = 1, along = false, given_weights = false,
-    tile_sums = "w->A", tiled = false, padded = false, packed = false,
+    tile_sums = "w->A", tiled = false, crosses = false, padded = false, packed = false,
 }
 
 -- What some phase of a family has: words of C fragments, and the key that says so.
@@ -77,6 +77,7 @@ function phases.add(names, list)
     if not all.transposes then
         names.across = false
     end
+    names.all_crossed = (rawget(names, "crosses") or false) and not all.contiguous   -- all products of weights
     all.kinds = {all.products and "matrix" or nil}   -- of what products multiply by
     all.kinds[#all.kinds + 1] = all.columns and "column_block" or nil
     all.gates = all.gates or all.products and all.beside

@@ -46,6 +46,11 @@ local function rows(names, plan, phase)
     elseif names.across and across then
         list[1] = {to(plan.across), "across", vectors, "weights are read once where they lie, their columns in lanes"}
     end
+    if across and names.crosses then
+        list[#list + 1] = {list[1] and "others" or "all", "crossed", tiles,
+            "matrix tiles by columns: tokens are A, rows of weights joined to pairs B"}
+        return list
+    end
     local way = names.packed and "packed weights" or across and "weights, transposed on the way," or "rows of weights"
     list[#list + 1] = {list[1] and "others" or "all", "product", tiles or vectors,
         (tiles and "matrix tiles by rows: %s are A, tokens B" or "%s are broadcast, tokens lie in lanes"):format(way)}
