@@ -3,7 +3,6 @@
 local activations = require "codes.activations"
 local along = require "product.along"
 local args = require "mlp.args"
-local crossed = require "crossed.plan"
 local dtype = require "dtype"
 local back = require "tiles.back"
 local clamp = require "math.clamp"
@@ -48,7 +47,8 @@ mlp.forward_plan, mlp.forward_uses = planned(function(plan, spec, shape, info)
 end, function() end)
 mlp.backward_plan, mlp.backward_uses = planned(function(plan, spec, shape, info)
     local products = spec.weight_grads == "all" and panel_plan.both or panel_plan.forward
-    products(plan, spec, shape, info, {step = quantised.rows(spec), unit = unit_of(spec), columns = not codes.are(spec)})
+    products(plan, spec, shape, info, {step = quantised.rows(spec), unit = unit_of(spec), columns = not codes.are(spec),
+        crosses = not (quantised.is(spec) or codes.are(spec) or packed.are(spec))})
 end, function(spec)
     return codes.no_pairs(spec) or panel_plan.no_pairs(spec)
 end)
@@ -111,8 +111,7 @@ local function names_of(spec, plan, job, totals, stores, tokens)
         quantised = quantised.is(spec),
         routed_rows = "w->args->S > 0 ? w->args->S : 0", transposes_whole = false,
         scalars = {(plan.group == 1 or plan.integers) and {io, "widen"} or false}}
-    names.crosses = spec.weight_grads ~= nil and crossed.may(plan, spec.I_TP)
-        and not (names.quantised or codes.are(spec) or packed.are(spec))
+    names.crosses = plan.crosses or false
     panels.products(names, of_weights, plan, totals)
     activations.names(names, spec, plan, cfg, of_weights, {"H_ROWS", "HK"}, true)
     packed_plan.names(names, cfg, spec, plan, stored.matrices(spec))

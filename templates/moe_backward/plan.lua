@@ -4,7 +4,6 @@ local along = require "product.along"
 local dtype = require "dtype"
 local back = require "tiles.back"
 local codes = require "codes.plan"
-local crossed = require "crossed.plan"
 local clamp = require "math.clamp"
 local activation = require "math.activation"
 local dot = require "product.dot"
@@ -43,12 +42,13 @@ end
 
 function backward.plan(plan, spec, shape, info)
     dot.choose(plan, spec, info, no_pairs(spec), false, true)
+    local crosses = not (quantised.is(spec) or codes.are(spec) or packed.are(spec) or spec.norm == "layer")   -- they change panels
     if spec.weight_grads == "all" then
-        panel_plan.both(plan, spec, shape, info, {columns = true, step = quantised.rows(spec)})
+        panel_plan.both(plan, spec, shape, info, {columns = true, crosses = crosses, step = quantised.rows(spec)})
     else
         local are = codes.are(spec)
         panel_plan.forward(plan, spec, shape, info, {unit = are and spec.checkpoint == "recompute" and codes.unit, columns = not are,
-            square = words.are(spec) and words.square(spec, plan.isa.lanes) or nil})
+            crosses = crosses, square = words.are(spec) and words.square(spec, plan.isa.lanes) or nil})
     end
     packed_plan.choose(plan, spec, true)
 end
@@ -193,11 +193,10 @@ local function given_operands(names, cfg, spec, has)
     return of_weights
 end
 
--- Adds how the products of the two ways see weights, and whether those of columns may be crossed: nothing changes panels after that.
-local function layouts(names, spec, plan, has)
+-- Adds how the products of the two ways see weights, and whether those of columns may be crossed.
+local function layouts(names, plan, has)
     names.forth, names.back = has.transposed and "k" or "n", has.transposed and "n" or "k"
-    names.crosses = (has.again or has.transposed) and crossed.may(plan, spec.I_TP)
-        and not (names.quantised or codes.are(spec) or packed.are(spec) or has.norm)
+    names.crosses = (has.again or has.transposed) and plan.crosses or false
 end
 
 function backward.names(spec, plan, job)
@@ -236,7 +235,7 @@ function backward.names(spec, plan, job)
             (has.norm or has.post_norm) and has.add and {out, "widen"} or false,
             plan.group > 1 and (has.post_norm or has.bias_up or has.bias_down) and {io, "narrow"} or false},
     }
-    layouts(names, spec, plan, has)
+    layouts(names, plan, has)
     panels.products(names, cfg, plan, totals)
     local of_weights = given_operands(names, cfg, spec, has)
     names.gathered = has.in_words and "(WORD * LANES)" or names.dots and "DEPTH" or "LANES"

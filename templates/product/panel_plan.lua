@@ -3,6 +3,7 @@
 local along = require "product.along"
 local amx = require "tiles.amx"
 local coded = require "tiles.coded"
+local crossed = require "crossed.plan"
 local dtype = require "dtype"
 local gradients = require "gradients.plan"
 local limits = require "shared.limits"
@@ -97,11 +98,13 @@ function panel_plan.choose_mc(plan, rows, why, tiles, square)
 end
 
 -- Matrix tiles are so fast that transposing pays from a tile of tokens on: on Emerald Rapids, OLMoE backward with 16 threads takes 0.67 of
--- the time with 8 tokens of an expert, 0.86 with 16, and 1.3 with 32. Tiles of vectors need 8 of tokens: on Zen 3 backward takes 0.88 to
--- 0.97 of the time if all experts have 32 to 64 tokens, and 0.97 if some have more than 64, 48 of them on average.
+-- the time with 8 tokens of an expert, 0.86 with 16, and 1.3 with 32; of the time of crossed products it takes 0.9, 1.02 and 1.2. Tiles of
+-- vectors need 8 of tokens: on Zen 3 backward takes 0.88 to 0.97 of the time if all experts have 32 to 64 tokens, and 0.97 if some have
+-- more than 64, 48 of them on average.
 local function choose_across(plan)
-    plan:choose("across", plan.tiled and amx.unit or 8 * plan.isa.lanes * plan.group,
-        "tokens up to which columns of weights are multiplied where they lie: transposing these costs more")
+    plan:choose("across", plan.crosses and amx.unit // 2 or plan.tiled and amx.unit or 8 * plan.isa.lanes * plan.group,
+        plan.crosses and "tokens up to which columns of weights are multiplied where they lie: joining their rows costs more"
+            or "tokens up to which columns of weights are multiplied where they lie: transposing these costs more")
 end
 
 -- Rows of the largest matrix; so many products have the longest sums.
@@ -153,7 +156,8 @@ end
 
 -- The plan of products. has: only_products: see panel_plan.vectors; unit: (spec, plan) -> elements of a row of weights that are made at a
 -- time; step: passes are multiples of so many tokens; columns: there may be columns of weights; block: words of K that a block has; run:
--- (spec, plan) -> see choose_tile; gradients: these are summed over passes, too; square: see choose_block
+-- (spec, plan) -> see choose_tile; crosses: products of columns may be crossed if the plan allows it, see crossed/plan.lua; gradients: these
+-- are summed over passes, too; square: see choose_block
 function panel_plan.forward(plan, spec, _, info, has)
     has = has or {}
     plan.vectors = panel_plan.vectors(plan, has.only_products)
@@ -166,6 +170,7 @@ function panel_plan.forward(plan, spec, _, info, has)
         has.gradients and 8, has.square)
     panel_plan.check_units(plan, info, unit)
     if has.columns then
+        plan.crosses = has.crosses and crossed.may(plan, spec.I_TP)
         choose_across(plan)
     end
     if not plan.integers then
