@@ -156,8 +156,8 @@ end
 
 -- The plan of products. has: only_products: see panel_plan.vectors; unit: (spec, plan) -> elements of a row of weights that are made at a
 -- time; step: passes are multiples of so many tokens; columns: there may be columns of weights; block: words of K that a block has; run:
--- (spec, plan) -> see choose_tile; crosses: products of columns may be crossed if the plan allows it, see crossed/plan.lua; gradients: these
--- are summed over passes, too; square: see choose_block
+-- (spec, plan) -> see choose_tile; crosses: products of columns may be crossed if the plan allows it, see crossed/plan.lua; gradients:
+-- these are summed over passes, too; square: see choose_block
 function panel_plan.forward(plan, spec, _, info, has)
     has = has or {}
     plan.vectors = panel_plan.vectors(plan, has.only_products)
