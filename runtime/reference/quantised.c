@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference.h"
+#include "quantised.h"
+#include "weights.h"
 
 enum { BLOCK = 32, RUN = 8 };
 static const double SLACK = 2e-6; /* of f32 sums: of the number, and of the typical one */
