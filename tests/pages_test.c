@@ -93,7 +93,8 @@ static void try_empty(const moegen_kernel *kernel, const moegen_rt_problem *some
 
 static int turn; /* of the case: which placing its first and its last trial have */
 
-/* once: of elements as wide as others that were tried, the middle trial in one placing is enough. */
+/* once: of elements as wide as others that were tried, the middle trial in one placing is enough.
+ */
 static void try_kernel(const moegen_kernel *kernel, bool once)
 {
     static const struct {

@@ -182,7 +182,7 @@ static void judge_output(struct variant *v, int arg, const struct trial *t, cons
         lost();
     verdict->l2 = fmax(verdict->l2, r.l2);
     verdict->roundings = fmax(verdict->roundings, r.roundings);
-    verdict->limit = r.l2_limit;
+    verdict->limit = fmax(verdict->limit, r.l2_limit);
     verdict->compared += r.compared;
     verdict->good += !what;
     verdict->bad += what != NULL;

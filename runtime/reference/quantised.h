@@ -35,6 +35,9 @@ void rt_store(const struct rt_quantiser *q, double *x, int64_t n);
 /* A value that is computed again may be on the other side of a limit in f32 if it is very close to
  * it, and a gradient passes on one side only: what depends on it is not compared, x is NaN. */
 void rt_blur(const struct rt_quantiser *q, double *x, int64_t n, struct rt_limits at);
+/* Of an output [outer][row], how far it moved: in all; and its worst element, which may be 6 times
+ * as large, with some room for numbers that move together. */
+double rt_distance(const moegen_rt_tensor *is, const moegen_rt_tensor *moved);
 /* Sets the noise of each output to how far it is from that in `moved`. */
 void rt_set_noise(moegen_rt_problem *out, const moegen_rt_problem *moved);
 

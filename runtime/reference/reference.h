@@ -123,20 +123,34 @@ moegen_rt_status rt_index_build(const int32_t *chosen, int64_t T, int64_t k, int
                                 int64_t N, int32_t padding, bool dropping, int32_t *ids,
                                 int32_t *experts, int32_t *conditions, moegen_rt_error *err);
 
-/* ---- the families, one line each (see reference.c) ---- */
+/* ---- conditioned.c ---- */
 
+typedef moegen_rt_status rt_compute(const moegen_rt_problem *, const moegen_rt_want *,
+                                    moegen_rt_problem *, moegen_rt_error *);
+/* What `compute` gives, with the noise of outputs that are as badly conditioned as sums that
+ * cancel.
+ */
+moegen_rt_status rt_conditioned(rt_compute *compute, const moegen_rt_problem *p,
+                                const moegen_rt_want *want, moegen_rt_problem *out,
+                                moegen_rt_error *err);
+
+/* ---- the families, one row each (see reference.c) ---- */
+
+/* clang-format off */
+#define RT_FAMILIES(ROW) \
+    ROW(moe_forward)     \
+    ROW(moe_index)       \
+    ROW(moe_backward)    \
+    ROW(grouped_gemm)    \
+    ROW(router)          \
+    ROW(mlp_forward)     \
+    ROW(mlp_backward)    \
+    ROW(moe_layer)
+/* clang-format on */
 #define RT_FAMILY(name)                                                                            \
     moegen_rt_status rt_fill_##name(moegen_rt_problem *, const moegen_rt_fill *,                   \
                                     moegen_rt_error *);                                            \
-    moegen_rt_status rt_compute_##name(const moegen_rt_problem *, const moegen_rt_want *,          \
-                                       moegen_rt_problem *, moegen_rt_error *)
-RT_FAMILY(moe_forward);
-RT_FAMILY(moe_index);
-RT_FAMILY(moe_backward);
-RT_FAMILY(grouped_gemm);
-RT_FAMILY(router);
-RT_FAMILY(mlp_forward);
-RT_FAMILY(mlp_backward);
-RT_FAMILY(moe_layer);
+    rt_compute rt_compute_##name;
+RT_FAMILIES(RT_FAMILY)
 
 #endif

@@ -225,7 +225,8 @@ void rt_online_free(struct rt_online *q);
 moegen_rt_status rt_packed_of(const moegen_rt_problem *p, const char *dtype, int64_t K, int64_t C,
                               int64_t parts, bool interleaved, struct rt_packed *to,
                               moegen_rt_error *err);
-/* packed_rows.c: the numbers [E][C][K] of a tensor of rows of K, to be freed; NULL: no memory. */
+/* stored/packed_rows.c: the numbers [E][C][K] of a tensor of rows of K, to be freed; NULL: no
+ * memory. */
 void *rt_unpacked(const struct rt_packed *l, const moegen_rt_tensor *t, int64_t E);
 /* Adds such a tensor, of the normal numbers that one that is not packed has; E 0: one matrix. */
 moegen_rt_status rt_add_packed(moegen_rt_problem *p, const char *name, moegen_rt_dtype dtype,
