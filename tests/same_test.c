@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* same_test.c - pairs of cases of a family that are the same function (each line of FAMILY.same:
- * names of two cases of FAMILY.yaml, and KEY=VALUE overrides of the second) give the same values,
- * in every 16-bit and 32-bit float, on this CPU's best target and on the scalar one. Every family
- * has such a list.
+/* same_test.c - pairs of cases of a family that are the same function (each line
+ * "#= ONE TWO KEY=VALUE .." of FAMILY.yaml: two cases, and overrides of the second) give the same
+ * values, in every 16-bit and 32-bit float, on this CPU's best target and on the scalar one. Every
+ * family has such a list.
  *
  *     same_test DIRECTORY */
 #include "cases.h"
@@ -65,7 +65,7 @@ struct twins {
 static bool parse(struct twins *p, const char *line)
 {
     int used = 0, more = 0;
-    if (*line == '#' || sscanf(line, "%99s %99s%n", p->one, p->two, &used) < 2)
+    if (strncmp(line, "#= ", 3) != 0 || sscanf(line, "#= %99s %99s%n", p->one, p->two, &used) < 2)
         return false;
     for (p->sets = 0; p->sets < MAX_KEYS; p->sets++, used += more) {
         char *key = p->key[p->sets];
@@ -123,15 +123,14 @@ static void run_dtypes(moegen_engine *engine, struct twins *p)
     moegen_kernel_release(kernel);
 }
 
-/* The list beside a family's cases. */
+/* The list below a family's cases. */
 static void run_list(moegen_engine *engine, const char *yaml)
 {
-    char path[600], line[400];
+    char line[4000];
     struct twins p = {.path = yaml};
     int before = pairs;
-    snprintf(path, sizeof path, "%.*s.same", (int)(strlen(yaml) - 5), yaml);
-    snprintf(where, sizeof where, "%s", path);
-    FILE *f = fopen(path, "r");
+    snprintf(where, sizeof where, "%s", yaml);
+    FILE *f = fopen(yaml, "r");
     while (f && fgets(line, sizeof line, f))
         if (parse(&p, line))
             run_dtypes(engine, &p);
