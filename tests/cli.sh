@@ -92,6 +92,7 @@ expect 0 'wrote' run "$case/spec.yaml" --in "$case/in.safetensors" --out link
 check test -L link
 # outputs of one number, a sum that cancels; rows that are one number times others
 expect 0 '^2 ok, 0 failed' check "$root/tests/kernels/moe_backward.yaml:tiny,post_norm_H_1" --T 9 --threads 1
+expect 0 '^1 ok, 0 failed' check "$root/tests/kernels/router.yaml:back_norm_wide" --set dtype=bf16 --T 9 --seed 5 --threads 1
 expect 0 '^1 ok, 0 failed' check "$root/tests/kernels/moe_forward.yaml:transposed" --set dtype=f32 --set activation=gelu --set H=33 --set I_TP=1 --routing one --T 2000 --threads 1
 expect 0 ' 0 failed' check "$spec:forward" --T 9 --routing uniform --target scalar
 expect 0 '"result": "ok"' check "$spec:forward" --T 9 --routing uniform --target scalar --json
