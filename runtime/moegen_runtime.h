@@ -141,7 +141,8 @@ typedef struct moegen_rt_tensor {
     void *data;   /* aligned to 64 when the library allocated it */
     size_t bytes; /* elements times the size of one */
     double noise; /* of a reference's output: relative L2 error that roundings of what the kernel
-                     computes before it can cause, where that is much (sums that cancel); else 0 */
+                     computes before it can cause, where that is much (sums that cancel, of few
+                     numbers or of what is quantised); else 0 */
     int once;     /* of a reference's output: 1 if a kernel rounds nothing to fewer digits than f32
                      has on the way to it, and it once */
     int across;   /* of a reference's output: 1 if what belongs together for comparing is a run of

@@ -12,4 +12,8 @@ bool rt_write_all(int fd, const void *bytes, size_t len);
 /* The same from a place of the file on. */
 bool rt_write_at(int fd, const void *bytes, size_t len, int64_t offset);
 
+/* Where a file of this path is, or would be made: behind its last links. Caller frees; NULL: errno.
+ */
+char *rt_follow(const char *path);
+
 #endif

@@ -152,21 +152,22 @@ static int open_unnamed(const char *path)
     return -1;
 }
 
-/* Opens what is written to: a new file beside `path`, called *temp (owned by the caller), or not
- * yet if it is *unnamed; or `path` itself, *temp NULL, when that is a device or pipe. */
-static int open_beside(const char *path, char **temp, bool *unnamed)
+/* Opens what is written to: a new file beside *path, which is where the links of `asked` lead to,
+ * called *temp, or not yet if it is *unnamed; or `asked` itself when that is a device or pipe. The
+ * names are NULL before, and the caller's afterwards. */
+static int open_beside(const char *asked, char **path, char **temp, bool *unnamed)
 {
     struct stat st;
-    *temp = NULL;
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return open(path, O_WRONLY | O_CLOEXEC);
-    *temp = malloc(strlen(path) + MORE);
+    if (stat(asked, &st) == 0 && !S_ISREG(st.st_mode))
+        return open(asked, O_WRONLY | O_CLOEXEC);
+    *path = rt_follow(asked);
+    *temp = *path ? malloc(strlen(*path) + MORE) : NULL;
     if (!*temp)
         return -1;
-    int fd = open_unnamed(path);
+    int fd = open_unnamed(*path);
     *unnamed = fd >= 0;
     for (int attempt = 0; fd < 0 && attempt < ATTEMPTS; attempt++) {
-        next_name(path, *temp);
+        next_name(*path, *temp);
         fd = open(*temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd < 0 && errno != EEXIST)
             break;
@@ -177,7 +178,8 @@ static int open_beside(const char *path, char **temp, bool *unnamed)
 /* ---- a file at work ---- */
 
 struct rt_file {
-    char *path, *temp; /* temp NULL: the path is a device or pipe */
+    char *asked;       /* for messages */
+    char *path, *temp; /* behind its links; both NULL: it is a device or pipe */
     bool unnamed;      /* temp is room for its name */
     int fd;
     size_t header_bytes; /* before the data */
@@ -202,6 +204,7 @@ static void release(struct rt_file *f)
     if (f->fd >= 0 && f->temp && !f->unnamed)
         unlink(f->temp);
     moegen_rt_free(f->data);
+    free(f->asked);
     free(f->path);
     free(f->temp);
     free(f->begin);
@@ -216,7 +219,7 @@ static int begin_file(struct rt_file *f, const moegen_rt_tensor *tensors, size_t
     char *header = NULL;
     f->begin = malloc((count + 1) * sizeof *f->begin);
     f->order = malloc((count + 1) * sizeof *f->order);
-    if (f->begin && f->order && f->path) {
+    if (f->begin && f->order && f->asked) {
         begins(tensors, count, f->begin, f->order);
         header = make_header(tensors, count, metadata, f->begin, &f->header_bytes);
     }
@@ -224,7 +227,7 @@ static int begin_file(struct rt_file *f, const moegen_rt_tensor *tensors, size_t
         return ENOMEM;
     for (size_t i = 0; i < count; i++)
         f->data_bytes += tensors[i].bytes;
-    f->fd = open_beside(f->path, &f->temp, &f->unnamed);
+    f->fd = open_beside(f->asked, &f->path, &f->temp, &f->unnamed);
     int error = f->fd < 0 || !rt_write_all(f->fd, header, f->header_bytes) ? errno : 0;
     free(header);
     if (error || f->temp)
@@ -246,7 +249,7 @@ moegen_rt_status rt_file_open(const char *path, const moegen_rt_tensor *tensors,
     int error = ENOMEM;
     if (f) {
         f->fd = -1;
-        f->path = strdup(path);
+        f->asked = strdup(path);
         error = begin_file(f, tensors, count, metadata);
     }
     if (error && f)
@@ -297,7 +300,7 @@ moegen_rt_status rt_file_close(struct rt_file *f, moegen_rt_error *err)
     }
     int error = f->error;
     moegen_rt_status status =
-        error ? rt_fail(err, MOEGEN_RT_IO, "%s: cannot write: %s", f->path, strerror(error))
+        error ? rt_fail(err, MOEGEN_RT_IO, "%s: cannot write: %s", f->asked, strerror(error))
               : MOEGEN_RT_OK;
     release(f);
     return status;

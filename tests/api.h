@@ -35,6 +35,14 @@ static inline moegen_engine *engine_of(const char *cache_dir, const char *featur
     return engine;
 }
 
+/* Which target's program it is: not that of the spec where this has nothing for the kernel. */
+static inline const char *target_of(const moegen_kernel *kernel)
+{
+    moegen_kernel_facts facts = {.struct_size = sizeof facts};
+    CHECK(!moegen_kernel_info(kernel, &facts));
+    return facts.target;
+}
+
 static inline moegen_kernel *get(moegen_engine *engine, const char *text)
 {
     moegen_spec spec = spec_of(text);

@@ -87,6 +87,13 @@ done
 expect 0 '"threads": 3,' run "$case/spec.yaml" --in "$case/in.safetensors" --out cores --json --set shard.cores=3
 expect 0 '"threads": 1,' run "$case/spec.yaml" --in "$case/in.safetensors" --out one --json --set shard.cores=3 --threads 1
 check cmp cores one
+ln -s one link
+expect 0 'wrote' run "$case/spec.yaml" --in "$case/in.safetensors" --out link
+check test -L link
+# outputs of one number, a sum that cancels; rows that are one number times others
+expect 0 '^2 ok, 0 failed' check "$root/tests/kernels/moe_backward.yaml:tiny,post_norm_H_1" --T 9 --threads 1
+expect 0 '^1 ok, 0 failed' check "$root/tests/kernels/router.yaml:back_norm_wide" --set dtype=bf16 --T 9 --seed 5 --threads 1
+expect 0 '^1 ok, 0 failed' check "$root/tests/kernels/moe_forward.yaml:transposed" --set dtype=f32 --set activation=gelu --set H=33 --set I_TP=1 --routing one --T 2000 --threads 1
 expect 0 ' 0 failed' check "$spec:forward" --T 9 --routing uniform --target scalar
 expect 0 '"result": "ok"' check "$spec:forward" --T 9 --routing uniform --target scalar --json
 echo '{kernel: moe_layer, op: backward, dtype: f32, H: 256, I_TP: 256, E: 4, top_k: 4, block_size: 64}' >layer.yaml
@@ -98,6 +105,7 @@ check grep -q ' hidden_states_grad .* ok$' out
 expect 1 'nothing to compare' check undefined.yaml --T 9 --routing uniform --target scalar
 check grep -q '^0 ok, 1 failed' out
 expect 1 '"compared": 0, "rel_error": null,.*"result": "not compared"' check undefined.yaml --T 9 --routing uniform --target scalar --json
+expect 3 'cannot start nocc' check "$spec:forward" --T 9 --routing one --target scalar --cc gcc,nocc
 expect 2 'routing' check "$spec:forward" --T 9 --routing sideways
 expect 2 "is not a number" check "$spec:forward" --threads x
 expect 0 '"share_of_peak"' bench "$spec:forward" --T 9 --runs 1 --json --target scalar

@@ -180,9 +180,10 @@ static void try_case(const char *path, const char *kernel, void *seed)
         if (strncmp(name, moegen_source_name(own), (size_t)own_names) == 0)
             continue; /* of the case's name, not of its C */
         snprintf(where, sizeof where, "%s:%s as '%s'", strrchr(path, '/') + 1, kernel, name);
-        if (i < outer.count ? !is_known(&tried, name) || drawn % 16 == 0 : drawn % 64 == 0)
+        bool is_new = i < outer.count && !is_known(&tried, name);
+        if (is_new || drawn % 64 == 0)
             try_kernel(engine, path, kernel, name);
-        if (i < outer.count && drawn % 16 < 2)
+        if (i < outer.count && drawn % 16 == 1)
             try_files(engine, path, kernel, name);
     }
     if (outer.count < 10)

@@ -224,8 +224,12 @@ static void test_same(moegen_engine *engine, const struct family *f, const char 
                       const char *order, const struct weights *w)
 {
     const char *dtype = moegen_dtype_name(w->dtype);
-    moegen_kernel *kernel[2] = {kernel_of(engine, f, dtype, target, f->rows, order),
-                                kernel_of(engine, f, dtype, target, "packed", order)};
+    moegen_kernel *kernel[2] = {kernel_of(engine, f, dtype, target, f->rows, order), NULL};
+    if (strcmp(target_of(kernel[0]), target) != 0) { /* tried as that of another target */
+        moegen_kernel_release(kernel[0]);
+        return;
+    }
+    kernel[1] = kernel_of(engine, f, dtype, target, "packed", order);
     moegen_call *call[2];
     void *packed[2] = {NULL, NULL};
     bool turned = f->sole || strcmp(f->rows, "transposed") == 0;

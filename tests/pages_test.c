@@ -93,7 +93,8 @@ static void try_empty(const moegen_kernel *kernel, const moegen_rt_problem *some
 
 static int turn; /* of the case: which placing its first and its last trial have */
 
-/* once: of elements as wide as others that were tried, the middle trial is enough. */
+/* once: of elements as wide as others that were tried, the middle trial in one placing is enough.
+ */
 static void try_kernel(const moegen_kernel *kernel, bool once)
 {
     static const struct {
@@ -113,7 +114,7 @@ static void try_kernel(const moegen_kernel *kernel, bool once)
         if (family->compute(in, &what, want, &why))
             complain("no reference", why.text);
         for (int placing = 0; placing < PLACINGS; placing++) {
-            if (i != 1 && placing != (turn + (int)i) % PLACINGS)
+            if ((once || i != 1) && placing != (turn + (int)i) % PLACINGS)
                 continue;
             snprintf(where + len, sizeof where - len, ", T=%d %s, tensors %s",
                      (int)trials[i].tokens, trials[i].routing, placing_names[placing]);

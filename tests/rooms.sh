@@ -13,9 +13,10 @@ failed=0
 rooms='
 runtime            moegen_runtime.h
 runtime/reference  reference.h       moegen_runtime.h runtime_private.h format.h packed.h rt_wide.h
-runtime/reference/layer  layer.h     reference/reference.h
-runtime/reference/mlp  mlp.h         reference/reference.h
-runtime/reference/stored  stored.h   reference/reference.h
+runtime/reference/router  router.h   reference/reference.h
+runtime/reference/layer  layer.h     reference/moe.h reference/router/router.h
+runtime/reference/mlp  mlp.h         reference/quantised.h reference/weights.h
+runtime/reference/stored  stored.h   reference/weights.h reference/quantised.h reference/moe.h
 moegen.h           -                 moegen_dtype.h moegen_rt.h
 gen/base           base.h            moegen.h rt_write.h
 gen/spec           spec.h            moegen.h base/base.h
@@ -28,7 +29,7 @@ gen/api            api.h             moegen.h base/base.h spec/spec.h host/host.
 gen/python         team.h            moegen_rt.h
 gen/trial          trial.h           moegen.h base/base.h api/api.h moegen_runtime.h
 gen/tune           tune.h            moegen.h base/base.h spec/spec.h host/host.h api/api.h trial/trial.h moegen_runtime.h rt_write.h reference/kept.h
-gen/cli            cli.h             moegen.h base/base.h spec/spec.h host/host.h cache/cache.h api/api.h trial/trial.h moegen_runtime.h rt_write.h rt_file.h format.h
+gen/cli            cli.h             moegen.h base/base.h spec/spec.h host/host.h jit/jit.h cache/cache.h api/api.h trial/trial.h moegen_runtime.h rt_write.h rt_file.h format.h
 gen/cli/draw       draw.h            cli/cli.h
 gen/cli/bench      bench.h           cli/cli.h cli/draw/draw.h
 gen/cli/compare    compare.h         cli/bench/bench.h tune/paired.h

@@ -285,6 +285,50 @@ static void killed(void)
     free(data);
 }
 
+/* Written through, whether there is a file at its end or not yet; devices stay what they are. */
+static void linked(void)
+{
+    static const char *const to[] = {"t.safetensors", "new.safetensors", "first.link", "/dev/null"};
+    static const char *const link[] = {"first.link", "new.link", "second.link", "null.link"};
+    float data[2] = {1, 2};
+    moegen_rt_tensor t = {.name = "x",
+                          .dtype = MOEGEN_RT_F32,
+                          .rank = 1,
+                          .shape = {2},
+                          .data = data,
+                          .bytes = sizeof data};
+    char at[128], end[128];
+    for (int i = 0; i < 4; i++) {
+        struct stat is;
+        moegen_rt_problem *p = moegen_rt_problem_create();
+        snprintf(at, sizeof at, "%s/%s", folder, link[i]);
+        snprintf(end, sizeof end, "%s/%s", folder, i == 2 ? to[0] : to[i]);
+        data[1] = (float)(i + 2);
+        CHECK(!symlink(to[i], at) && !moegen_rt_safetensors_write(at, &t, 1, NULL), "%s", at);
+        CHECK(!lstat(at, &is) && S_ISLNK(is.st_mode), "%s is no link any more", at);
+        if (i < 3) {
+            CHECK(!moegen_rt_safetensors_read(end, p, NULL) &&
+                      ((const float *)moegen_rt_problem_tensor(p, "x")->data)[1] == data[1],
+                  "%s was not written through", at);
+        } else {
+            CHECK(!lstat(to[i], &is) && S_ISCHR(is.st_mode), "%s is no device any more", to[i]);
+        }
+        moegen_rt_problem_destroy(p);
+    }
+    for (int i = 0; i < 4; i++) {
+        snprintf(at, sizeof at, "%s/%s", folder, link[i]);
+        unlink(at);
+    }
+    snprintf(at, sizeof at, "%s/itself", folder);
+    moegen_rt_error why = {{0}};
+    CHECK(!symlink("itself", at) && moegen_rt_safetensors_write(at, &t, 1, &why) == MOEGEN_RT_IO &&
+              strstr(why.text, "itself: cannot write"),
+          "%s", why.text);
+    unlink(at);
+    snprintf(at, sizeof at, "%s/%s", folder, to[1]);
+    unlink(at);
+}
+
 static void nothing_left_behind(void)
 {
     DIR *d = opendir(folder);
@@ -305,6 +349,7 @@ int main(void)
     metadata();
     fuzz(5000);
     killed();
+    linked();
     nothing_left_behind();
     unlink(path);
     rmdir(folder);

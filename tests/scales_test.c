@@ -210,7 +210,8 @@ static void try_kernel(moegen_kernel *kernel, const struct how *w, const char *t
     moegen_call_release(call);
 }
 
-/* 0: there is no such kernel. What this CPU has not is emulated. */
+/* 0: there is no such kernel. What this CPU has not is emulated. A target that has nothing for a
+ * kernel gives that of another one, which is tried as such. */
 static int try_format(moegen_engine *engine, const struct rt_format *f, int64_t group,
                       const char *target, const char *dtype)
 {
@@ -236,7 +237,8 @@ static int try_format(moegen_engine *engine, const struct rt_format *f, int64_t 
         if (moegen_kernel_get(engine, &spec, &kernel, NULL))
             return 0;
     }
-    try_kernel(kernel, &w, target);
+    if (strcmp(target_of(kernel), target) == 0)
+        try_kernel(kernel, &w, target);
     moegen_kernel_release(kernel);
     return 1;
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The C of every fourth case of tests/kernels gives no warning; compilers (gcc, clang), targets, spellings and dtypes in turns.
+# The C of every seventh case of tests/kernels gives no warning; compilers (gcc, clang), targets, spellings and dtypes in turns.
 #   warnings.sh MOEGEN SOURCE
 set -u
 moegen=$(realpath -- "$1")
@@ -20,7 +20,7 @@ for spec in tests/kernels/*.yaml; do
       v = split("avx512 --spelling bytes|avx2 --spelling intrinsics|scalar|avx512 --spelling intrinsics|avx2 --spelling bytes|avx512_bf16 --spelling intrinsics|avx512 --spelling scalar|amx --spelling bytes|amx --spelling intrinsics", variant, "|")
     }
     { print spec ":" $1 " --target " variant[NR % v + 1] (n ? " --set dtype=" dtype[int(NR / v) % n + 1] : "") }'
-done | awk -v list="$compilers" 'BEGIN { n = split(list, cc, " ") } NR % 4 == 1 { print cc[int(NR / 4) % n + 1], $0 }' >"$tmp/jobs"
+done | awk -v list="$compilers" 'BEGIN { n = split(list, cc, " ") } NR % 7 == 1 { print cc[int(NR / 7) % n + 1], $0 }' >"$tmp/jobs"
 
 # What intrinsics need is read once for a compiler and its flags: by the first file that has them, and found by those after it.
 # shellcheck disable=SC2016

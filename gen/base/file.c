@@ -131,9 +131,8 @@ int file_write(const char *path, const char *bytes, size_t len)
 {
     if (is_special(path))
         return write_there(path, bytes, len);
-    char *followed = realpath(path, NULL); /* a link stays one */
-    int why = !followed && errno == ENOMEM ? ENOMEM
-                                           : write_beside(followed ? followed : path, bytes, len);
+    char *followed = rt_follow(path); /* a link stays one */
+    int why = followed ? write_beside(followed, bytes, len) : errno;
     free(followed);
     return why;
 }
@@ -145,8 +144,10 @@ int file_ready(const char *path)
         return EISDIR;
     if (is_special(path))
         return access(path, W_OK) ? errno : 0;
-    char *followed = realpath(path, NULL);
-    struct text directory = directory_of(followed ? followed : path);
+    char *followed = rt_follow(path);
+    if (!followed)
+        return errno;
+    struct text directory = directory_of(followed);
     free(followed);
     int why = directory.lost ? ENOMEM : access(directory.at, W_OK | X_OK) ? errno : 0;
     text_free(&directory);

@@ -11,6 +11,7 @@
 
 #include "cli_check.h"
 #include "cli_child.h"
+#include "jit/jit.h"
 
 /* ---- variants ---- */
 
@@ -181,7 +182,7 @@ static void judge_output(struct variant *v, int arg, const struct trial *t, cons
         lost();
     verdict->l2 = fmax(verdict->l2, r.l2);
     verdict->roundings = fmax(verdict->roundings, r.roundings);
-    verdict->limit = r.l2_limit;
+    verdict->limit = fmax(verdict->limit, r.l2_limit);
     verdict->compared += r.compared;
     verdict->good += !what;
     verdict->bad += what != NULL;
@@ -335,6 +336,19 @@ static int check_trials(struct check *c)
 
 /* ---- the command ---- */
 
+/* One that is not there would be a row that did not run, among others that are right. */
+static int find_compilers(const char *asked)
+{
+    char cc[64];
+    moegen_error *err = NULL;
+    while (next_item(&asked, cc)) {
+        moegen_status status = cc_there(cc, &err);
+        if (status)
+            return fail(status, err);
+    }
+    return EXIT_OK;
+}
+
 int cmd_check(struct options *o)
 {
     static const char *const head[] = {"kernel", "target", "spelling", "compiler", "output",
@@ -351,6 +365,7 @@ int cmd_check(struct options *o)
         return result;
     }
     *c = (struct check){.o = o, .job = &j, .table = &table, .json = &json, .at = at};
+    result = find_compilers(o->cc);
     for (int i = 0; i < 10; i++)
         table_add(&table, "%s", head[i]);
     for (c->k = 0; c->k < j.kernels && !result; c->k++) {

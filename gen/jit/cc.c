@@ -185,6 +185,12 @@ static moegen_status report(const char *cc, const struct place *p, const char *t
 
 /* ---- compile ---- */
 
+static moegen_status not_started(const char *cc, int error, moegen_error **err)
+{
+    return error_set(err, error == ENOMEM ? MOEGEN_NO_MEMORY : MOEGEN_UNSUPPORTED,
+                     "no C compiler: cannot start %s (%s)", cc, strerror(error));
+}
+
 /* Runs the first compiler that can be started; p->so is there afterwards. */
 static moegen_status compile(struct place *p, const char *text, const char *cc,
                              const char *const *how, const char *const *flags, moegen_error **err)
@@ -218,9 +224,7 @@ static moegen_status compile(struct place *p, const char *text, const char *cc,
             break;
     }
     if (error)
-        return error_set(err, error == ENOMEM ? MOEGEN_NO_MEMORY : MOEGEN_UNSUPPORTED,
-                         "no C compiler: cannot start %s (%s)",
-                         choices == 1 ? candidates[0] : "gcc, cc or clang", strerror(error));
+        return not_started(choices == 1 ? candidates[0] : "gcc, cc or clang", error, err);
     int code = await(pid);
     struct stat made;
     if (code > 0 || (code < 0 && stat(p->so, &made)))
@@ -273,4 +277,15 @@ moegen_status cc_check(const char *text, const char *cc, const char *const *flag
     moegen_status status = compile(&p, text, cc, how, flags, err);
     place_leave(&p);
     return status;
+}
+
+moegen_status cc_there(const char *cc, moegen_error **err)
+{
+    const char *const words[] = {cc, "--version", NULL};
+    pid_t pid = 0;
+    int error = start((char *const *)(uintptr_t)words, "/dev/null", &pid);
+    if (error)
+        return not_started(cc, error, err);
+    (void)await(pid);
+    return MOEGEN_OK;
 }

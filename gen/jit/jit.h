@@ -48,6 +48,8 @@ moegen_status cc_compile(const char *text, const char *cc, const char *const *fl
  * diagnostic. */
 moegen_status cc_check(const char *text, const char *cc, const char *const *flags,
                        moegen_error **err);
+/* Can this compiler be started? MOEGEN_UNSUPPORTED: it cannot. */
+moegen_status cc_there(const char *cc, moegen_error **err);
 extern const char moegen_rt_header_text[]; /* runtime/moegen_rt.h, embedded by the build */
 
 #endif

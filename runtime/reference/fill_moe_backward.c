@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference.h"
+#include "moe.h"
 
 static const double TOO_MUCH = 4e9; /* flop of a forward pass that takes seconds in float64 */
 

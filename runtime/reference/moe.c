@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* moe.c - what the references of the moe_ families share: spec, inputs, blocks, products. */
+/* moe.c - what the references of the moe_ families share: spec, inputs, blocks. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference.h"
-#include "rt_wide.h"
+#include "moe.h"
 
 #define TRY(call)                                                                                  \
     do {                                                                                           \
@@ -356,39 +355,4 @@ double rt_moe_norm(const struct rt_moe *m, const double *x, int64_t n, double *h
     for (int64_t i = 0; i < n; i++)
         hat[i] = (x[i] - mean) * factor;
     return factor;
-}
-
-/* ---- products ---- */
-
-WIDE static void add_four(double *restrict acc, const double *restrict w, const double *x,
-                          int64_t n)
-{
-    const double a = x[0], b = x[1], c = x[2], d = x[3];
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        EACH acc[i + j] +=
-            (a * w[i + j] + b * w[n + i + j]) + (c * w[2 * n + i + j] + d * w[3 * n + i + j]);
-    for (; i < n; i++)
-        acc[i] += (a * w[i] + b * w[n + i]) + (c * w[2 * n + i] + d * w[3 * n + i]);
-}
-
-void rt_add_four(double *acc, const double *w, const double *x, int64_t n)
-{
-    add_four(acc, w, x, n);
-}
-
-void rt_product(const double *x, int64_t rows, int64_t k, const moegen_rt_tensor *t, int64_t first,
-                int64_t n, double *acc, double *work)
-{
-    for (int64_t i = 0; i < k; i += 4) {
-        int64_t m = k - i < 4 ? k - i : 4; /* rows of W at a time */
-        rt_elements(t, first + i * n, m * n, work);
-        if (m < 4)
-            memset(work + m * n, 0, (size_t)((4 - m) * n) * sizeof *work);
-        for (int64_t r = 0; r < rows; r++) {
-            double four[4] = {0};
-            memcpy(four, x + r * k + i, (size_t)m * sizeof *four);
-            add_four(acc + r * n, work, four, n);
-        }
-    }
 }

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference.h"
+#include "quantised.h"
+#include "weights.h"
 
 enum { BLOCK = 32, RUN = 8 };
 static const double SLACK = 2e-6; /* of f32 sums: of the number, and of the typical one */
@@ -214,9 +215,7 @@ moegen_rt_status rt_quantise_matrix(const struct rt_quantiser *q, const moegen_r
 
 /* ---- noise ---- */
 
-/* Of an output [outer][row], how far it moved: in all; and its worst element, which may be 6 times
- * as large, with some room for numbers that move together. */
-static double distance(const moegen_rt_tensor *is, const moegen_rt_tensor *moved)
+double rt_distance(const moegen_rt_tensor *is, const moegen_rt_tensor *moved)
 {
     const double *a = is->data, *b = moved->data;
     int64_t count = moegen_rt_tensor_count(is), row = is->shape[is->rank - 1];
@@ -241,6 +240,6 @@ void rt_set_noise(moegen_rt_problem *out, const moegen_rt_problem *moved)
     moegen_rt_tensor *t;
     for (size_t i = 0; (t = moegen_rt_problem_at(out, i)) != NULL; i++) {
         const moegen_rt_tensor *other = moegen_rt_problem_tensor(moved, t->name);
-        t->noise = other ? distance(t, other) : 0;
+        t->noise = other ? rt_distance(t, other) : 0;
     }
 }

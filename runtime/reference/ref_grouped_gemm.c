@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference.h"
+#include "weights.h"
 
 enum { ROWS = 16 };
 enum op { FORWARD, DX, DW };

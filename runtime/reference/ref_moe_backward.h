@@ -3,7 +3,8 @@
 #ifndef MOEGEN_REF_MOE_BACKWARD_H
 #define MOEGEN_REF_MOE_BACKWARD_H
 
-#include "reference.h"
+#include "moe.h"
+#include "quantised.h"
 
 /* Tokens at a time: their sums stay in cache while weights stream by; with blocks of tokens that
  * are quantised: whole tiles of these. */

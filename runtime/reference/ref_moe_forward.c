@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference.h"
+#include "moe.h"
+#include "quantised.h"
 
 enum { ROWS = 16 }; /* tokens at a time: their sums stay in cache while weights stream by */
 

@@ -4,22 +4,24 @@
  *
  * A new family: write ref_NAME.c with rt_fill_NAME (adds every input the kernel's argument list
  * names, random, in the spec's dtypes) and rt_compute_NAME (adds every output as f64, from
- * SEMANTICS.md and never from the templates); add RT_FAMILY(NAME) to reference.h and
- * ROW(NAME) below. CMake picks the file up by itself. Helpers: fill.c for any family, moe.c for the
- * moe_ ones, weights.c for experts' matrices in any layout and format.
+ * SEMANTICS.md and never from the templates); add ROW(NAME) to RT_FAMILIES in reference.h. CMake
+ * picks the file up by itself. Helpers: fill.c for any family, moe.c for the moe_ ones, weights.c
+ * for experts' matrices in any layout and format.
  */
 #include <string.h>
 
 #include "reference.h"
 
-#define ROW(name)                                                                                  \
+#define COMPUTE(name)                                                                              \
+    static moegen_rt_status compute_##name(const moegen_rt_problem *p, const moegen_rt_want *want, \
+                                           moegen_rt_problem *out, moegen_rt_error *err)           \
     {                                                                                              \
-#name, rt_fill_##name, rt_compute_##name                                                   \
+        return rt_conditioned(rt_compute_##name, p, want, out, err);                               \
     }
-static const moegen_rt_reference references[] = {
-    ROW(moe_forward), ROW(moe_index),   ROW(moe_backward), ROW(grouped_gemm),
-    ROW(router),      ROW(mlp_forward), ROW(mlp_backward), ROW(moe_layer),
-};
+RT_FAMILIES(COMPUTE)
+
+#define REFERENCE(name) {#name, rt_fill_##name, compute_##name},
+static const moegen_rt_reference references[] = {RT_FAMILIES(REFERENCE)};
 enum { REFERENCES = sizeof references / sizeof *references };
 
 const moegen_rt_reference *moegen_rt_reference_at(int i)

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference.h"
+#include "quantised.h"
+#include "weights.h"
 
 #define TRY(call)                                                                                  \
     do {                                                                                           \

@@ -203,8 +203,7 @@ function in_place.tiles(names, cfg)
         return lines.tiles(cfg, names.line_rows)
     end
     return plans.append(names.line and lines.rows(cfg, names.line.heights, lines.of_rows(cfg, true), names.line.keep) or {},
-        gemm.heights(gemm.direct, cfg, names.direct.rows), gemm.heights(gemm.direct_pairs, cfg, names.direct.pairs),
-        gemm.heights(sweep, cfg, names.sweep_rows or {}))
+        gemm.tiles(cfg, names.direct), sweep.tiles(cfg, names.sweep_rows))
 end
 
 return in_place

@@ -11,6 +11,7 @@
 -- Both multiply as cfg.product says, see micro.lua.
 local ir = require "ir"
 local micro = require "tiles.micro"
+local plans = require "shared.plans"
 local quantise = require "tiles.quantise"
 
 local gemm = {}
@@ -197,6 +198,16 @@ function gemm.heights(build, cfg, heights)
             {(tallest.note[1]:gsub("%d+ rows", rows .. " rows", 1))})
     end
     return list
+end
+
+-- The tiles that multiply where weights lie; of: heights of those of rows, and of pairs of rows.
+function gemm.tiles(cfg, of)
+    return plans.append(gemm.heights(gemm.direct, cfg, of.rows), gemm.heights(gemm.direct_pairs, cfg, of.pairs))
+end
+
+-- The kinds that multiply where weights lie, for kinds.lua: rows {tokens at most, kind, why}.
+function gemm.kinds(plan)
+    return {{plan.direct_rows, "direct", "weights are read where they lie: packing them would cost more"}}
 end
 
 return gemm

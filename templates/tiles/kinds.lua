@@ -2,9 +2,11 @@
 -- kinds.lua - which tiles multiply in a family's products, and for how many tokens of an expert, for `moegen explain`. What decides when a
 -- kernel runs: multiply (matrix.c.in), multiply_columns (columns.c.in).
 local dtype = require "dtype"
+local gemm = require "tiles.gemm"
 local lines = require "tiles.lines"
 local micro = require "tiles.micro"
 local plans = require "shared.plans"
+local sweep = require "tiles.sweep"
 
 local kinds = {}
 
@@ -15,22 +17,31 @@ local function ops(plan)
     return vectors, plan.tiled and (words and words.tile or dt.tiles)
 end
 
+-- What multiplies where weights lie, as the tiles' own files say: rows {tokens at most, kind, why, op unless it is that of products}.
+local function in_place(names, plan)
+    if names.line_rows then
+        return lines.kinds(plan)
+    end
+    return plans.append(sweep.kinds(names.sweep_rows), names.line and {lines.many(plan)} or gemm.kinds(plan))
+end
+
 -- Rows {tokens, tile kind, op, why}: the first that fits multiplies.
 
 local function to(n) return ("to %d"):format(n) end
 
 local function columns(names, plan)
     local vectors, tiles = ops(plan)
-    local swept, list = names.sweep_rows and names.sweep_rows[#names.sweep_rows] or 0, {}
-    for _, row in ipairs(names.line_rows and lines.kinds(plan) or {}) do
-        list[#list + 1] = {to(row[1]), row[2], vectors, row[3]}
+    local list, most = {}, 0
+    for _, row in ipairs(in_place(names, plan)) do
+        if row[1] > most then
+            list[#list + 1] = {to(row[1]), row[2], row[4] or vectors, row[3]}
+            most = row[1]
+        end
     end
-    return plans.append(list, plans.list(
-        swept > 0 and {to(swept), "sweep", "fma", "weights are read once where they lie, at memory's speed"},
-        not names.line_rows and plan.direct_rows > swept and {to(plan.direct_rows), names.line and "lines" or "direct", vectors,
-            "weights are read where they lie: packing them would cost more"},
-        {"more", "packed", tiles or vectors, tiles and "matrix tiles by columns: panels of weights are tiles as they are packed"
-            or "weights are packed into panels, tokens broadcast"}))
+    list[#list + 1] = {"more", "packed", tiles or vectors,
+        tiles and "matrix tiles by columns: panels of weights are tiles as they are packed"
+            or "weights are packed into panels, tokens broadcast"}
+    return list
 end
 
 local function rows(names, plan, phase)

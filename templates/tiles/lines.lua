@@ -13,7 +13,7 @@
 -- time, and pairs are of rows a quarter of K apart.
 --
 -- A NEW KIND OF TILE for few tokens takes 2 files: here, its builder, in `tiles`, and when it multiplies and why, in `kinds`; its call, in
--- product/in_lines.c.in.
+-- product/in_lines.c.in. Of single vectors likewise: gemm.lua, product/in_place.c.in.
 local dtype = require "dtype"
 local gemm = require "tiles.gemm"
 local ir = require "ir"
@@ -154,9 +154,12 @@ function lines.streams(cfg)
 end
 
 -- The kinds that multiply few tokens, for kinds.lua: rows {tokens at most, kind, why}.
+function lines.many(plan)
+    return {plan.direct_rows, "lines", "weights are read where they lie: packing them would cost more"}
+end
+
 function lines.kinds(plan)
-    return {{1, "streams", "weights are read once where they lie, in four streams, at memory's speed"},
-        {plan.direct_rows, "lines", "weights are read where they lie: packing them would cost more"}}
+    return {{1, "streams", "weights are read once where they lie, in four streams, at memory's speed"}, lines.many(plan)}
 end
 
 -- Heights of tiles that keep what they decode: of the first of several tiles of rows.

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- sweep.lua - register tiles of S += A B for so few rows that memory is the limit, in f32; see gemm.lua.
+local gemm = require "tiles.gemm"
 local ir = require "ir"
 local quantise = require "tiles.quantise"
 
@@ -7,7 +8,7 @@ local quantise = require "tiles.quantise"
 -- b_0 .. b_3 point to the 4 rows; vectors of a panel are `second` apart, panels `step`; `jump` leads to the next 4 rows and
 -- `back` to the sums of the first panel; what lies `far` elements on is fetched, of both vectors (far_second: far + second).
 -- cfg.compensated: f32 sums of long K are kept in two parts, the second `lost` rows below the first.
-local function sweep(cfg, rows)
+local function tile(cfg, rows)
     local lanes = cfg.isa.lanes
     local width = cfg.vectors * lanes
     local p = ir.program(cfg.isa, ("%ssweep_%d"):format(cfg.prefix, rows),
@@ -100,6 +101,19 @@ local function sweep(cfg, rows)
         end
     end, "over K")
     return p
+end
+
+local sweep = {}
+
+-- heights: of the tiles, or false
+function sweep.tiles(cfg, heights)
+    return gemm.heights(tile, cfg, heights or {})
+end
+
+-- For kinds.lua, as gemm.kinds. Sums are f32, whatever others multiply.
+function sweep.kinds(heights)
+    local most = heights and heights[#heights]
+    return most and {{most, "sweep", "weights are read once where they lie, at memory's speed", "fma"}} or {}
 end
 
 return sweep

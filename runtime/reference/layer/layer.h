@@ -4,7 +4,8 @@
 #ifndef MOEGEN_REFERENCE_LAYER_H
 #define MOEGEN_REFERENCE_LAYER_H
 
-#include "reference/reference.h"
+#include "reference/moe.h"
+#include "reference/router/router.h"
 
 /* ---- ref_moe_layer.c ---- */
 

@@ -4,7 +4,8 @@
 #ifndef MOEGEN_MLP_H
 #define MOEGEN_MLP_H
 
-#include "reference/reference.h"
+#include "reference/quantised.h"
+#include "reference/weights.h"
 
 /* ---- fill_mlp.c ---- */
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "reference/quantised.h"
 #include "stored.h"
 
 bool rt_matrices_coded(const moegen_rt_problem *p)

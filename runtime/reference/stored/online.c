@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference/reference.h"
+#include "reference/quantised.h"
+#include "reference/weights.h"
 
 enum { BLOCK = 32 }; /* also that of weights which have none */
 

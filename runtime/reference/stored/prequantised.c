@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference/reference.h"
+#include "reference/quantised.h"
+#include "reference/weights.h"
 
 enum { BLOCK = 32, RUN = 8, LANES = 4, TILE = 512, NO_SCALE = 255, BIAS = 127 };
 #define SUFFIX "_scales"

@@ -3,7 +3,7 @@
 #ifndef MOEGEN_STORED_H
 #define MOEGEN_STORED_H
 
-#include "reference/reference.h"
+#include "reference/weights.h"
 
 /* The matrix at hand: [K][C], its columns in `parts` of `width`. */
 struct rt_matrix {

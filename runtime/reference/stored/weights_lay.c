@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "reference/moe.h"
+#include "reference/quantised.h"
 #include "stored.h"
 
 /* Names of a kind's tensors. */

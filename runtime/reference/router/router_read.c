@@ -2,7 +2,7 @@
 /* router_read.c - what a problem says of the router (SEMANTICS 5). */
 #include <string.h>
 
-#include "reference.h"
+#include "router.h"
 
 static const struct rt_router_method methods[] = {
     /* name, score, after, renorm, mixer */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference.h"
+#include "router.h"
 
 /* Scales a token's hidden states to a largest logit of 3 or -3. */
 static void scale_row(double *row, const double *g, double *logits, const struct rt_router *r)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference.h"
+#include "router.h"
 
 enum {
     ROWS = 16,

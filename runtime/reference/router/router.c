@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "reference.h"
+#include "router.h"
 
 /* Scores nearer than this to one another (times the largest) may change places in f32. */
 static const double CLOSE = 1e-5;

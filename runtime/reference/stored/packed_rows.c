@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference.h"
+#include "reference/weights.h"
 
 /* Elements (row, k) and those after it in its run lie together: so many. */
 static int64_t run_from(const struct rt_packed *l, int64_t k)
