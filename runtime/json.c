@@ -15,6 +15,9 @@ bool rt_scan_bad(struct rt_scan *s, const char *format, ...)
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
+    for (char *c = what; *c; c++) /* of the file: no terminal obeys it */
+        for (int n = rt_control(c); n > 0; n--)
+            c[n - 1] = '?';
     s->status = *s->name ? rt_fail(s->err, MOEGEN_RT_BAD_DATA, "%s: tensor '%s': %s", s->path,
                                    s->name, what)
                          : rt_fail(s->err, MOEGEN_RT_BAD_DATA, "%s: header, byte %zu: %s", s->path,
@@ -58,6 +61,14 @@ int rt_utf8(const char *text)
         (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))   /* beyond U+10FFFF */
         return 0;
     return n;
+}
+
+int rt_control(const char *text)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    if (s[0] == 0xc2)
+        return s[1] >= 0x80 && s[1] < 0xa0 ? 2 : 0;
+    return (s[0] && s[0] < 0x20) || s[0] == 0x7f;
 }
 
 static int put_utf8(char *to, uint32_t c)
@@ -124,7 +135,7 @@ bool rt_scan_string(struct rt_scan *s, bool any, const char *where)
     if (!rt_scan_take(s, '"'))
         return rt_scan_bad(s, "expected a string %s", where);
     for (;;) {
-        char piece[4];
+        char piece[5];
         int n = 1;
         if (s->at == s->end)
             return rt_scan_bad(s, "a string does not end");
@@ -143,6 +154,9 @@ bool rt_scan_string(struct rt_scan *s, bool any, const char *where)
             memcpy(piece, s->at, (size_t)n);
             s->at += n;
         }
+        piece[n] = '\0';
+        if (!any && rt_control(piece))
+            return rt_scan_bad(s, "a name holds a control character");
         if (len + (size_t)n <= RT_MAX_NAME)
             memcpy(s->string + len, piece, (size_t)n);
         else if (!any)

@@ -85,5 +85,7 @@ bool rt_scan_string(struct rt_scan *s, bool any, const char *where);
 bool rt_scan_numbers(struct rt_scan *s, int room, int64_t *to, int *count, const char *what);
 /* Bytes of the UTF-8 sequence at s (NUL-terminated text); 0 if it is not one. */
 int rt_utf8(const char *s);
+/* The same of a control character there (below U+0020, U+007F to U+009F); 0 if it is another. */
+int rt_control(const char *s);
 
 #endif

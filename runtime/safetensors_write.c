@@ -22,7 +22,7 @@ static moegen_rt_status check_name(const char *path, const moegen_rt_tensor *ten
         return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "%s: no tensor can be named '%.300s'", path,
                        name);
     for (const char *c = name; *c; c += rt_utf8(c))
-        if (rt_utf8(c) == 0 || (unsigned char)*c < 0x20)
+        if (rt_utf8(c) == 0 || rt_control(c))
             return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT,
                            "%s: the name of tensor %zu is not UTF-8 or has a control character",
                            path, i);

@@ -164,7 +164,7 @@ local function shorter(isa, own)
     for name, row in pairs(own) do
         if row[3]:find("^EVEX%.512") then
             local copy = {table.unpack(row)}
-            copy[3], copy[5] = row[3]:gsub("512", "256"), row[5] and (row[5] <= 4 and row[5] or row[5] // 2)
+            copy[3], copy[5] = row[3]:gsub("512", "256"), row[5] and (row[5] <= 8 and row[5] or row[5] // 2)
             copy.fixed, copy.half = row.fixed, row.half
             half.rows[name] = copy
         end

@@ -103,6 +103,8 @@ for line in 'moegen ' 'moegen int9 scale=row group=0 axis=1 parts=whole shape=2,
   meta "$line"
   expect 2 'has metadata that says nothing of a format' odd --to bf16 --out no.st
 done
+meta 'moegen \u001b[31m'
+expect 2 'says nothing of a format: "moegen .u001b.31m"' odd --to bf16 --out no.st # no terminal obeys it
 meta 'moegen int8 scale=row group=0 axis=0 parts=whole shape=2,64'
 expect 2 'has other scales: f32 \[1, 2\], expected f32 \[1, 64\]' odd --to bf16 --out no.st
 meta 'moegen int8 scale=row group=0 axis=1 parts=whole shape=2,65'
@@ -123,7 +125,7 @@ cp "$in" in.st
 expect 2 '--out: ./in.st is the file that is read' in.st --to int8 --out ./in.st
 check cmp "$in" in.st
 expect 2 "tensor 'gate_up_proj_weight' has no axis 4: its axes are 0 to 3" "$in" --to int8 --axis 4 --only 'gate*weight' --out no.st
-expect 2 'axis 1 has 64 elements, no multiple of a group of 128' "$in" --to int4 --group 128 --axis 1 --only 'gate*weight' --out no.st
+expect 2 'axis 1 has 64 elements, no multiple of a group of 128: another --axis, --group 32 or a format without groups (fp8_e4m3, fp8_e5m2, int8) may do; --only' "$in" --to int4 --group 128 --axis 1 --only 'gate*weight' --out no.st
 expect 2 "tensor 'token_position_to_id' is i32: only f32, bf16 and f16 become int8" "$in" --to int8 --only '*id' --out no.st
 expect 2 "'token_position_to_id' is i32" "$in" --to int8 --only '*' --axis 5 --out no.st
 check grep -q "'gate_up_proj_weight' has no axis 5" out # all at once

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- along.lua - products of few tokens in which K lies in lanes: their plan, names and what they keep. The tiles: tiles/along.lua.
+local along_scales = require "codes.along_scales"
 local digits = require "codes.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
@@ -50,8 +51,13 @@ function along.names(names, cfg, plan, deep)
     local unit, slots = units.unit(cfg, coded), plans.round_up(plan.along, lanes)
     local words = plans.round_up(deep, unit.elements) // unit.elements * unit.words
     local height, tokens, tall = units.shape(cfg, coded)
+    local each, passed = units.scales(cfg, coded)
+    local halves = each and along_scales.halves(cfg.isa, coded, each)
     local room = coded and plans.round_up(math.max(coded.run and (deep + coded.run - 1) // coded.run or 1,
         (deep + unit.elements - 1) // unit.elements), lanes) + lanes
+    if halves then   -- and a float more: the last unit's are read two floats at a time
+        room = plans.round_up((deep + unit.elements - 1) // unit.elements * passed + 1, lanes)
+    end
     -- on CPUs with matrix tiles fetching numbers ahead is as fast, and with many cores at work faster
     local few = not (names.packed or cfg.tiled and not unit.digits) and math.min(STREAMED, plan.along)
     names.along = {unit = unit, longer = few and (plan.chunk_rows or 0) > plan.mc, rows = height, tokens = tokens,
@@ -59,7 +65,7 @@ function along.names(names, cfg, plan, deep)
         run = names.packed and names.packed.run,
         streams = few, streamed = few and (coded and plan.along or few),
         pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
-        c = coded and "uint8_t" or names.io, scales = units.scales(cfg, coded),
+        c = coded and "uint8_t" or names.io, scales = passed, halves = halves,
         tables = coded and units.tables(cfg, coded)}
     -- streams of a tile for so many tokens
     function names.along.far(of)
@@ -116,7 +122,8 @@ function along.tiles(names, cfg)
         list[#list + 1] = tiles.tile(cfg, tokens, has, true)
     end
     return plans.append(list, plans.list(
-        along_rows.lines(cfg, has), has.unit.digits and digits.rows(cfg, has), along_rows.fold(cfg),
+        has.halves and along_scales.rows(cfg, has.coded), along_rows.lines(cfg, has), has.unit.digits and digits.rows(cfg, has),
+        along_rows.fold(cfg),
         rows.squares(cfg, "to_panels", {dtype = dtype.f32, stride = cfg.chunk_rows, s_units = "CHUNK_ROWS", pitch = width,
             step = lanes * width, along = lanes})))
 end

@@ -31,11 +31,11 @@ local all = {
     {"int4",       bits = 4, codes = "u8",       scales = "bf16",     scale = "group", groups = {32, 128}, integers = true},
 }
 
--- What weights may be: numbers, as tokens are, or codes. Where the spec may say which groups: "int4 has 32 or 128".
+-- What weights may be: numbers, as tokens are, or codes. Which groups these have: "..., int4 has 32 or 128".
 local by_name, names, choices = {}, {table.unpack(formats.numbers)}, {}
 for _, row in ipairs(all) do
     by_name[row[1]], names[#names + 1] = row, row[1]
-    if row.groups and #row.groups > 1 then
+    if row.groups then
         choices[#choices + 1] = ("%s has %s"):format(row[1], table.concat(row.groups, " or "))
     end
 end

@@ -79,7 +79,7 @@ function stored_rules.of(takes)
     of_nki("I_TP", stored.nki_multiples.I_TP)
     list[#list + 1] = {"weights.group", function(s)
         local format, given = stored.format(s) or {}, s.weights.group
-        for _, group in ipairs(format.groups and #format.groups > 1 and format.groups or {}) do
+        for _, group in ipairs(format.groups or {}) do
             if group == given then
                 return true
             end

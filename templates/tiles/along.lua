@@ -8,6 +8,7 @@
 -- with element of_vector(v) + of_lane(l), and where element i is, `place` says in C.
 --
 -- Units: along_units.lua; tiles around it, which make rows of tokens and of scales, and sums of lanes: along_rows.lua.
+local along_scales = require "codes.along_scales"
 local along_units = require "tiles.along_units"
 local digits = require "codes.digits"
 local ir = require "ir"
@@ -153,11 +154,7 @@ local function steps(p, cfg, t, coded, tables, scale_at)
     local read, first
     read, first, t.nan = along_units.read(p, cfg, t, coded.format, tables)
     local each = along_units.scales(cfg, coded)
-    local spread = each and each > 1 and p:op("load", "spread", p:at(tables, 0))
-    local scale = each and function(r)
-        return spread and p:op("lookup", "scale_" .. r, spread, p:op("load", "scales_" .. r, scale_at(r)))
-            or p:op("bcast", "scale_" .. r, scale_at(r))
-    end
+    local scale = each and along_scales.read(p, coded, each, scale_at, tables)
     return t.unit.digits and digits.step(p, t, p:at(tables, cfg.isa.lanes), scale)
         or function() code_step(p, cfg, t, read, first, scale) end
 end
@@ -172,7 +169,7 @@ function along.tile(cfg, tokens, has, tall)
     local lanes, coded, unit = cfg.isa.lanes, has.coded, along_units.unit(cfg, has.coded)
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, tall and "tall" or "along", tokens),
         {("parts[%d tokens][rows] += W * X over n units, K in lanes, for groups of rows; fetches weights at `near`."):format(tokens)})
-    local each = along_units.scales(cfg, coded)
+    local each, passed = along_units.scales(cfg, coded)
     local t = {tokens = tokens, rows = has.rows * (tall and 2 or 1), unit = unit, line = has.line,
         in_turn = coded and tokens <= has.tall, later = coded and not each}
     local c = coded and "const uint8_t" or "const " .. cfg.dtype.c
@@ -208,7 +205,7 @@ function along.tile(cfg, tokens, has, tall)
             end
             p:advance(t.X, unit.words)
             if each then
-                p:advance(scales, each)
+                p:advance(scales, passed)
             end
         end, "units of K")
     end
@@ -257,7 +254,7 @@ end
 -- `over`, `back` and `s_over` lead from the end of a row to the next one.
 function along.streams(cfg, tokens, has)
     local coded, lanes, unit = has.coded, cfg.isa.lanes, along_units.unit(cfg, has.coded)
-    local each = along_units.scales(cfg, coded)
+    local each, passed = along_units.scales(cfg, coded)
     local t = {tokens = tokens, rows = along_units.streams(cfg, coded, tokens), unit = unit, line = has.line,
         in_turn = unit.in_words or unit.alone and not each, by_row = not unit.in_words, later = coded and not each}
     local p = ir.program(cfg.isa, ("%squarters_%d"):format(cfg.prefix, tokens),
@@ -282,7 +279,7 @@ function along.streams(cfg, tokens, has)
             next_codes(unit.wide)
             p:advance(t.X, unit.words)
             if each then
-                next_scales(each)
+                next_scales(passed)
             end
         end, "units of K")
         finish(p, t, sum, scale_at and function(r) return scale_at(r, 0) end)

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- along_units.lua - what tiles of along.lua take of a row of weights at a time, how much of it registers hold, and its tables.
+local along_scales = require "codes.along_scales"
 local digits = require "codes.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
@@ -273,9 +274,10 @@ function along_units.streams(cfg, coded, tokens)
     return (tokens == 1 and not unit.by_nibbles or not coded or cfg.isa.registers.v >= 32 or unit.alone and not coded.run) and 4 or 2
 end
 
--- Scales of a unit, if a run of a row shares one: tiles have one for each at least.
+-- Scales of a unit, if a run of a row shares one: tiles have one for each at least; and floats from these to the next unit's.
 function along_units.scales(cfg, coded)
-    return coded and coded.run and math.max(1, along_units.unit(cfg, coded).elements // coded.run)
+    local each = coded and coded.run and math.max(1, along_units.unit(cfg, coded).elements // coded.run)
+    return each, each and (along_scales.halves(cfg.isa, coded, each) and each // 2 or each)
 end
 
 -- Tables of tiles for codes, or nil: which scale a lane has, and what codes are.
@@ -288,12 +290,7 @@ function along_units.tables(cfg, coded)
     local list = unit.digits and digits.table(f) or unit.by_nibbles and nibble_tables(f, lanes)
         or unit.in_words and along_units.word_table(f) or looked_up and formats.byte_tables(f, lanes)
         or f.number and formats.tables(lanes, f) or {}
-    local each = lanes // of_unit
-    local out = {}
-    for l = 0, lanes - 1 do
-        out[l + 1] = l // each
-    end
-    return table.move(list, looked_up and 1 or 3 * lanes + 1, #list, lanes + 1, out)
+    return table.move(list, looked_up and 1 or 3 * lanes + 1, #list, lanes + 1, along_scales.spread(cfg.isa, coded, of_unit))
 end
 
 return along_units

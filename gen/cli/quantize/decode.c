@@ -127,7 +127,7 @@ bool store_decode(const struct store *s, const moegen_rt_tensor *codes,
                          .dtype = dtype,
                          .bytes = moegen_rt_dtype_of(dtype)->bytes};
     size_t row = (size_t)(s->in_first ? s->out : s->in) * d.bytes;
-    bool ok = work_open(&d.w, s, to, row, moegen_rt_team_size(team)) &&
+    bool ok = work_open(&d.w, s, to, PANEL, s->in, row, moegen_rt_team_size(team)) &&
               moegen_rt_team_run(team, on_rank, &d) == MOEGEN_RT_OK;
     work_close(&d.w);
     return ok;

@@ -28,6 +28,16 @@ static const float *floats(const struct encoding *e, int64_t at, int64_t n, floa
     return space;
 }
 
+/* Asks memory for n of these, as far as there are any: what lies far apart no CPU fetches ahead. */
+static void fetch(const struct encoding *e, int64_t at, int64_t n)
+{
+    enum { LINE = 64 };
+    int64_t bytes = (int64_t)moegen_rt_dtype_of(e->from->dtype)->bytes;
+    int64_t from = at * bytes, end = from + n * bytes, all = (int64_t)e->from->bytes;
+    for (end = end < all ? end : all; from < end; from += LINE)
+        __builtin_prefetch((const char *)e->from->data + from);
+}
+
 static int64_t put_scale(struct encoding *e, int64_t at, uint32_t most, double second,
                          double *inverse)
 {
@@ -38,11 +48,16 @@ static int64_t put_scale(struct encoding *e, int64_t at, uint32_t most, double s
 
 /* ---- groups along rows [out, in] ---- */
 
-/* Elements i .. i+n-1 of a row; panel: those of rows that were turned, or NULL. */
-static const float *span(const struct encoding *e, int64_t row, const float *panel, int64_t i,
-                         int64_t n, struct space *to)
+/* Elements first .. end-1 of a row; panel: those of rows that were turned, or NULL. */
+struct part {
+    int64_t row, first, end;
+    const float *panel;
+};
+
+static const float *span(const struct encoding *e, const struct part *p, int64_t i, int64_t n,
+                         struct space *to)
 {
-    return panel ? panel + i : floats(e, row * e->w.store->in + i, n, to->x);
+    return p->panel ? p->panel + i - p->first : floats(e, p->row * e->w.store->in + i, n, to->x);
 }
 
 static int64_t span_length(int64_t left)
@@ -50,66 +65,83 @@ static int64_t span_length(int64_t left)
     return left < PIECE ? left : PIECE;
 }
 
-/* The largest of what is finite, in groups that are. */
-static void measure_row(struct encoding *e, int64_t row, const float *panel, struct space *to)
+static void raise_to(uint32_t *most, uint32_t by)
 {
-    const struct store *s = e->w.store;
-    uint32_t all = 0;
-    for (int64_t i = 0, n; i < s->in; i += n) {
-        n = span_length(s->in - i);
-        const float *x = span(e, row, panel, i, n, to);
-        uint32_t whole = rt_rows_most(x, n);
-        for (int64_t k = 0; k < n && whole >= 0x7f800000; k += s->group) {
-            uint32_t most = rt_rows_most(x + k, s->group);
-            all = most > all && most < 0x7f800000 ? most : all;
-        }
-        all = whole > all && whole < 0x7f800000 ? whole : all;
-    }
-    e->most[row] = all;
+    *most = by > *most ? by : *most;
 }
 
-static int64_t encode_row(struct encoding *e, int64_t row, const float *panel, struct space *to)
+/* The largest of what is finite, in groups that are. */
+static void measure_part(struct encoding *e, const struct part *p, struct space *to)
+{
+    const int64_t group = e->w.store->group;
+    for (int64_t i = p->first, n; i < p->end; i += n) {
+        n = span_length(p->end - i);
+        const float *x = span(e, p, i, n, to);
+        uint32_t whole = rt_rows_most(x, n);
+        for (int64_t k = 0; k < n && whole >= 0x7f800000; k += group) {
+            uint32_t most = rt_rows_most(x + k, group);
+            raise_to(&e->most[p->row], most < 0x7f800000 ? most : 0);
+        }
+        raise_to(&e->most[p->row], whole < 0x7f800000 ? whole : 0);
+    }
+}
+
+/* codes: those of the row. */
+static int64_t encode_part(struct encoding *e, const struct part *p, uint8_t *codes,
+                           struct space *to)
 {
     const struct store *s = e->w.store;
     double second = 1;
-    int64_t nans = 0, bytes = rt_format_bytes(s->format, s->in);
-    uint8_t *codes = work_take(&e->w, to, row * bytes, (size_t)bytes);
+    int64_t nans = 0, row = p->row;
     if (e->second)
         second = (double)e->second[row / s->out * s->per_second + store_part(s, row % s->out)];
-    for (int64_t i = 0, n; i < s->in; i += n) {
-        n = span_length(s->in - i);
-        nans += rt_rows_groups(&e->w.rows, s->rule, span(e, row, panel, i, n, to), n, s->group,
-                               second, e->scales, row * s->cut.columns + i / s->group, to->q);
+    for (int64_t i = p->first, n; i < p->end; i += n) {
+        n = span_length(p->end - i);
+        nans += rt_rows_groups(&e->w.rows, s->rule, span(e, p, i, n, to), n, s->group, second,
+                               e->scales, row * s->cut.columns + i / s->group, to->q);
         rt_rows_codes(&e->w.rows, to->q, n, codes + rt_format_bytes(s->format, i), to->bytes);
     }
     return nans;
 }
 
-/* Rows o .. o+n-1 of a matrix [in, out], turned. */
-static void turn(const struct encoding *e, int64_t matrix, int64_t o, int64_t n, struct space *to)
+/* Elements first .. end-1 of rows of a matrix [in, out], turned. */
+static void turn(const struct encoding *e, const struct rows *r, int64_t first, int64_t end,
+                 struct space *to)
 {
+    enum { AHEAD = 8 }; /* rows of the tensor */
     const struct store *s = e->w.store;
-    for (int64_t i = 0; i < s->in; i++) {
-        const float *x = floats(e, (matrix * s->in + i) * s->out + o, n, to->x);
-        for (int64_t j = 0; j < n; j++)
-            to->panel[j * e->w.stride + i] = x[j];
+    for (int64_t i = first; i < end; i++) {
+        fetch(e, (r->matrix * s->in + i + AHEAD) * s->out + r->first, r->count);
+        const float *x = floats(e, (r->matrix * s->in + i) * s->out + r->first, r->count, to->x);
+        for (int64_t j = 0; j < r->count; j++)
+            to->panel[j * e->w.stride + i - first] = x[j];
     }
 }
 
 static int64_t encode_rows(struct encoding *e, int64_t unit, struct space *to)
 {
     const struct store *s = e->w.store;
-    struct rows r = work_rows(&e->w, unit);
+    const struct rows r = work_rows(&e->w, unit);
+    const int64_t bytes = rt_format_bytes(s->format, s->in), first = r.matrix * s->out + r.first;
+    const int64_t length = s->in_first ? SLAB : s->in;
+    uint8_t *all = NULL; /* codes of all rows, which are made a slab at a time */
     int64_t nans = 0;
-    if (s->in_first)
-        turn(e, r.matrix, r.first, r.count, to);
-    for (int64_t j = 0; j < r.count; j++) {
-        int64_t row = r.matrix * s->out + r.first + j;
-        const float *panel = s->in_first ? to->panel + j * e->w.stride : NULL;
-        if (e->measure)
-            measure_row(e, row, panel, to);
-        else
-            nans += encode_row(e, row, panel, to);
+    if (s->in_first && !e->measure)
+        all = work_take(&e->w, to, first * bytes, (size_t)(r.count * bytes));
+    for (int64_t k = 0; k < s->in; k += length) {
+        struct part p = {.first = k, .end = k + length < s->in ? k + length : s->in};
+        if (s->in_first)
+            turn(e, &r, p.first, p.end, to);
+        for (int64_t j = 0; j < r.count; j++) {
+            p.row = first + j;
+            p.panel = s->in_first ? to->panel + j * e->w.stride : NULL;
+            if (e->measure)
+                measure_part(e, &p, to);
+            else if (all)
+                nans += encode_part(e, &p, all + j * bytes, to);
+            else
+                nans += encode_part(e, &p, work_take(&e->w, to, p.row * bytes, (size_t)bytes), to);
+        }
     }
     return nans;
 }
@@ -119,11 +151,6 @@ static int64_t encode_rows(struct encoding *e, int64_t unit, struct space *to)
 static uint32_t *most_of(struct encoding *e, const struct rect *r, int64_t row, int64_t column)
 {
     return &e->most[work_scale(&e->w, r, row, column)];
-}
-
-static void raise_to(uint32_t *most, uint32_t by)
-{
-    *most = by > *most ? by : *most;
 }
 
 /* Columns from c on that are of its run and end before `end`. */
@@ -219,8 +246,10 @@ bool store_encode(const struct store *s, const moegen_rt_tensor *from, const str
         .from = from, .scales = scales->data, .second = second ? second->data : NULL};
     int size = moegen_rt_team_size(team);
     size_t scale_count = (size_t)(s->count * (s->group ? s->out : s->per)) + 1;
+    bool turned = s->in_first && s->group;
+    int64_t rows = turned ? TURNED : PANEL, length = turned ? SLAB : s->in;
     size_t row = (size_t)rt_format_bytes(s->format, s->in_first && !s->group ? s->out : s->in);
-    bool ok = work_open(&e.w, s, codes, row, size);
+    bool ok = work_open(&e.w, s, codes, rows, length, turned ? TURNED * row : row, size);
     e.most = calloc(s->group && !second ? 1 : scale_count, sizeof *e.most);
     e.inverse = calloc(s->group ? 1 : scale_count, sizeof *e.inverse);
     e.nans = calloc((size_t)size, sizeof *e.nans);

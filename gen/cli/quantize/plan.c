@@ -49,6 +49,25 @@ static int complain(const struct plan *p, const char *name, struct text *why)
 
 /* ---- to codes ---- */
 
+/* What may do where a row is not whole groups. */
+static void say_what_may_do(const struct store *s, struct text *why)
+{
+    const char *comma = "";
+    if (!s->group || s->in % s->group == 0)
+        return;
+    text_fmt(why, ": another --axis");
+    for (const int *g = s->format->groups; *g; g++)
+        if (s->in % *g == 0)
+            text_fmt(why, ", --group %d", *g);
+    text_fmt(why, " or a format without groups (");
+    for (int i = 0; rt_format_at(i); i++)
+        if (!rt_format_grouped(rt_format_at(i))) {
+            text_fmt(why, "%s%s", comma, rt_format_at(i)->name);
+            comma = ", ";
+        }
+    text_fmt(why, ") may do; --only leaves tensors as they are");
+}
+
 static int to_codes(struct plan *p, struct item *t)
 {
     const char *name = t->from->name;
@@ -58,8 +77,10 @@ static int to_codes(struct plan *p, struct item *t)
                  moegen_rt_dtype_of(t->from->dtype)->name, p->wish.format->name);
         return complain(p, name, &why);
     }
-    if (!store_open(&t->store, &p->wish, t->from->rank, t->from->shape, &why))
+    if (!store_open(&t->store, &p->wish, t->from->rank, t->from->shape, &why)) {
+        say_what_may_do(&t->store, &why);
         return complain(p, name, &why);
+    }
     static const char *const endings[] = {"_scale", "_scale_2"};
     for (int i = 0; i < (p->wish.format->second ? 2 : 1); i++) {
         scale_name(&scale, name, endings[i]);
@@ -193,9 +214,10 @@ static int from_codes(struct plan *p, struct item *t)
     const char *line = moegen_rt_problem_text(p->metadata, name, "");
     struct text why = {0};
     bool known = strncmp(line, "moegen ", 7) == 0;
-    if (known && !store_parse(&t->store, line))
-        text_fmt(&why, "has metadata that says nothing of a format: '%s'", line);
-    else if (!known && !p->wish.format)
+    if (known && !store_parse(&t->store, line)) {
+        text_fmt(&why, "has metadata that says nothing of a format: ");
+        json_string(&why, line); /* as it stands in the file */
+    } else if (!known && !p->wish.format)
         text_fmt(&why, "is of no format that the file's metadata names; --from FORMAT says it");
     else if (!find_scales(p, t))
         text_fmt(&why, "has no tensor of scales beside it");

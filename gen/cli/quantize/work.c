@@ -47,8 +47,8 @@ static void *take(char *base, size_t *at, size_t bytes)
 /* The parts of a rank's room; its size. */
 static size_t carve(const struct work *w, char *base, struct space *to)
 {
-    const size_t n = (size_t)larger(larger(w->store->in, w->width), PANEL);
-    const size_t panel = w->store->group && w->store->in_first ? PANEL * (size_t)w->stride : 0;
+    const size_t n = (size_t)larger(larger(w->store->in, w->width), w->panel);
+    const size_t panel = w->store->group && w->store->in_first ? (size_t)(w->panel * w->stride) : 0;
     size_t at = 0;
     to->each = take(base, &at, n * sizeof *to->each);
     to->x = take(base, &at, n * sizeof *to->x);
@@ -65,17 +65,18 @@ bool store_streams(const struct store *s, bool back)
     return !s->in_first || (s->group && !back);
 }
 
-bool work_open(struct work *w, const struct store *s, const struct sink *sink, size_t row,
-               int ranks)
+bool work_open(struct work *w, const struct store *s, const struct sink *sink, int64_t rows,
+               int64_t length, size_t row, int ranks)
 {
     struct space space;
-    *w = (struct work){.store = s, .sink = sink, .stride = s->in + 16}; /* not a power of two */
+    *w = (struct work){.store = s, .sink = sink, .panel = rows};
+    w->stride = length + 16; /* not a power of two */
     w->batch = row > BATCH ? row : BATCH;
     rt_rows_open(&w->rows, s->format);
     w->height = s->in_first ? s->in : s->out;
     w->width = s->in_first ? s->out : s->in;
     if (s->group)
-        w->per_matrix = ceiling(s->out, PANEL);
+        w->per_matrix = ceiling(s->out, w->panel);
     else
         rectangles(w);
     w->units = w->height && w->width ? s->count * w->per_matrix : 0;
@@ -118,8 +119,8 @@ void *work_take(const struct work *w, struct space *to, int64_t at, size_t bytes
 
 struct rows work_rows(const struct work *w, int64_t unit)
 {
-    struct rows r = {unit / w->per_matrix, unit % w->per_matrix * PANEL, 0};
-    r.count = smaller(w->store->out - r.first, PANEL);
+    struct rows r = {unit / w->per_matrix, unit % w->per_matrix * w->panel, 0};
+    r.count = smaller(w->store->out - r.first, w->panel);
     return r;
 }
 

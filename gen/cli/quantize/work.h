@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* work.h - how a tensor's elements are shared out among the ranks of a team, to encode or decode.
  *
- * Where groups along `in` share scales, a unit of work is PANEL rows of a matrix [out, in]; of a
+ * Where groups along `in` share scales, a unit of work is some rows of a matrix [out, in]; of a
  * tensor [in, out] they are turned in a panel of their own. Otherwise it is a rectangle of what is
  * stored that has all elements of its scales. */
 #ifndef MOEGEN_QUANTIZE_WORK_H
@@ -9,8 +9,10 @@
 
 #include "quantize.h"
 
-/* PIECE: elements that are converted at a time, whole groups, and stay in the first cache. */
-enum { PANEL = 32, STRIP = 1024, PIECE = 2048, ROWS = 32 << 10 };
+/* PIECE: elements that are converted at a time, whole groups, and stay in the first cache.
+ * SLAB: of rows that are turned to be encoded, elements at a time, whole groups: of more rows, so
+ * that more of what lies together is read. */
+enum { PANEL = 32, TURNED = 128, STRIP = 1024, PIECE = 2048, SLAB = 256, ROWS = 32 << 10 };
 
 struct work {
     const struct store *store;
@@ -18,7 +20,7 @@ struct work {
     int64_t units, per_matrix; /* of them */
     int64_t height, width;     /* of a matrix as it is stored */
     int64_t tall, wide;        /* of a unit */
-    int64_t stride;            /* of a panel, in elements of 4 bytes */
+    int64_t panel, stride;     /* rows of a unit; of a panel, in elements of 4 bytes */
     const struct sink *sink;
     size_t batch; /* bytes that go to it at a time, at most; of one row at least */
     size_t bytes; /* of the space of one rank */
@@ -48,9 +50,9 @@ struct rect {
     bool each;
 };
 
-/* row: bytes of one that goes to the sink. False: no memory. */
-bool work_open(struct work *w, const struct store *s, const struct sink *sink, size_t row,
-               int ranks);
+/* rows, length: of a panel; row: bytes that go to the sink at once. False: no memory. */
+bool work_open(struct work *w, const struct store *s, const struct sink *sink, int64_t rows,
+               int64_t length, size_t row, int ranks);
 /* Where the bytes from `at` on of what is made shall be written, before the next call of these. */
 void *work_take(const struct work *w, struct space *to, int64_t at, size_t bytes);
 void work_flush(const struct work *w, struct space *to);

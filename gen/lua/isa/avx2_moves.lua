@@ -14,6 +14,8 @@ return {
         store_bits   = {"_mm256_storeu_si256((__m256i *)($m), _mm256_castps_si256($a))",       "vmovdqu",     "VEX.256.F3.0F.WIG 7F /r",          "MR",    32},
         stream_bits  = {"_mm256_stream_si256((__m256i *)($m), _mm256_castps_si256($a))",       "vmovntdq",    "VEX.256.66.0F.WIG E7 /r",          "MR",    32},
         bcast        = {"_mm256_set1_ps(*($m))",                                          "vbroadcastss", "VEX.256.66.0F38.W0 18 /r",      "RM",    4},
+        bcast_two    = {"_mm256_castsi256_ps(_mm256_broadcastq_epi64(_mm_loadl_epi64((const __m128i *)($m))))",
+                                                                                          "vpbroadcastq", "VEX.256.66.0F38.W0 59 /r",      "RM",    8},
         load_u16     = {"_mm256_castsi256_ps(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)($m))))",
                                                                                           "vpmovzxwd",   "VEX.256.66.0F38.WIG 33 /r",      "RM",    16},
         load_u8      = {"_mm256_castsi256_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)($m))))",

@@ -14,6 +14,8 @@ return {
         store_bits   = {"_mm512_storeu_si512($m, _mm512_castps_si512($a))",                    "vmovdqu32",   "EVEX.512.F3.0F.W0 7F /r",          "MR",    64},
         stream_bits  = {"_mm512_stream_si512((__m512i *)(void *)($m), _mm512_castps_si512($a))", "vmovntdq",    "EVEX.512.66.0F.W0 E7 /r",          "MR",    64},
         bcast        = {"_mm512_set1_ps(*($m))",                                          "vbroadcastss", "EVEX.512.66.0F38.W0 18 /r",     "RM",    4},
+        bcast_two    = {"_mm512_castsi512_ps(_mm512_broadcastq_epi64(_mm_loadl_epi64((const __m128i *)($m))))",
+                                                                                          "vpbroadcastq", "EVEX.512.66.0F38.W1 59 /r",     "RM",    8},
         load_u16     = {"_mm512_castsi512_ps(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)($m))))",
                                                                                           "vpmovzxwd",   "EVEX.512.66.0F38.W0 33 /r",      "RM",    32},
         store_u16    = {"_mm256_storeu_si256((__m256i *)($m), _mm512_cvtepi32_epi16(_mm512_castps_si512($a)))",
