@@ -136,6 +136,11 @@ static void *room_for(size_t bytes)
     return room->memory;
 }
 
+int32_t moegen_team_version(void)
+{
+    return MOEGEN_TEAM_VERSION;
+}
+
 int32_t moegen_team_run(const struct moegen_team *team, const int64_t *given, int64_t threads)
 {
     const int64_t words = team->words;

@@ -19,7 +19,13 @@ typedef int32_t (*moegen_team_loop)(int64_t begin, int64_t end, int64_t grain,
 /* The host's: number of the thread within the loop that it runs, from 0 on. */
 typedef int32_t (*moegen_team_index)(uint32_t *index);
 
-enum { MOEGEN_TEAM_WORDS = 64, MOEGEN_TEAM_NO_MEMORY = -1, MOEGEN_TEAM_FAILED = -2 };
+/* VERSION: a number that changes with struct moegen_team, its parts and what is given. */
+enum {
+    MOEGEN_TEAM_VERSION = 2,
+    MOEGEN_TEAM_WORDS = 64,
+    MOEGEN_TEAM_NO_MEMORY = -1,
+    MOEGEN_TEAM_FAILED = -2
+};
 
 /* A word of a kernel's argument structure: the sum of two of those that a call gives. */
 struct moegen_team_word {
@@ -35,6 +41,9 @@ struct moegen_team {
     const struct moegen_team_word *word; /* where each of these comes from: */
     int64_t words; /* of the kernel's argument structure, 8 bytes each; at most MOEGEN_TEAM_WORDS */
 };
+
+/* MOEGEN_TEAM_VERSION of the library, which may have been built with another package. */
+__attribute__((visibility("default"))) int32_t moegen_team_version(void);
 
 /*
  * Runs a kernel once, by up to `threads` ranks on the host's threads, and returns when it is done,

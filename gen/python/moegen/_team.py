@@ -22,6 +22,7 @@ from .kernel import Kernel
 Run = Callable[[Sequence[Tensor]], None]
 
 NOTHING = torch.empty(0)   # in the place of a tensor that is not there: its address is 0
+VERSION = 2   # of team.h
 NO_MEMORY = -1
 SIZES_ARE_WRONG = 2   # statuses up to this are not of the data, see moe_layer
 
@@ -50,9 +51,12 @@ class _Team:
             torch_library, own = ctypes.CDLL(str(host)), ctypes.CDLL(str(path))
             self.loop, self.index = (ctypes.cast(getattr(torch_library, n), c_void_p).value
                                      for n in ("torch_parallel_for", "torch_get_thread_idx"))
-            run = own.moegen_team_run
         except (OSError, AttributeError):
             return
+        version = getattr(own, "moegen_team_version", None)
+        if version is None or version() != VERSION:
+            raise InternalError(f"{path}: the library is of another version than the package")
+        run = own.moegen_team_run
         run.restype = c_int32
         run.argtypes = [c_void_p, c_char_p, c_int64]
         self.run = run

@@ -43,7 +43,7 @@ PLAIN = (Tensor, torch.nn.Parameter)
 
 def is_eager(there: Sequence[Tensor]) -> bool:
     """Is there nobody who wants to see the operators, compilers included, and are there no tensors of their own kinds?"""
-    return (not torch.compiler.is_compiling() and nobody_looks() and torch._C._get_tracing_state() is None
+    return (not torch.compiler.is_compiling() and nobody_looks() and not torch.jit.is_tracing()
             and all([type(t) in PLAIN and t.is_cpu for t in there]))
 
 
