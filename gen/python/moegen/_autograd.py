@@ -10,11 +10,11 @@ from torch import Tensor
 
 from . import _experts
 from ._experts import TRAINED, Case
-from ._main_grad import add, adds_in_place, stand_in
-from ._transforms import Refusing, is_batched, nobody_looks, once
+from ._main_grad import add, adds_in_place, awaited, stand_in
+from ._transforms import Refusing, is_looked_at, once
 
 OPS = torch.ops.moegen
-_is_grad_enabled, _contiguous = torch.is_grad_enabled, Tensor.contiguous
+_contiguous = Tensor.contiguous
 
 
 def function_of(case: Case, recompute: bool) -> Callable[..., Tensor]:
@@ -24,7 +24,8 @@ def function_of(case: Case, recompute: bool) -> Callable[..., Tensor]:
 
 def _function_of(case: Case, recompute: bool) -> Callable[..., Tensor]:
     """Each case has a function of its own, whose context has nothing to remember. It is for tensors that are known to be right."""
-    to, frozen = 3 + case.trained, case.frozen[case.trained:]
+    to, frozen, gradient_like = 3 + case.trained, case.frozen[case.trained:], case.gradient_like
+    dtype, few, forward, differentiate = case.dtype, case.few, _experts.forward_saving, _experts.differentiate
 
     class Experts(torch.autograd.Function):
         @staticmethod
@@ -32,26 +33,30 @@ def _function_of(case: Case, recompute: bool) -> Callable[..., Tensor]:
             if recompute:
                 ctx.save_for_backward(*there)
                 return _experts.forward(case, there)
-            y, saved = _experts.forward_saving(case, there)
+            y, saved = forward(case, there)
             ctx.save_for_backward(*there, saved)
             return y
 
         @staticmethod
         def backward(ctx: Any, dy: Tensor) -> Any:
             needs = ctx.needs_input_grad
-            if _is_looked_at(dy):
+            if is_looked_at(dy):
                 return tuple(_by_operators(case, ctx.saved_tensors, dy, needs, None))
             tensors = [*map(_contiguous, (*ctx.saved_tensors, dy))]
             if True not in needs[3:to]:
                 dx, dweights = _experts.differentiate(case, tensors, (), None, False)
                 return dx, None, dweights, *case.frozen
-            grads = [*map(case.gradient_like, tensors[3:to])]
-            dx, dweights = _experts.differentiate(case, tensors, grads, case.dtype, case.few)
+            grads = [*map(gradient_like, tensors[3:to])]
+            dx, dweights = differentiate(case, tensors, grads, dtype, few)
             return dx, None, dweights, *grads, *frozen
 
-    apply: Callable[..., Tensor] = Experts.apply
-    case.functions[recompute] = apply
-    return apply
+    def first(*there: Tensor) -> Tensor:
+        y: Tensor = Experts.apply(*there)
+        if y.grad_fn is not None:   # which the engine calls: without a look, each time, for what it is to call
+            setattr(type(y.grad_fn), "apply", Experts.backward)
+            case.functions[recompute] = Experts.apply
+        return y
+    return first
 
 
 class Adding(torch.autograd.Function):
@@ -69,26 +74,25 @@ class Adding(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
-        case, mains, kept = ctx.case, ctx.mains, ctx.saved_tensors
-        if _is_looked_at(dy):
+        case, kept, needs = ctx.case, ctx.saved_tensors, awaited(ctx)
+        to = 3 + case.trained
+        mains: list[Any] = [m if n else None for m, n in zip(ctx.mains, needs[3:])]
+        if is_looked_at(dy):
             each = iter(mains)
             of_all = [next(each) if is_there else None for is_there in case.there[3:3 + TRAINED]]
-            return None, None, None, *_by_operators(case, kept, dy, ctx.needs_input_grad[3:], of_all)
-        tensors, parameters = [*map(_contiguous, (*kept, dy))], kept[3:3 + case.trained]
+            return None, None, None, *_by_operators(case, kept, dy, needs, of_all)
+        tensors, parameters = [*map(_contiguous, (*kept, dy))], kept[3:to]
         grads: list[Tensor | None] = [None] * case.trained
-        if adds_in_place(mains, (torch.float32, dy.dtype)):
+        if True not in needs[3:to]:
+            dx, dweights = _experts.differentiate(case, tensors, (), None, False)
+        elif adds_in_place(mains, (torch.float32, dy.dtype)):
             dx, dweights = _experts.differentiate(case, tensors, mains, mains[0].dtype, True)
         else:
             dx, dweights, *found = _experts.gradients(case, tensors, torch.float32)
-            grads = [*found]
+            grads = [g if n else None for g, n in zip(found, needs[3:])]
             add(mains, parameters, grads)
         grads = [g if m is None else stand_in(p) for g, m, p in zip(grads, mains, parameters)]
         return None, None, None, dx, None, dweights, *grads, *case.frozen[case.trained:]
-
-
-def _is_looked_at(dy: Tensor) -> bool:
-    """Does somebody want to see the operators of a backward pass, or is dy not a plain tensor?"""
-    return _is_grad_enabled() or type(dy) is not Tensor or is_batched(dy) or not nobody_looks()
 
 
 def _by_operators(case: Case, kept: Sequence[Tensor], dy: Tensor, needs: Sequence[bool], mains: list[Tensor | None] | None) -> Any:
@@ -116,7 +120,12 @@ class ByOperators(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Any) -> Any:
-        return None, None, None, *_gradients(dy, ctx.saved_tensors, ctx.options, ctx.needs_input_grad[3:], ctx.mains)
+        kept, needs, mains = ctx.saved_tensors, ctx.needs_input_grad[3:], ctx.mains
+        if mains:
+            each = iter(awaited(ctx))
+            needs = [t is not None and next(each) for t in kept[:len(needs)]]
+            mains = [m if n else None for m, n in zip(mains, needs[3:])]
+        return None, None, None, *_gradients(dy, kept, ctx.options, needs, mains)
 
 
 class Transformed(Refusing, ByOperators):

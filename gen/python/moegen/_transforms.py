@@ -23,8 +23,8 @@ TWICE = ("moegen's operators can be differentiated once: for second derivatives 
          "set_experts_implementation(\"eager\") does; without them leave out create_graph=True")
 
 
-_transforms, _dispatch_modes, _function_modes, _is_profiled = (
-    torch._C._are_functorch_transforms_active, torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack,
+_is_grad_enabled, _transforms, _dispatch_modes, _function_modes, _is_profiled = (
+    torch.is_grad_enabled, torch._C._are_functorch_transforms_active, torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack,
     torch._C._autograd._profiler_enabled)
 
 
@@ -36,6 +36,15 @@ def at_work() -> bool:
 def nobody_looks() -> bool:
     """Is there nobody who wants to see operators: no mode, profiler or transform?"""
     return not (_dispatch_modes() or _function_modes() or _is_profiled() or _transforms() or forward_ad._current_level >= 0)
+
+
+is_batched = torch._C._functorch.is_legacy_batchedtensor   # as is_grads_batched makes them, which are no transform
+
+
+def is_looked_at(dy: Tensor) -> bool:
+    """Does somebody want to see the operators of a backward pass, differentiate them, or is dy not a plain tensor?"""
+    return bool(_is_grad_enabled() or type(dy) is not Tensor or is_batched(dy) or _dispatch_modes() or _function_modes() or _is_profiled()
+                or _transforms() or forward_ad._current_level >= 0)   # nobody_looks, without a call
 
 
 PLAIN = (Tensor, torch.nn.Parameter)
@@ -92,8 +101,6 @@ class _Once(Refusing, torch.autograd.Function):
     def backward(_ctx: Any, *_: Any) -> NoReturn:
         raise UnsupportedError(TWICE)
 
-
-is_batched = torch._C._functorch.is_legacy_batchedtensor   # as is_grads_batched makes them, which are no transform
 
 
 def once(compute: Callable[..., tuple[Tensor | None, ...]], dy: Tensor, *more: Tensor | None) -> tuple[Tensor | None, ...]:

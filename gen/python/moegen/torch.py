@@ -18,7 +18,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 
 from . import _experts
 from ._autograd import Adding, ByOperators, Transformed, function_of
-from ._check import CODES, DTYPES, INDICES
+from ._check import CODES, DTYPES, INDICES, check_ranks
 from ._layer import MoELayer
 from ._library import ArgumentError, KindError
 from ._main_grad import mains_of
@@ -28,12 +28,15 @@ from ._transforms import at_work, function, is_eager, nobody_looks
 __all__ = ["MoELayer", "SplitLayer", "experts", "options"]
 
 OPS = torch.ops.moegen
-_is_grad_enabled, _known, _facts = torch.is_grad_enabled, _experts.cases.get, _experts.facts
+_is_grad_enabled, _is_inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
+_known, _facts = _experts.cases.get, _experts.facts
 
 
 def _limits(clamp: Mapping[str, Any]) -> tuple[Any, ...]:
     """Name, low, high of each."""
     found = []
+    if not hasattr(clamp, "items"):
+        raise ArgumentError(f"clamp: a mapping of limits by names, not {clamp!r}")
     for name, limits in clamp.items():
         if limits is not None:
             both = (None, limits) if name == "activated" else limits
@@ -45,11 +48,14 @@ def _limits(clamp: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _number(limit: float | None, is_open: str = "") -> str:
     """JSON. is_open: what is no limit, as None."""
-    number = is_open if limit is None else f"{float(limit)}"
+    try:
+        number = is_open if limit is None else f"{float(limit)}"
+    except (TypeError, ValueError):
+        number = "nan"
     if number == is_open:
         return "null"
     if number in ("inf", "-inf", "nan"):
-        raise ArgumentError(f"clamp, up_offset: {number} is no such number")
+        raise ArgumentError(f"clamp, up_offset, post_norm_eps: {limit} is no such number")
     return number
 
 
@@ -87,9 +93,9 @@ def _options(stored: str, packed: bool, limits: tuple[Any, ...], activation: str
                                        else "[" + _number(low, "-inf") + ", " + _number(high, "inf") + "]")
                       for name, low, high in limits)
     clamped = f', "clamp": {{{clamp}}}' if clamp else ""
-    norm = "" if post_norm_eps is None else f', "post_norm": {{"eps": {float(post_norm_eps)}}}'
+    norm = "" if post_norm_eps is None else f', "post_norm": {{"eps": {_number(post_norm_eps)}}}'
     bias = f'"bias": {{"gate_up": {str(gate_up_bias).lower()}, "down": {str(down_bias).lower()}}}'
-    return (f'{{"activation": "{activation}", "gated": {str(gated).lower()}, {bias}, "weights": {{"layout": "{layout}"{order}{stored}}}'
+    return (f'{{"activation": "{activation}", "gated": {str(bool(gated)).lower()}, {bias}, "weights": {{"layout": "{layout}"{order}{stored}}}'
             f'{clamped}{norm}, "up_offset": {_number(up_offset)}}}')
 
 
@@ -139,11 +145,12 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
             raise KindError(f"experts: tensors of PyTorch, not {', '.join(type(t).__name__ for t in there)}") from None
         if case is not None:
             if not _is_grad_enabled() or not (x.requires_grad or weights.requires_grad or gate_up.requires_grad or down.requires_grad
-                                              or case.count > 5 and any([t.requires_grad for t in there[5:]])):
+                                              or case.count > 5 and any([t.requires_grad for t in there[5:]])) or _is_inference():
                 return _experts.forward(case, there)
             if case.count > 5 or hasattr(gate_up, "main_grad") or hasattr(down, "main_grad"):
                 return _learned(case, recompute, there)
             return (case.functions.get(recompute) or function_of(case, recompute))(*there)
+    check_ranks(gate_up, down, gate_up_scale, down_scale)
     if x.dtype != gate_up.dtype and gate_up.dtype in DTYPES and torch.is_autocast_enabled("cpu"):
         return experts(x.to(gate_up.dtype), ids, weights, gate_up, down, gate_up_bias=gate_up_bias, down_bias=down_bias,
                        activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
@@ -171,7 +178,10 @@ def _pairs(ids: Tensor, weights: Tensor, E: int) -> tuple[Tensor, Tensor]:
         if ids.is_floating_point() or ids.is_complex():
             raise ArgumentError(f"ids, weights: ids are integers, not {ids.dtype}")
         ids = ids.long()
-    weights = weights if weights.dtype in DTYPES else weights.float()
+    if weights.dtype not in DTYPES:
+        if weights.is_complex():
+            raise ArgumentError(f"ids, weights: weights are real numbers, not {weights.dtype}")
+        weights = weights.float()
     if ids.dim() == 2 and ids.shape == weights.shape and ids.shape[1] > E > 0:
         return _experts.first_of(ids, weights, E)
     return ids, weights
@@ -209,7 +219,7 @@ def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
         case = _experts.case_of(given, told) if eager else None
     if case is None and any([t.device != x.device for t in there]):
         raise ArgumentError(f"experts: tensors on one device, not {', '.join(str(t.device) for t in there)}")
-    trains = _is_grad_enabled() and any([_has_gradient(t) for t in given[:8]])
+    trains = _is_grad_enabled() and any([_has_gradient(t) for t in given[:8]]) and (is_compiling() or not _is_inference())
     if case is not None:
         return _learned(case, recompute, there) if trains else _experts.forward(case, there)
     recompute = recompute and post_norm is None
