@@ -51,8 +51,9 @@ __attribute__((visibility("default"))) int32_t moegen_team_version(void);
  * Runs a kernel once, by up to `threads` ranks on the host's threads, and returns when it is done,
  * with its status or one of those above. given: what the kernel's argument structure is made of,
  * addresses and sizes, all but its last two words: the workspace belongs to the calling thread and
- * stays with it. Nothing is validated, but a tensor without memory is refused. A host that gives fewer threads than asked for runs the
- * kernel on one of them: the results are the same. Any threads may call at the same time.
+ * stays with it. Nothing is validated, but a tensor without memory is refused. A host that gives
+ * fewer threads than asked for runs the kernel on one of them: the results are the same. Any
+ * threads may call at the same time.
  */
 __attribute__((visibility("default"))) int32_t
 moegen_team_run(const struct moegen_team *team, const int64_t *given, int64_t threads);

@@ -238,9 +238,9 @@ class MoELayer(torch.nn.Module):
     """A mixture-of-experts layer, router and losses included, in one kernel a pass: x [..., H] to y [..., H].
 
     Keys are those of `moegen list keys moe_layer`: H, I_TP, E, top_k, method, aux_loss, ...; matrices lie as Hugging Face's do
-    (weights.layout: transposed) unless `weights` says otherwise. dtype: "f32", "bf16" or "f16" (or PyTorch's), also of x, until layer.to(dtype) changes
-    it. Parameters have the names, shapes and dtypes that the kernel's tensors have (`moegen explain`); correction_bias is a buffer, which
-    no gradient changes.
+    (weights.layout: transposed) unless `weights` says otherwise. dtype: "f32", "bf16" or "f16", or PyTorch's names of these, also of x,
+    until layer.to(dtype) changes it. Parameters have the names, shapes and dtypes that the kernel's tensors have (`moegen explain`);
+    correction_bias is a buffer, which no gradient changes.
 
     Coefficients of aux_loss are part of the layer: the gradients of its losses come with those of y, as if the losses, which are in
     `losses` after a call (f32, without gradients), had been added to what was differentiated. A parameter's attribute `main_grad` has
@@ -292,8 +292,8 @@ class MoELayer(torch.nn.Module):
         rows = x.reshape(-1, H)
         pairs = rows.shape[0] * self.spec.get("top_k", 1) // self.spec["E"]
         text = self._texts[dtype, next((b for b in BLOCKS if b >= pairs), BLOCKS[-1])]
-        trains = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters)) and (
-            torch.compiler.is_compiling() or not torch.is_inference_mode_enabled())
+        trains = (torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters))
+                  and (torch.compiler.is_compiling() or not torch.is_inference_mode_enabled()))
         if trains or not torch.compiler.is_compiling() and at_work():
             y, *losses = function(_Function, _Transformed).apply(text, self._of_experts, mains_of(parameters), rows, *parameters)
         else:

@@ -23,9 +23,9 @@ TWICE = ("moegen's operators can be differentiated once: for second derivatives 
          "set_experts_implementation(\"eager\") does; without them leave out create_graph=True")
 
 
-_is_grad_enabled, _transforms, _dispatch_modes, _function_modes, _is_profiled = (
-    torch.is_grad_enabled, torch._C._are_functorch_transforms_active, torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack,
-    torch._C._autograd._profiler_enabled)
+_is_grad_enabled, _transforms, _dispatch_modes = (
+    torch.is_grad_enabled, torch._C._are_functorch_transforms_active, torch._C._len_torch_dispatch_stack)
+_function_modes, _is_profiled = torch._C._len_torch_function_stack, torch._C._autograd._profiler_enabled
 
 
 def at_work() -> bool:

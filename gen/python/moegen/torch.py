@@ -95,8 +95,8 @@ def _options(stored: str, packed: bool, limits: tuple[Any, ...], activation: str
     clamped = f', "clamp": {{{clamp}}}' if clamp else ""
     norm = "" if post_norm_eps is None else f', "post_norm": {{"eps": {_number(post_norm_eps)}}}'
     bias = f'"bias": {{"gate_up": {str(gate_up_bias).lower()}, "down": {str(down_bias).lower()}}}'
-    return (f'{{"activation": "{activation}", "gated": {str(bool(gated)).lower()}, {bias}, "weights": {{"layout": "{layout}"{order}{stored}}}'
-            f'{clamped}{norm}, "up_offset": {_number(up_offset)}}}')
+    return (f'{{"activation": "{activation}", "gated": {str(bool(gated)).lower()}, {bias}, '
+            f'"weights": {{"layout": "{layout}"{order}{stored}}}{clamped}{norm}, "up_offset": {_number(up_offset)}}}')
 
 
 _known_options = functools.lru_cache(maxsize=256)(_options)
