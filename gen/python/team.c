@@ -136,14 +136,22 @@ static void *room_for(size_t bytes)
     return room->memory;
 }
 
+int32_t moegen_team_version(void)
+{
+    return MOEGEN_TEAM_VERSION;
+}
+
 int32_t moegen_team_run(const struct moegen_team *team, const int64_t *given, int64_t threads)
 {
     const int64_t words = team->words;
     int64_t own[MOEGEN_TEAM_WORDS];
     if (words < 2 || words > MOEGEN_TEAM_WORDS)
         return MOEGEN_TEAM_FAILED;
-    for (int64_t i = 0; i < words - 2; i++)
+    for (int64_t i = 0; i < words - 2; i++) {
         own[i] = given[team->word[i].at] + given[team->word[i].more];
+        if (own[i] == 0 && team->word[i].needed)
+            return MOEGEN_TEAM_NO_TENSOR;
+    }
     own[words - 2] = own[words - 1] = 0;
     int64_t bytes = team->workspace(own, 1); /* a host may give one thread only */
     if (threads > 1) {

@@ -3,7 +3,7 @@
 """hf.py - an experts module of transformers, as its own implementations and moegen run it: median times, in turns.
 
     tests/peers/hf.py [--layers olmoe,qwen3] [--T 1,64,1024] [--passes forward,both] [--threads 2] [--rounds 7]
-                      [--against grouped_mm,eager] [--json FILE]
+                      [--dtype bf16] [--against grouped_mm,eager] [--json FILE]
     tests/peers/hf.py --summary FILE...
 
 --json: a line for each row of the table, added to FILE, of which --summary makes one table: of several processes, the least and the
@@ -24,6 +24,7 @@ LAYERS = {   # model type, class of experts, H, I, E, top_k
     "qwen3": ("qwen3_moe", "Qwen3MoeExperts", 2048, 768, 128, 8),
 }
 PASSES = ("forward", "both")
+DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 MOST_ROWS = 64   # batched_mm copies the weights of each row
 
 
@@ -69,12 +70,12 @@ def summary(files):
             for row in map(json.loads, lines):
                 own = row["seconds"].pop("moegen")
                 how = min(row["seconds"], key=row["seconds"].get)
-                key = row["layer"], row["threads"], row["T"], row["pass"]
+                key = row["layer"], row.get("dtype", "bf16"), row["threads"], row["T"], row["pass"]
                 rows.setdefault(key, []).append((row["seconds"][how] / own, own, how))
-    print("| layer, bf16 | threads | T | pass | moegen, ms | fastest other one | ratio: least, median | processes |\n" + "|---" * 8 + "|")
-    for (layer, threads, T, what), found in sorted(rows.items()):
+    print("| layer | dtype | threads | T | pass | moegen, ms | fastest other one | ratio: least, median | processes |\n" + "|---" * 9 + "|")
+    for (layer, dtype, threads, T, what), found in sorted(rows.items()):
         ratios, own, others = zip(*found)
-        print(f"| {layer} | {threads} | {T} | {what} | {1e3 * statistics.median(own):.3g} | {'/'.join(sorted(set(others)))} | "
+        print(f"| {layer} | {dtype} | {threads} | {T} | {what} | {1e3 * statistics.median(own):.3g} | {'/'.join(sorted(set(others)))} | "
               f"{min(ratios):.2f}, {statistics.median(ratios):.2f} | {len(found)} |")
 
 
@@ -83,6 +84,7 @@ def main():
     parser.add_argument("--layers", default="olmoe,qwen3")
     parser.add_argument("--T", default="1,64,1024")
     parser.add_argument("--passes", default=",".join(PASSES))
+    parser.add_argument("--dtype", default="bf16", choices=DTYPES)
     parser.add_argument("--against", default="grouped_mm,batched_mm,eager")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=7)
@@ -94,14 +96,15 @@ def main():
         return
     torch.set_num_threads(options.threads)
     known = ["moegen", *options.against.split(",")]
-    print("| layer, bf16 | T | pass | " + " | ".join(known) + " |\n" + "|---" * (len(known) + 3) + "|")
+    dtype = DTYPES[options.dtype]
+    print(f"| layer, {options.dtype} | T | pass | " + " | ".join(known) + " |\n" + "|---" * (len(known) + 3) + "|")
     for name in options.layers.split(","):
-        module, H, E, k = module_of(name, torch.bfloat16)
+        module, H, E, k = module_of(name, dtype)
         for T in map(int, options.T.split(",")):
             g = torch.Generator().manual_seed(2)
             ids = torch.stack([torch.randperm(E, generator=g)[:k] for _ in range(T)])
-            x = torch.randn(T, H, generator=g).to(torch.bfloat16).requires_grad_()
-            weights = torch.rand(T, k, generator=g).to(torch.bfloat16).requires_grad_()
+            x = torch.randn(T, H, generator=g).to(dtype).requires_grad_()
+            weights = torch.rand(T, k, generator=g).to(dtype).requires_grad_()
             for what in options.passes.split(","):
                 backward = PASSES.index(what) > 0
                 hows = [h for h in known if h != "batched_mm" or (T * k <= MOST_ROWS and not backward)]
@@ -110,7 +113,8 @@ def main():
                 print(f"| {name} | {T} | {what} | " + " | ".join(cells) + " |", flush=True)
                 if options.json:
                     with open(options.json, "a", encoding="utf-8") as out:
-                        out.write(json.dumps({"layer": name, "threads": options.threads, "T": T, "pass": what, "seconds": times}) + "\n")
+                        out.write(json.dumps({"layer": name, "dtype": options.dtype, "threads": options.threads, "T": T, "pass": what,
+                                              "seconds": times}) + "\n")
 
 
 if __name__ == "__main__":

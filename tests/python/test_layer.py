@@ -105,8 +105,13 @@ def test_wrong():
     with pytest.raises(moegen.SpecError, match="I_TPP"):
         moegen.torch.MoELayer(H=4, I_TPP=4, E=2)
     layer = moegen.torch.MoELayer(**SIZES)
-    with pytest.raises(moegen.ArgumentError, match=r"x: \[..., 48\]"):
-        layer(torch.zeros(3, 47))
+    for x in (torch.zeros(3, 47), torch.tensor(1.0), torch.zeros(3, 48, device="meta"), torch.zeros(3, 48, dtype=torch.long)):
+        with pytest.raises(moegen.ArgumentError, match=r"x: \[..., 48\]"):
+            layer(x)
+    with pytest.raises(moegen.KindError, match="not NoneType"):
+        layer(None)
+    with pytest.raises(moegen.ArgumentError, match="router of its own"):
+        moegen.torch.MoELayer(router="given", **SIZES)
     layer.down_proj_weight.data = layer.down_proj_weight.data[1:]   # as who shares it may do
     with pytest.raises(moegen.ArgumentError, match=r"down_proj_weight: \[6, 48, 32\]"):
         layer(torch.zeros(3, 48))
@@ -154,6 +159,27 @@ def test_main_grad(dtype, limit, frozen):
             assert p.grad_added_to_main_grad and error(p.main_grad - 1, 2 * want[n].float()) < limit, n
         else:
             assert frozen and (p.grad is None if n == "down_proj_bias" else error(p.grad, 2 * want[n].float()) < limit), n
+
+
+def test_main_grad_of_what_is_asked_for():
+    layer, x = moegen.torch.MoELayer(torch.float32, **SIZES), torch.randn(9, 48, requires_grad=True)
+    for p in layer.parameters():
+        p.main_grad = torch.zeros(p.shape)
+    torch.autograd.grad(layer(x).sum(), x)
+    assert all(p.main_grad.abs().max() == 0 for p in layer.parameters())
+    layer(x).sum().backward(inputs=[layer.router_weight])
+    assert [n for n, p in layer.named_parameters() if p.main_grad.abs().max() > 0] == ["router_weight"]
+
+
+def test_training_of_a_copy():
+    layer, x = moegen.torch.MoELayer(aux_loss=AUX, **SIZES), torch.randn(9, 48)
+    layer(x)   # which leaves losses
+    other = copy.deepcopy(layer)
+    step = torch.optim.SGD(other.parameters(), lr=0.1)
+    for _ in range(2):
+        other(x).square().sum().backward()
+        step.step()
+    assert not any(torch.equal(a, b) for a, b in zip(layer.parameters(), other.parameters())) and layer.router_weight.grad is None
 
 
 BLOCKS = ["olmoe", "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v3", "deepseek_v2", "mistral4", "glm4_moe", "minimax_m2",

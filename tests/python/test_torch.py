@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", exc_type=ImportError)
 
 import moegen  # noqa: E402
 import moegen.torch  # noqa: E402
+from moegen import _team  # noqa: E402
 
 LIMIT = {torch.float32: 3e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "relu": torch.relu,
@@ -220,6 +221,8 @@ def test_without_gradients():
         assert torch.equal(moegen.torch.experts(**p), want)
     with torch.inference_mode():
         assert torch.equal(moegen.torch.experts(**p), want)
+        with torch.enable_grad():   # which changes nothing there
+            assert not moegen.torch.experts(**p).requires_grad
 
 
 def test_microbatches():
@@ -259,7 +262,9 @@ def test_many_callers():
     def many(p, y):
         torch.set_num_threads(2)
         for _ in range(20):
-            if not torch.equal(moegen.torch.experts(**p), y):
+            got = moegen.torch.experts(**copies(p))
+            got.sum().backward()
+            if not torch.equal(got, y):
                 wrong.append(p)
     workers = [threading.Thread(target=many, args=both) for both in zip(problems, want)]
     for w in workers:
@@ -379,6 +384,53 @@ def test_main_grad_of_some():
     assert torch.equal(p["down_bias"].grad, want["down_bias"].grad)
 
 
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_main_grad_of_what_is_asked_for(looked_at):
+    """autograd.grad of x is no step of the parameters, nor are those that backward(inputs=...) leaves out."""
+    p, want = inputs(20), inputs(20)
+    for n in ("gate_up", "down"):
+        p[n].main_grad = torch.zeros(p[n].shape)
+    moegen.torch.experts(**want).sum().backward()
+    with Names() if looked_at else contextlib.nullcontext():
+        dx, = torch.autograd.grad(moegen.torch.experts(**p).sum(), p["x"])
+        assert torch.equal(dx, want["x"].grad) and all(p[n].main_grad.abs().max() == 0 for n in ("gate_up", "down"))
+        moegen.torch.experts(**p).sum().backward(inputs=[p["down"]])
+    assert error(p["down"].main_grad, want["down"].grad.double()) < 1e-6
+    assert p["gate_up"].main_grad.abs().max() == 0 and p["x"].grad is None
+
+
+@pytest.mark.parametrize("main", [3, {"dtype": torch.long}, {"device": "meta"}], ids=str)
+def test_wrong_main_grad(main):
+    p = inputs(3)
+    p["gate_up"].main_grad = torch.zeros(5, 64, 48, **main) if isinstance(main, dict) else main
+    with pytest.raises(moegen.ArgumentError, match="main_grad: a tensor of floats on cpu"):
+        moegen.torch.experts(**p)
+
+
+def test_hooks():
+    """Of a parameter, of the node and of what is saved; they see gradients once, and change them."""
+    p, q, seen = inputs(9), inputs(9), []
+    p["gate_up"].register_hook(lambda g: seen.append("parameter") or 2 * g)
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda t: t.clone()):
+        y = moegen.torch.experts(**p)
+    y.register_hook(lambda g: seen.append("y") or 3 * g)
+    y.grad_fn.register_hook(lambda grads, _: seen.append(len(grads)))
+    y.sum().backward(retain_graph=True)
+    moegen.torch.experts(**q).sum().backward()
+    assert seen == ["y", 5, "parameter"] and error(p["gate_up"].grad, 6 * q["gate_up"].grad.double()) < 1e-6
+    y.sum().backward()
+    assert error(p["down"].grad, 6 * q["down"].grad.double()) < 1e-6
+
+
+def test_parameters_that_have_changed():
+    p = inputs(9)
+    y = moegen.torch.experts(**p)
+    with torch.no_grad():
+        p["down"].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
 def test_autocast():
     p = inputs(20)
     with torch.autocast("cpu", torch.bfloat16):
@@ -476,10 +528,33 @@ def test_gradients_by_transforms(which):
     ({"gate_up_bias": torch.zeros(5, 63)}, "gate_up_bias"),
     ({"gate_up": torch.zeros(0, 64, 48), "down": torch.zeros(0, 48, 32)}, "no experts"),
     ({"gate_up": torch.zeros(5, 64, 48, device="meta")}, "cpu, cpu, cpu, meta, cpu"), ({"clamp": {"gates": [0, 1]}}, "not 'gates'"),
-    ({"clamp": {"gate": 3.0}}, "not 'gate': 3.0"), ({"up_offset": float("nan")}, "nan is no")])
+    ({"clamp": {"gate": 3.0}}, "not 'gate': 3.0"), ({"clamp": 3}, "mapping"), ({"clamp": {"up": ["a", 1]}}, "a is no"),
+    ({"up_offset": "x"}, "x is no"), ({"post_norm": torch.ones(48), "post_norm_eps": float("nan")}, "nan is no"),
+    ({"gate_up": torch.tensor(1.0)}, "gate_up: matrices"), ({"down": torch.zeros(5, 48)}, "down: matrices"),
+    ({"gate_up": torch.zeros(5, 64, 48, dtype=torch.uint8), "gate_up_scale": torch.zeros(5)}, "gate_up_scale: matrices"),
+    ({"gate_up_scale": torch.ones(5, 1, 1)}, "of codes, not"), ({"weights": torch.zeros(3, 2, dtype=torch.complex64)}, "real numbers"),
+    ({"up_offset": float("nan")}, "nan is no")])
 def test_wrong_inputs(change, words):
     with pytest.raises(moegen.ArgumentError, match=words):
         moegen.torch.experts(**dict(inputs(3), **change))
+
+
+def test_freed_memory():
+    """As trainers do that shard parameters; what is left has an address of 0."""
+    p = {**inputs(3), "gate_up": torch.nn.Parameter(torch.randn(5, 64, 48))}
+    y = moegen.torch.experts(**p)
+    p["gate_up"].untyped_storage().resize_(0)
+    for use in (lambda: moegen.torch.experts(**p), y.sum().backward):
+        with pytest.raises(moegen.ArgumentError, match="no memory"):
+            use()
+
+
+def test_a_library_of_another_version(monkeypatch):
+    monkeypatch.setenv("MOEGEN_TEAM", os.environ.get("MOEGEN_LIBRARY", ""))
+    if not os.environ["MOEGEN_TEAM"]:
+        pytest.skip("MOEGEN_LIBRARY is not set")
+    with pytest.raises(moegen.InternalError, match="of another version"):
+        _team._Team()
 
 
 def test_no_tensors():

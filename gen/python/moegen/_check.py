@@ -14,6 +14,13 @@ INDICES = {torch.int32: "i32", torch.int64: "i64"}
 CODES = (torch.uint8, torch.float8_e4m3fn)
 
 
+def check_ranks(gate_up: Tensor, down: Tensor, gate_up_scale: Tensor | None, down_scale: Tensor | None) -> None:
+    """Are they matrices of experts, and scales of such? What other checks look at shapes for."""
+    for name, t in (("gate_up", gate_up), ("down", down), ("gate_up_scale", gate_up_scale), ("down_scale", down_scale)):
+        if t is not None and t.dim() < 3:
+            raise ArgumentError(f"{name}: matrices [E, rows, columns] of experts, or their scales, not {list(t.shape)}")
+
+
 def check(given: Sequence[Any], gated: bool, transposed: bool) -> None:
     """given: as experts() has them, from x to down_scale."""
     x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale = given
@@ -21,6 +28,7 @@ def check(given: Sequence[Any], gated: bool, transposed: bool) -> None:
         raise ArgumentError(f"x: [T, H] of float32, bfloat16 or float16, not {list(x.shape)} of {x.dtype}")
     if ids.shape != weights.shape or ids.dim() != 2 or ids.shape[0] != x.shape[0]:
         raise ArgumentError(f"ids, weights: [T, k] for {x.shape[0]} tokens, not {list(ids.shape)} and {list(weights.shape)}")
+    check_ranks(gate_up, down, gate_up_scale, down_scale)
     E, H, parts = gate_up.shape[0], x.shape[1], 2 if gated else 1
     if E == 0:
         raise ArgumentError("gate_up: there are no experts")
@@ -28,6 +36,8 @@ def check(given: Sequence[Any], gated: bool, transposed: bool) -> None:
         _check_codes(gate_up, down, gate_up_scale, down_scale, E, H, parts)
         I = gate_up.shape[1] // parts   # noqa: E741
     else:
+        if gate_up_scale is not None or down_scale is not None:
+            raise ArgumentError(f"gate_up_scale, down_scale: of codes, not of {gate_up.dtype}")
         columns, I = (2, down.shape[1]) if transposed else (1, down.shape[2])   # noqa: E741
         if (gate_up.dim() != 3 or down.dim() != 3 or gate_up.shape[columns] != parts * I or gate_up.shape[3 - columns] != H
                 or list(down.shape) != ([E, I, H] if transposed else [E, H, I])):

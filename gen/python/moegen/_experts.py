@@ -117,6 +117,7 @@ class Case:
         self.room = _memory.room(both, self.dtype)   # for SAVED and what is BEHIND it
         self._behind = first * self.dtype.itemsize
         self._sizes = {"T": T, "N": blocks}
+        self.functions: dict[bool, Any] = {}   # of autograd; True: what can be is computed again
         self.known_backward: dict[tuple[bool, torch.dtype | None, bool], Run] = {}
 
     def all(self, of_there: Sequence[Any]) -> list[Any]:
@@ -244,18 +245,6 @@ def forward_saving(case: Case, there: There) -> tuple[Tensor, Tensor]:
     except DataError:
         _once_more(case.forward_saving, tensors)
     return y, saved
-
-
-def backward(case: Case, kept: There, trains: bool) -> tuple[Tensor | None, ...]:
-    """The gradient, or None, of each tensor that is there; of parameters if they are trained. kept: tensors that are there, what
-    forward left, dy."""
-    tensors = [*map(_contiguous, kept)]
-    if not trains:
-        dx, dweights = differentiate(case, tensors, (), None, False)
-        return dx, None, dweights, *case.frozen
-    grads = [*map(case.gradient_like, tensors[3:3 + case.trained])]
-    dx, dweights = differentiate(case, tensors, grads, case.dtype, case.few)
-    return dx, None, dweights, *grads, *case.frozen[case.trained:]
 
 
 def gradients(case: Case, tensors: list[Tensor], into: torch.dtype) -> list[Tensor]:

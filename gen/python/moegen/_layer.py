@@ -12,8 +12,8 @@ from torch import Tensor
 from . import _memory, kernel
 from ._check import DTYPES
 from ._experts import BLOCKS, MANY
-from ._library import ArgumentError
-from ._main_grad import add, adds_in_place, mains_of, stand_in
+from ._library import ArgumentError, KindError
+from ._main_grad import add, adds_in_place, awaited, mains_of, stand_in
 from ._operators import register
 from ._split import SplitLayer
 from ._team import NOTHING, Direct, Run
@@ -200,6 +200,9 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Any) -> Any:
         text, of_experts, mains, count, wanted = ctx.text, ctx.of_experts, ctx.mains, len(ctx.of_experts), ctx.needs_input_grad[3:]
+        if mains:
+            wanted = awaited(ctx)
+            mains = [m if n else None for m, n in zip(mains, wanted[1:])]
         needs = wanted[1:]
         trains = any(n and of for n, of in zip(needs, of_experts))
 
@@ -235,9 +238,9 @@ class MoELayer(torch.nn.Module):
     """A mixture-of-experts layer, router and losses included, in one kernel a pass: x [..., H] to y [..., H].
 
     Keys are those of `moegen list keys moe_layer`: H, I_TP, E, top_k, method, aux_loss, ...; matrices lie as Hugging Face's do
-    (weights.layout: transposed) unless `weights` says otherwise. dtype: "f32", "bf16" or "f16", also of x, until layer.to(dtype) changes
-    it. Parameters have the names, shapes and dtypes that the kernel's tensors have (`moegen explain`); correction_bias is a buffer, which
-    no gradient changes.
+    (weights.layout: transposed) unless `weights` says otherwise. dtype: "f32", "bf16" or "f16", or PyTorch's names of these, also of x,
+    until layer.to(dtype) changes it. Parameters have the names, shapes and dtypes that the kernel's tensors have (`moegen explain`);
+    correction_bias is a buffer, which no gradient changes.
 
     Coefficients of aux_loss are part of the layer: the gradients of its losses come with those of y, as if the losses, which are in
     `losses` after a call (f32, without gradients), had been added to what was differentiated. A parameter's attribute `main_grad` has
@@ -245,8 +248,11 @@ class MoELayer(torch.nn.Module):
     Raises SpecError for keys and values, ArgumentError for an x that does not fit.
     """
 
-    def __init__(self, dtype: str = "f32", **keys: Any):
+    def __init__(self, dtype: str | torch.dtype = "f32", **keys: Any):
         super().__init__()
+        dtype = DTYPES.get(dtype, str(dtype)) if isinstance(dtype, torch.dtype) else dtype
+        if keys.get("router") == "given" or "kernel" in keys:
+            raise ArgumentError("a layer has a router of its own: `experts` takes what another one gives, and `kernel` is moe_layer")
         self.spec: dict[str, Any] = {"dtype": dtype, **keys, "weights": {"layout": "transposed", **keys.get("weights", {})}}
         self.losses: dict[str, Tensor] = {}
         self.names: dict[str, str] = {}   # of parameters in the block that from_hf took them from
@@ -275,16 +281,20 @@ class MoELayer(torch.nn.Module):
                 torch.nn.init.zeros_(t) if "bias" in name else torch.nn.init.normal_(t, std=rows ** -0.5)
 
     def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise KindError(f"x: a tensor of PyTorch, not {type(x).__name__}")
         parameters = [getattr(self, n) for n in self._names]
         H, dtype = self.spec["H"], self._dtype_of(parameters)
         if x.dtype != dtype and torch.is_autocast_enabled("cpu"):
             return self(x.to(dtype)).to(x.dtype)
-        if x.shape[-1] != H or x.dtype != dtype:
-            raise ArgumentError(f"x: [..., {H}] of {dtype}, not {list(x.shape)} of {x.dtype}")
+        if x.dim() == 0 or x.shape[-1] != H or x.dtype != dtype or x.device != parameters[0].device:
+            raise ArgumentError(f"x: [..., {H}] of {dtype} on {parameters[0].device}, not {list(x.shape)} of {x.dtype} on {x.device}")
         rows = x.reshape(-1, H)
         pairs = rows.shape[0] * self.spec.get("top_k", 1) // self.spec["E"]
         text = self._texts[dtype, next((b for b in BLOCKS if b >= pairs), BLOCKS[-1])]
-        if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters)) or not torch.compiler.is_compiling() and at_work():
+        trains = (torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters))
+                  and (torch.compiler.is_compiling() or not torch.is_inference_mode_enabled()))
+        if trains or not torch.compiler.is_compiling() and at_work():
             y, *losses = function(_Function, _Transformed).apply(text, self._of_experts, mains_of(parameters), rows, *parameters)
         else:
             y, losses = (_forward if is_eager((rows, *parameters)) else torch.ops.moegen.layer.default)(rows, parameters, text, False)

@@ -2,7 +2,7 @@
 """_main_grad.py - parameters whose gradients are added to their attribute `main_grad`, as trainers with buckets of gradients have it."""
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Any, Sequence
 
 import torch
 from torch import Tensor
@@ -18,9 +18,26 @@ def mains_of(parameters: Sequence[Tensor | None]) -> list[Tensor | None] | None:
         return None
     found = [getattr(t, "main_grad", None) if t is not None and t.requires_grad else None for t in parameters]
     for t, main in zip(parameters, found):
-        if t is not None and main is not None and main.shape != t.shape:   # which a kernel would write beyond
+        if t is None or main is None:
+            continue
+        if not isinstance(main, Tensor) or not main.is_floating_point() or main.device != t.device:
+            raise ArgumentError(f"main_grad: a tensor of floats on {t.device}, not {getattr(main, 'dtype', main)}, "
+                                f"{getattr(main, 'device', type(main).__name__)}")
+        if main.shape != t.shape:   # which a kernel would write beyond
             raise ArgumentError(f"main_grad: {list(t.shape)} as its parameter, not {list(main.shape)}")
     return None if all(m is None for m in found) else found
+
+
+def awaited(node: Any) -> list[bool]:
+    """Inside of a node's backward pass, of each tensor that it was given: does the engine go on with its gradient? autograd.grad of some
+    tensors leaves others, whose main_grad is none of its business."""
+    found = []
+    for behind, _ in node.next_functions:
+        try:
+            found.append(behind is not None and torch._C._will_engine_execute_node(behind))
+        except RuntimeError:   # a leaf, and one of those that autograd.grad was asked for
+            found.append(True)
+    return found
 
 
 def adds_in_place(mains: Mains, dtypes: tuple[torch.dtype, ...]) -> bool:

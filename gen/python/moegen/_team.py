@@ -16,19 +16,20 @@ from typing import Any, Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ._library import DataError, InternalError, OutOfMemoryError, library, package_file
+from ._library import ArgumentError, DataError, InternalError, OutOfMemoryError, library, package_file
 from .kernel import Kernel
 
 Run = Callable[[Sequence[Tensor]], None]
 
 NOTHING = torch.empty(0)   # in the place of a tensor that is not there: its address is 0
-NO_MEMORY = -1
+VERSION = 2   # of team.h
+NO_MEMORY, NO_TENSOR = -1, -3
 SIZES_ARE_WRONG = 2   # statuses up to this are not of the data, see moe_layer
 
 
 class _CWord(ctypes.Structure):
     """struct moegen_team_word."""
-    _fields_ = [("at", c_int32), ("more", c_int32)]
+    _fields_ = [("at", c_int32), ("more", c_int32), ("needed", c_int32)]
 
 
 class _CTeam(ctypes.Structure):
@@ -50,9 +51,12 @@ class _Team:
             torch_library, own = ctypes.CDLL(str(host)), ctypes.CDLL(str(path))
             self.loop, self.index = (ctypes.cast(getattr(torch_library, n), c_void_p).value
                                      for n in ("torch_parallel_for", "torch_get_thread_idx"))
-            run = own.moegen_team_run
         except (OSError, AttributeError):
             return
+        version = getattr(own, "moegen_team_version", None)
+        if version is None or version() != VERSION:
+            raise InternalError(f"{path}: the library is of another version than the package")
+        run = own.moegen_team_run
         run.restype = c_int32
         run.argtypes = [c_void_p, c_char_p, c_int64]
         self.run = run
@@ -81,7 +85,7 @@ class Direct:
         at = {name: (i, zero) for i, name in enumerate(self._names)}
         if behind is not None and behind[1] in at:
             at[behind[0]] = at[behind[1]][0], offset
-        words = *(at.get(a.name, (zero, zero)) for a in kernel.args), *((tensors + i, zero) for i in range(len(dims)))
+        words = *((*at.get(a.name, (zero, zero)), not a.optional) for a in kernel.args), *((tensors + i, zero, 0) for i in range(len(dims)))
         entry, workspace = c_void_p(), c_void_p()
         library.kernel_entry(kernel.handle, byref(entry), byref(workspace))
         self._pack, self._pack_sizes = struct.Struct(f"{tensors}q").pack, struct.Struct(f"{len(dims) + 2}q").pack
@@ -118,5 +122,7 @@ class Direct:
         name = self.kernel.facts.name
         if answer == NO_MEMORY:
             raise OutOfMemoryError(f"there is no memory for the workspace of {name}")
+        if answer == NO_TENSOR:
+            raise ArgumentError(f"kernel {name}: a tensor has no memory, as those whose storage was freed")
         kind: Any = DataError if answer > SIZES_ARE_WRONG else InternalError
         raise kind(f"kernel {name} refuses: status {answer}")

@@ -23,9 +23,9 @@ TWICE = ("moegen's operators can be differentiated once: for second derivatives 
          "set_experts_implementation(\"eager\") does; without them leave out create_graph=True")
 
 
-_transforms, _dispatch_modes, _function_modes, _is_profiled = (
-    torch._C._are_functorch_transforms_active, torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack,
-    torch._C._autograd._profiler_enabled)
+_is_grad_enabled, _transforms, _dispatch_modes = (
+    torch.is_grad_enabled, torch._C._are_functorch_transforms_active, torch._C._len_torch_dispatch_stack)
+_function_modes, _is_profiled = torch._C._len_torch_function_stack, torch._C._autograd._profiler_enabled
 
 
 def at_work() -> bool:
@@ -38,12 +38,21 @@ def nobody_looks() -> bool:
     return not (_dispatch_modes() or _function_modes() or _is_profiled() or _transforms() or forward_ad._current_level >= 0)
 
 
+is_batched = torch._C._functorch.is_legacy_batchedtensor   # as is_grads_batched makes them, which are no transform
+
+
+def is_looked_at(dy: Tensor) -> bool:
+    """Does somebody want to see the operators of a backward pass, differentiate them, or is dy not a plain tensor?"""
+    return bool(_is_grad_enabled() or type(dy) is not Tensor or is_batched(dy) or _dispatch_modes() or _function_modes() or _is_profiled()
+                or _transforms() or forward_ad._current_level >= 0)   # nobody_looks, without a call
+
+
 PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def is_eager(there: Sequence[Tensor]) -> bool:
     """Is there nobody who wants to see the operators, compilers included, and are there no tensors of their own kinds?"""
-    return (not torch.compiler.is_compiling() and nobody_looks() and torch._C._get_tracing_state() is None
+    return (not torch.compiler.is_compiling() and nobody_looks() and not torch.jit.is_tracing()
             and all([type(t) in PLAIN and t.is_cpu for t in there]))
 
 
@@ -92,8 +101,6 @@ class _Once(Refusing, torch.autograd.Function):
     def backward(_ctx: Any, *_: Any) -> NoReturn:
         raise UnsupportedError(TWICE)
 
-
-is_batched = torch._C._functorch.is_legacy_batchedtensor   # as is_grads_batched makes them, which are no transform
 
 
 def once(compute: Callable[..., tuple[Tensor | None, ...]], dy: Tensor, *more: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -10,7 +10,6 @@ Kernels are made for E, top_k, H, I, dtypes and options at the first call with t
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import Any, Mapping, Sequence
 
 import torch
@@ -18,132 +17,26 @@ from torch import Tensor
 from torch.compiler import is_compiling, is_dynamo_compiling
 
 from . import _experts
-from ._check import CODES, DTYPES, INDICES
+from ._autograd import Adding, ByOperators, Transformed, function_of
+from ._check import CODES, DTYPES, INDICES, check_ranks
 from ._layer import MoELayer
 from ._library import ArgumentError, KindError
-from ._main_grad import add, adds_in_place, mains_of, stand_in
+from ._main_grad import mains_of
 from ._split import SplitLayer
-from ._transforms import Refusing, at_work, function, is_batched, is_eager, nobody_looks, once
+from ._transforms import at_work, function, is_eager, nobody_looks
 
 __all__ = ["MoELayer", "SplitLayer", "experts", "options"]
 
-OPS, TRAINED = torch.ops.moegen, _experts.TRAINED
-_is_grad_enabled, _known, _facts = torch.is_grad_enabled, _experts.cases.get, _experts.facts
-
-
-class _Experts(torch.autograd.Function):
-    """Of eager calls, which need no operators: kernels of tensors that are known to be right."""
-
-    @staticmethod
-    def forward(ctx: Any, case: _experts.Case, recompute: bool, *there: Tensor) -> Tensor:
-        ctx.case = case
-        if recompute:
-            ctx.save_for_backward(*there)
-            return _experts.forward(case, there)
-        y, saved = _experts.forward_saving(case, there)
-        ctx.save_for_backward(*there, saved)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Any:
-        if _is_grad_enabled() or type(dy) is not Tensor or is_batched(dy) or not nobody_looks():
-            return None, None, *_for_those_who_look(ctx, dy, ctx.needs_input_grad[2:], None)
-        case, kept, needs = ctx.case, ctx.saved_tensors, ctx.needs_input_grad
-        return None, None, *_experts.backward(case, (*kept, dy), True in needs[5:5 + case.trained])
-
-
-# As the engine calls it, without a look at each call for what it is named, which is known.
-setattr(_Experts._backward_cls, "apply", _Experts.backward)
-
-
-class _Adding(torch.autograd.Function):
-    """The same where a parameter has a main_grad. mains: of each parameter that there is."""
-
-    @staticmethod
-    def forward(ctx: Any, case: _experts.Case, recompute: bool, mains: list[Tensor | None], *there: Tensor) -> Tensor:
-        ctx.mains = mains
-        return _Experts.forward(ctx, case, recompute, *there)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Any:
-        case, mains = ctx.case, ctx.mains
-        if _is_grad_enabled() or type(dy) is not Tensor or is_batched(dy) or not nobody_looks():
-            each = iter(mains)
-            of_all = [next(each) if is_there else None for is_there in case.there[3:3 + TRAINED]]
-            return None, None, None, *_for_those_who_look(ctx, dy, ctx.needs_input_grad[3:], of_all)
-        kept = ctx.saved_tensors
-        tensors, parameters = [*map(Tensor.contiguous, (*kept, dy))], kept[3:3 + case.trained]
-        grads: list[Tensor | None] = [None] * case.trained
-        if adds_in_place(mains, (torch.float32, dy.dtype)):
-            dx, dweights = _experts.differentiate(case, tensors, mains, mains[0].dtype, True)
-        else:
-            dx, dweights, *found = _experts.gradients(case, tensors, torch.float32)
-            grads = [*found]
-            add(mains, parameters, grads)
-        grads = [g if m is None else stand_in(p) for g, m, p in zip(grads, mains, parameters)]
-        return None, None, None, dx, None, dweights, *grads, *case.frozen[case.trained:]
-
-
-def _for_those_who_look(ctx: Any, dy: Tensor, needs: Sequence[bool], mains: list[Tensor | None] | None) -> Any:
-    """Gradients by operators, for each that is there."""
-    case, kept = ctx.case, ctx.saved_tensors
-    saved = kept[case.count:] or (None,)
-    found = _gradients(dy, (*case.all(kept[:case.count]), *saved), case.options, case.all(needs), mains)
-    return itertools.compress(found, case.there)
-
-
-class _ByOperators(torch.autograd.Function):
-    @staticmethod
-    def forward(options: str, recompute: bool, mains: list[Tensor | None] | None, *given: Tensor | None) -> tuple[Tensor, ...]:
-        """y, and what backward needs."""
-        if recompute:
-            return OPS.experts.default(*given, options),
-        saving: tuple[Tensor, ...] = OPS.experts_saving.default(*given, options)
-        return saving
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.options, ctx.recompute, ctx.mains, *given = inputs
-        ctx.save_for_backward(*given, *(output[1:] or (None,)))
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor, *_: Any) -> Any:
-        return None, None, None, *_gradients(dy, ctx.saved_tensors, ctx.options, ctx.needs_input_grad[3:], ctx.mains)
-
-
-class _Transformed(Refusing, _ByOperators):
-    """The same under transforms."""
-
-
-def _gradients(dy: Tensor, kept: Sequence[Tensor | None], options: str, needs: Sequence[bool],
-               mains: list[Tensor | None] | None) -> tuple[Tensor | None, ...]:
-    """By operators, for each that was given. kept: what was given, and what forward left."""
-    trains = any(needs[3:3 + TRAINED])
-
-    def compute(dy: Tensor, *kept: Any) -> tuple[Tensor | None, ...]:
-        parameters = kept[3:3 + TRAINED]
-        grads: list[Tensor | None] = [None] * TRAINED
-        if mains and adds_in_place([m for m, t in zip(mains, parameters) if t is not None], (torch.float32, dy.dtype)):
-            dx, dweights = OPS.experts_backward_.default(dy, *kept, options, [m for m in mains if m is not None])
-        else:
-            into = (torch.float32 if mains else kept[0].dtype) if trains else None
-            dx, dweights, *found = OPS.experts_backward.default(dy, *kept, options, into)
-            if trains:
-                each = iter(found)
-                grads = [next(each) if t is not None else None for t in parameters]
-            if mains:
-                add(mains, parameters, grads)
-        if mains:
-            grads = [g if m is None else stand_in(p) for g, m, p in zip(grads, mains, parameters)]
-        return tuple(g if n else None for g, n in zip((dx, None, dweights, *grads, None, None), needs))
-    return once(compute, dy, *kept)
+OPS = torch.ops.moegen
+_is_grad_enabled, _is_inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
+_known, _facts = _experts.cases.get, _experts.facts
 
 
 def _limits(clamp: Mapping[str, Any]) -> tuple[Any, ...]:
     """Name, low, high of each."""
     found = []
+    if not hasattr(clamp, "items"):
+        raise ArgumentError(f"clamp: a mapping of limits by names, not {clamp!r}")
     for name, limits in clamp.items():
         if limits is not None:
             both = (None, limits) if name == "activated" else limits
@@ -155,11 +48,14 @@ def _limits(clamp: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _number(limit: float | None, is_open: str = "") -> str:
     """JSON. is_open: what is no limit, as None."""
-    number = is_open if limit is None else f"{float(limit)}"
+    try:
+        number = is_open if limit is None else f"{float(limit)}"
+    except (TypeError, ValueError):
+        number = "nan"
     if number == is_open:
         return "null"
     if number in ("inf", "-inf", "nan"):
-        raise ArgumentError(f"clamp, up_offset: {number} is no such number")
+        raise ArgumentError(f"clamp, up_offset, post_norm_eps: {limit} is no such number")
     return number
 
 
@@ -197,10 +93,10 @@ def _options(stored: str, packed: bool, limits: tuple[Any, ...], activation: str
                                        else "[" + _number(low, "-inf") + ", " + _number(high, "inf") + "]")
                       for name, low, high in limits)
     clamped = f', "clamp": {{{clamp}}}' if clamp else ""
-    norm = "" if post_norm_eps is None else f', "post_norm": {{"eps": {float(post_norm_eps)}}}'
+    norm = "" if post_norm_eps is None else f', "post_norm": {{"eps": {_number(post_norm_eps)}}}'
     bias = f'"bias": {{"gate_up": {str(gate_up_bias).lower()}, "down": {str(down_bias).lower()}}}'
-    return (f'{{"activation": "{activation}", "gated": {str(gated).lower()}, {bias}, "weights": {{"layout": "{layout}"{order}{stored}}}'
-            f'{clamped}{norm}, "up_offset": {_number(up_offset)}}}')
+    return (f'{{"activation": "{activation}", "gated": {str(bool(gated)).lower()}, {bias}, '
+            f'"weights": {{"layout": "{layout}"{order}{stored}}}{clamped}{norm}, "up_offset": {_number(up_offset)}}}')
 
 
 _known_options = functools.lru_cache(maxsize=256)(_options)
@@ -249,12 +145,12 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
             raise KindError(f"experts: tensors of PyTorch, not {', '.join(type(t).__name__ for t in there)}") from None
         if case is not None:
             if not _is_grad_enabled() or not (x.requires_grad or weights.requires_grad or gate_up.requires_grad or down.requires_grad
-                                              or case.count > 5 and any([t.requires_grad for t in there[5:]])):
+                                              or case.count > 5 and any([t.requires_grad for t in there[5:]])) or _is_inference():
                 return _experts.forward(case, there)
             if case.count > 5 or hasattr(gate_up, "main_grad") or hasattr(down, "main_grad"):
                 return _learned(case, recompute, there)
-            y: Tensor = _Experts.apply(case, recompute, *there)
-            return y
+            return (case.functions.get(recompute) or function_of(case, recompute))(*there)
+    check_ranks(gate_up, down, gate_up_scale, down_scale)
     if x.dtype != gate_up.dtype and gate_up.dtype in DTYPES and torch.is_autocast_enabled("cpu"):
         return experts(x.to(gate_up.dtype), ids, weights, gate_up, down, gate_up_bias=gate_up_bias, down_bias=down_bias,
                        activation=activation, gated=gated, clamp=clamp, up_offset=up_offset, transposed=transposed,
@@ -282,7 +178,10 @@ def _pairs(ids: Tensor, weights: Tensor, E: int) -> tuple[Tensor, Tensor]:
         if ids.is_floating_point() or ids.is_complex():
             raise ArgumentError(f"ids, weights: ids are integers, not {ids.dtype}")
         ids = ids.long()
-    weights = weights if weights.dtype in DTYPES else weights.float()
+    if weights.dtype not in DTYPES:
+        if weights.is_complex():
+            raise ArgumentError(f"ids, weights: weights are real numbers, not {weights.dtype}")
+        weights = weights.float()
     if ids.dim() == 2 and ids.shape == weights.shape and ids.shape[1] > E > 0:
         return _experts.first_of(ids, weights, E)
     return ids, weights
@@ -299,8 +198,10 @@ def _learned(case: _experts.Case, recompute: bool, there: Sequence[Tensor]) -> T
     if case.are_codes:
         _refuse_gradients(parameters)
     mains = mains_of(parameters)
-    y: Tensor = (_Experts.apply(case, recompute and not case.keeps, *there) if mains is None
-                 else _Adding.apply(case, recompute and not case.keeps, mains, *there))
+    recompute = recompute and not case.keeps
+    if mains is None:
+        return function_of(case, recompute)(*there)
+    y: Tensor = Adding.apply(case, recompute, mains, *there)
     return y
 
 
@@ -318,14 +219,14 @@ def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
         case = _experts.case_of(given, told) if eager else None
     if case is None and any([t.device != x.device for t in there]):
         raise ArgumentError(f"experts: tensors on one device, not {', '.join(str(t.device) for t in there)}")
-    trains = _is_grad_enabled() and any([_has_gradient(t) for t in given[:8]])
+    trains = _is_grad_enabled() and any([_has_gradient(t) for t in given[:8]]) and (is_compiling() or not _is_inference())
     if case is not None:
         return _learned(case, recompute, there) if trains else _experts.forward(case, there)
     recompute = recompute and post_norm is None
     if trains and gate_up_scale is not None:
         _refuse_gradients(given[3:8])
     if trains or not is_compiling() and at_work():
-        found: Tensor = function(_ByOperators, _Transformed).apply(told, recompute, mains_of(given[3:8]), *given)[0]
+        found: Tensor = function(ByOperators, Transformed).apply(told, recompute, mains_of(given[3:8]), *given)[0]
         return found
     y: Tensor = OPS.experts.default(*given, told)
     return y
