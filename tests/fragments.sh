@@ -33,7 +33,7 @@ line=$(grep -n 'include "team"' "$2/templates/moe_forward.c.in" | cut -d: -f1)
 cp "$tmp/templates/shared/team.c.in" "$tmp/templates/product/team.c.in"
 built "templates/moe_forward.c.in:$line: error: fragment 'team' is in more than one room: product, shared"
 rm "$tmp/templates/product/team.c.in" "$tmp/templates/shared/team.c.in"
-built "templates/moe_forward.c.in:$line: error: no fragment 'team' in the rooms moe_forward, product, packed, codes, math, shared"
+built "templates/moe_forward.c.in:$line: error: no fragment 'team' in the rooms moe_forward, product, crossed, packed, codes, math, shared"
 cp "$2/templates/shared/team.c.in" "$tmp/templates/shared/"
 sed '3s/^@//' "$2/templates/router.c.in" >"$tmp/templates/router.c.in"
 built "templates/router.c.in:3: error: a line above \`@ ----\` that does not start with @"

@@ -111,10 +111,11 @@ moegen_rt_status rt_conditioned(rt_compute *compute, const moegen_rt_problem *p,
     if (status == MOEGEN_RT_OK)
         status = compute(in, want, moved, err);
     moegen_rt_tensor *t;
-    for (size_t i = 0; status == MOEGEN_RT_OK && (t = moegen_rt_problem_at(out, i)) != NULL; i++)
-        if (may_cancel(t, sums_are_short))
-            t->noise = fmax(t->noise,
-                            fmin(MOST, rt_distance(t, moegen_rt_problem_tensor(moved, t->name))));
+    for (size_t i = 0; status == MOEGEN_RT_OK && (t = moegen_rt_problem_at(out, i)) != NULL; i++) {
+        const moegen_rt_tensor *other = moegen_rt_problem_tensor(moved, t->name);
+        if (other && may_cancel(t, sums_are_short)) /* none: it was there before */
+            t->noise = fmax(t->noise, fmin(MOST, rt_distance(t, other)));
+    }
     moegen_rt_problem_destroy(in);
     moegen_rt_problem_destroy(moved);
     return status;
