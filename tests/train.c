@@ -252,8 +252,9 @@ static void reference_forward(struct run *r)
     lend(p, "router_weight", 2, router, r->value[ROUTER]);
     lend(p, "gate_up_proj_weight", 4, gate_up, r->value[GATE_UP]);
     lend(p, "down_proj_weight", 3, down, r->value[DOWN]);
-    moegen_rt_problem_destroy(r->left);
-    r->left = compute(p);
+    moegen_rt_problem *left = compute(p);
+    moegen_rt_problem_destroy(r->left); /* lent to p until now */
+    r->left = left;
     memcpy(r->y, result(r->left, "output"), sizeof r->y);
     r->aux = *result(r->left, "load_balance_loss") + *result(r->left, "z_loss");
 }
