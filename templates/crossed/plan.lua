@@ -4,6 +4,7 @@
 -- through `transposed` weights of 2048 columns takes 0.88 to 0.91 of the time that it took when they were transposed, 256 tokens each.
 local dtype = require "dtype"
 local ir = require "ir"
+local panel_rows = require "tiles.panel_rows"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
 
@@ -13,7 +14,7 @@ local crossed = {}
 function crossed.may(plan, n)
     local square = plan.isa.lanes * plan.group
     local whole = plan.mc % square == 0 and plan.few_rows % square == 0 and n % square == 0
-    return plan.tiled and plan.group == 2 and plan.vectors == 2 and not plan.integers and whole
+    return plan.tiled and plan.group == 2 and plan.vectors == 2 and not plan.integers and panel_rows.by_lines(plan.isa) and whole
 end
 
 -- Adds the names. names.crosses: there may be some; `crossed`, C, tells of a layout whether they are.
