@@ -62,7 +62,7 @@ function along.names(names, cfg, plan, deep)
     local few = not (names.packed or cfg.tiled and not unit.digits) and math.min(STREAMED, plan.along)
     names.along = {unit = unit, longer = few and (plan.chunk_rows or 0) > plan.mc, rows = height, tokens = tokens,
         tall = coded and math.min(tall, plan.along) or 0, line = plans.odd_lines(words), coded = coded,
-        run = names.packed and names.packed.run,
+        run = names.packed and names.packed.run, later = coded and not each,
         streams = few, streamed = few and (coded and plan.along or few),
         pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
         c = coded and "uint8_t" or names.io, scales = passed, halves = halves,

@@ -8,11 +8,11 @@
 -- with element of_vector(v) + of_lane(l), and where element i is, `place` says in C.
 --
 -- Units: along_units.lua; tiles around it, which make rows of tokens and of scales, and sums of lanes: along_rows.lua.
+local along_rows = require "tiles.along_rows"
 local along_scales = require "codes.along_scales"
 local along_units = require "tiles.along_units"
 local digits = require "codes.digits"
 local ir = require "ir"
-local micro = require "tiles.micro"
 local quantise = require "tiles.quantise"
 
 local along = {}
@@ -116,35 +116,6 @@ local function code_step(p, cfg, t, read, before, scale)
     end
 end
 
--- What sums start from, and what becomes of them; sum(r, token): their places, of f32 vectors. They go on from what parts hold, so that
--- their bits do not depend on how K is cut, unless they are scaled in the end, by what scale_at(r) is the place of.
-local function begin(p, t, sum)
-    local from = not t.later and function(name, token, r) return p:op("load", name, sum(r, token)) end or nil
-    t.acc = micro.zeros(p, t.rows, t.tokens, "acc", from)
-    for r = 0, t.nan and t.rows - 1 or -1 do
-        t.nan.start(r)
-    end
-end
-
-local function finish(p, t, sum, scale_at)
-    for r = 0, t.nan and t.rows - 1 or -1 do
-        local nan = t.nan.found(r)
-        for token = 0, t.tokens - 1 do
-            t.acc[r][token] = p:op("add", ("all_%d_%d"):format(r, token), t.acc[r][token], nan)
-        end
-    end
-    for token = 0, t.tokens - 1 do
-        for r = 0, t.rows - 1 do
-            local at, name = sum(r, token), ("_%d_%d"):format(r, token)
-            local x = t.later and p:op("load", "before" .. name, at) or t.acc[r][token]
-            if t.later then
-                p:op("fma", x, p:op("bcast", "scale" .. name, scale_at(r)), t.acc[r][token])
-            end
-            p:op("store", at, x)
-        end
-    end
-end
-
 -- A function that multiplies a unit. tables: of codes, or nil; scale_at(r): place of the scales of row r
 local function steps(p, cfg, t, coded, tables, scale_at)
     if not coded then
@@ -168,10 +139,11 @@ end
 function along.tile(cfg, tokens, has, tall)
     local lanes, coded, unit = cfg.isa.lanes, has.coded, along_units.unit(cfg, has.coded)
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, tall and "tall" or "along", tokens),
-        {("parts[%d tokens][rows] += W * X over n units, K in lanes, for groups of rows; fetches weights at `near`."):format(tokens)})
+        {("parts[%d tokens][rows] %s W * X over n units, K in lanes, for groups of rows; fetches weights at `near`."):format(tokens,
+            along_rows.becomes(has))})
     local each, passed = along_units.scales(cfg, coded)
     local t = {tokens = tokens, rows = has.rows * (tall and 2 or 1), unit = unit, line = has.line,
-        in_turn = coded and tokens <= has.tall, later = coded and not each}
+        in_turn = coded and tokens <= has.tall, later = has.later}
     local c = coded and "const uint8_t" or "const " .. cfg.dtype.c
     local parts = p:pointer("parts", "float", "CHUNK_ROWS*LANES LANES")
     t.X = p:pointer("X", "const float", "LINE LANES")
@@ -182,6 +154,7 @@ function along.tile(cfg, tokens, has, tall)
     local panels, leap = run and p:integer("panels"), run and p:integer("leap")
     local ld, ld_2 = not run and p:integer("ld"), W_2 and not tall and p:integer("ld_2")
     local over, back = p:integer("over"), p:integer("back")
+    t.again = not t.later and p:amount("again")
     local line = 64 // (coded and 1 or cfg.dtype.size)
     t.near = function(r) return run and p:at(W, r * run, step) or p:at(near, r * line) end
     t.at = function(r, i)
@@ -211,7 +184,7 @@ function along.tile(cfg, tokens, has, tall)
     end
     local function sum(r, token) return p:at(parts, (token * cfg.chunk_rows + r) * lanes) end
     p:loop(groups, function()
-        begin(p, t, sum)
+        along_rows.begin(p, t, sum)
         if run then
             p:loop(p:count_from("panels_left", panels), function()
                 units()
@@ -220,7 +193,7 @@ function along.tile(cfg, tokens, has, tall)
         else
             units()
         end
-        finish(p, t, sum, function(r) return p:at(scales, r) end)
+        along_rows.finish(p, t, sum, function(r) return p:at(scales, r) end)
         p:advance(parts, t.rows * lanes)
         p:advance(W, over)
         if W_2 then
@@ -256,14 +229,16 @@ function along.streams(cfg, tokens, has)
     local coded, lanes, unit = has.coded, cfg.isa.lanes, along_units.unit(cfg, has.coded)
     local each, passed = along_units.scales(cfg, coded)
     local t = {tokens = tokens, rows = along_units.streams(cfg, coded, tokens), unit = unit, line = has.line,
-        in_turn = unit.in_words or unit.alone and not each, by_row = not unit.in_words, later = coded and not each}
+        in_turn = unit.in_words or unit.alone and not each, by_row = not unit.in_words, later = has.later}
     local p = ir.program(cfg.isa, ("%squarters_%d"):format(cfg.prefix, tokens),
-        {("parts[%d tokens][rows] += W * X over n units, K in lanes, for a row of %d parts of the rows at a time."):format(tokens, t.rows)})
+        {("parts[%d tokens][rows] %s W * X over n units, K in lanes, for a row of %d parts of the rows at a time."):format(tokens,
+            along_rows.becomes(has), t.rows)})
     local part, next_parts = far_apart(p, t.rows, "parts", "float", "apart", "CHUNK_ROWS*LANES LANES")
     t.X = p:pointer("X", "const float", "LINE LANES")
     local at, next_codes = far_apart(p, t.rows, "W", coded and "const uint8_t" or "const " .. cfg.dtype.c, "ld")
     t.at, t.near = at, coded and function(r) return at(r, AHEAD) end
     local n, rows, over, back = p:amount("n"), p:integer("rows"), p:integer("over"), p:integer("back")
+    t.again = not t.later and p:amount("again")
     local scale_at, next_scales, s_over, tables
     if coded then
         scale_at, next_scales = far_apart(p, t.rows, "scales", "const float", "s_apart")
@@ -273,7 +248,7 @@ function along.streams(cfg, tokens, has)
     local multiply = steps(p, cfg, t, coded, tables, scale_at and function(r) return scale_at(r, 0) end)
     local function sum(r, token) return part(r, token * cfg.chunk_rows * lanes) end
     p:loop(rows, function()
-        begin(p, t, sum)
+        along_rows.begin(p, t, sum)
         p:loop(p:count_from("left", n), function()
             multiply()
             next_codes(unit.wide)
@@ -282,7 +257,7 @@ function along.streams(cfg, tokens, has)
                 next_scales(passed)
             end
         end, "units of K")
-        finish(p, t, sum, scale_at and function(r) return scale_at(r, 0) end)
+        along_rows.finish(p, t, sum, scale_at and function(r) return scale_at(r, 0) end)
         next_parts(lanes)
         next_codes(over)
         p:advance(t.X, back)

@@ -1,11 +1,54 @@
 -- SPDX-License-Identifier: Apache-2.0
--- along_rows.lua - tiles around those of along.lua: tokens as rows, scales of rows in f32, and sums of what lanes hold.
+-- along_rows.lua - around the tiles of along.lua: tokens as rows, scales of rows in f32, what sums start from and become, sums of lanes.
 local ir = require "ir"
+local micro = require "tiles.micro"
 local quantise = require "tiles.quantise"
 local rows = require "tiles.rows"
 local units = require "tiles.along_units"
 
 local along_rows = {}
+
+-- What products do to parts: see begin().
+function along_rows.becomes(has)
+    return has.later and "+=" or "= (again: +=)"
+end
+
+-- What sums start from, and what becomes of them; sum(r, token): their places, of f32 vectors. `again`, for K that is cut, they go on from
+-- what parts hold, so that their bits do not depend on the cut, unless they are scaled in the end, by what scale_at(r) is the place of.
+function along_rows.begin(p, t, sum)
+    t.acc = micro.zeros(p, t.rows, t.tokens, "acc")
+    if t.again then
+        p:loop(p:count_from("before", t.again), function()
+            for r = 0, t.rows - 1 do
+                for token = 0, t.tokens - 1 do
+                    p:op("move", t.acc[r][token], p:op("load", ("before_%d_%d"):format(r, token), sum(r, token)))
+                end
+            end
+        end, "sums before", true)
+    end
+    for r = 0, t.nan and t.rows - 1 or -1 do
+        t.nan.start(r)
+    end
+end
+
+function along_rows.finish(p, t, sum, scale_at)
+    for r = 0, t.nan and t.rows - 1 or -1 do
+        local nan = t.nan.found(r)
+        for token = 0, t.tokens - 1 do
+            t.acc[r][token] = p:op("add", ("all_%d_%d"):format(r, token), t.acc[r][token], nan)
+        end
+    end
+    for token = 0, t.tokens - 1 do
+        for r = 0, t.rows - 1 do
+            local at, name = sum(r, token), ("_%d_%d"):format(r, token)
+            local x = t.later and p:op("load", "before" .. name, at) or t.acc[r][token]
+            if t.later then
+                p:op("fma", x, p:op("bcast", "scale" .. name, scale_at(r)), t.acc[r][token])
+            end
+            p:op("store", at, x)
+        end
+    end
+end
 
 -- The sums of the lanes of each of LANES vectors, get(i), as a vector.
 local function folded(p, get)
