@@ -5,7 +5,18 @@
 #ifndef MOEGEN_REFERENCE_H
 #define MOEGEN_REFERENCE_H
 
+#include <string.h>
+
 #include "runtime_private.h"
+
+/* 2^exponent, in the range of normal doubles. */
+static inline double rt_power_of_two(int exponent)
+{
+    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
 
 /* ---- fill.c: helpers of the families' fillers and references ---- */
 

@@ -187,7 +187,8 @@ void rt_codes_decode(const struct rt_codes *c, int64_t e, double *to)
                 double x;
                 uint8_t by = scales[scale_at(c, part, k, f)];
                 moegen_rt_decode(c->element, codes + code_at(c, part, k, f), 1, &x);
-                to[number_at(c, part, k, f)] = by == NO_SCALE ? (double)NAN : ldexp(x, by - BIAS);
+                to[number_at(c, part, k, f)] =
+                    by == NO_SCALE ? (double)NAN : x * rt_power_of_two(by - BIAS);
             }
 }
 
@@ -234,10 +235,13 @@ static uint8_t quantise(const struct rt_codes *c, const float *x, int64_t n, uin
     static const int moved[] = {0, 0, 1, 2, 5, -1, -2, 1};
     double peak = 0, way[BLOCK];
     for (int64_t i = 0; i < n; i++)
-        peak = fmax(peak, fabs((double)x[i]));
+        peak = fabs((double)x[i]) > peak ? fabs((double)x[i]) : peak;
     int e = (peak > 0 ? ilogb(peak) : 0) - ilogb(c->most) + moved[random % 8];
-    for (int64_t i = 0; i < n; i++)
-        way[i] = fmin(fmax(ldexp((double)x[i], -e), -c->most), c->most);
+    const double inverse = rt_power_of_two(-e);
+    for (int64_t i = 0; i < n; i++) {
+        double v = (double)x[i] * inverse;
+        way[i] = v < -c->most ? -c->most : v > c->most ? c->most : v;
+    }
     moegen_rt_encode(c->element, way, (size_t)n, codes);
     return (uint8_t)(e + BIAS);
 }
