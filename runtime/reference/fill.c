@@ -77,6 +77,13 @@ void rt_normal_from(size_t first, moegen_rt_dtype dtype, void *data, size_t n, u
     }
 }
 
+float rt_normal_at(size_t i, uint64_t seed, double scale)
+{
+    pthread_once(&quantile_once, make_quantiles);
+    uint64_t random = rt_hash(seed, i / 2);
+    return normal((uint32_t)(i % 2 ? random >> 32 : random)) * (float)scale;
+}
+
 void moegen_rt_normal(moegen_rt_dtype dtype, void *data, size_t n, uint64_t seed, double scale)
 {
     rt_normal_from(0, dtype, data, n, seed, scale);

@@ -40,6 +40,8 @@ int64_t rt_index_at(const moegen_rt_tensor *t, int64_t i);
 /* Elements first .. first+n-1 of what moegen_rt_normal gives. */
 void rt_normal_from(size_t first, moegen_rt_dtype dtype, void *data, size_t n, uint64_t seed,
                     double scale);
+/* The i-th of them, in f32. */
+float rt_normal_at(size_t i, uint64_t seed, double scale);
 /* Adds a tensor filled with normal values times scale. */
 moegen_rt_status rt_add_normal(moegen_rt_problem *p, const char *name, moegen_rt_dtype dtype,
                                int rank, const int64_t *shape, uint64_t seed, double scale,

@@ -276,8 +276,7 @@ static void fill_expert(const struct rt_codes *c, int64_t e, uint8_t *codes, uin
             float x[BLOCK];
             uint8_t element[BLOCK];
             for (int64_t j = 0; j < n; j++)
-                rt_normal_from((size_t)(first + number_at(c, part, at[j], f)), MOEGEN_RT_F32, &x[j],
-                               1, seed, scale);
+                x[j] = rt_normal_at((size_t)(first + number_at(c, part, at[j], f)), seed, scale);
             scales[scale_at(c, part, k, f)] =
                 quantise(c, x, n, rt_hash(seed, (uint64_t)(first + i * c->K + k)), element);
             for (int64_t j = 0; j < n; j++)
