@@ -181,12 +181,16 @@ moegen_rt_status rt_codes_find(const moegen_rt_problem *p, struct rt_codes *c, m
 void rt_codes_decode(const struct rt_codes *c, int64_t e, double *to)
 {
     const uint8_t *codes = c->codes + e * c->each_codes, *scales = c->scales + e * c->each_scales;
+    uint8_t code[256];
+    double value[256];
+    for (int i = 0; i < 256; i++)
+        code[i] = (uint8_t)i;
+    moegen_rt_decode(c->element, code, 256, value);
     for (int64_t part = 0; part < c->parts; part++)
         for (int64_t f = 0; f < c->F; f++)
             for (int64_t k = 0; k < c->K; k++) {
-                double x;
+                double x = value[codes[code_at(c, part, k, f)]];
                 uint8_t by = scales[scale_at(c, part, k, f)];
-                moegen_rt_decode(c->element, codes + code_at(c, part, k, f), 1, &x);
                 to[number_at(c, part, k, f)] =
                     by == NO_SCALE ? (double)NAN : x * rt_power_of_two(by - BIAS);
             }
