@@ -201,12 +201,12 @@ local function hex(code)
     return (code:gsub(".", function(c) return ("%02x "):format(c:byte()) end))
 end
 
--- Assemble a file with one line per case and read back, for each case, bytes and disassembly.
-local function assemble(name, line_of)
+-- Assemble a file with one line for each case of a list and read back, for each, bytes and disassembly.
+local function assemble(name, list_of_cases, line_of)
     local path = dir .. "/" .. name
     local file = assert(io.open(path .. ".s", "w"))
     file:write(".intel_syntax noprefix\n")
-    for i, c in ipairs(cases) do
+    for i, c in ipairs(list_of_cases) do
         file:write("c", i, ": ", line_of(c), "\n")
     end
     file:close()
@@ -214,7 +214,7 @@ local function assemble(name, line_of)
         for line in io.lines(path .. ".err") do
             local at, message = line:match(":(%d+): Error: (.*)$")
             if at then
-                local c = cases[tonumber(at) - 1]
+                local c = list_of_cases[tonumber(at) - 1]
                 print(("FAIL %s: as does not take `%s`: %s"):format(c.place, c.text, message))
             end
         end
@@ -240,19 +240,24 @@ local function assemble(name, line_of)
 end
 
 walk()
-local theirs = assemble("theirs", function(c) return "{load} " .. c.prefix .. c.text end)   -- not the store form of register moves
-local ours = assemble("ours", function(c) return ".byte " .. hex(c.code):gsub("(%x%x) ", ",0x%1"):sub(2) end)
-local failed, other = 0, 0
+local theirs = assemble("theirs", cases, function(c) return "{load} " .. c.prefix .. c.text end)   -- not the store form of register moves
+local differing = {}
 for i, c in ipairs(cases) do
     if hex(c.code) ~= theirs[i].bytes then
-        if ours[i].text == theirs[i].text and not c.text:find("^j") then
-            other = other + 1
-        else
-            failed = failed + 1
-            if failed <= 40 then
-                print(("FAIL %s: %s\n  ours %s%s\n  as   %s%s"):format(c.place, c.text, hex(c.code), ours[i].text,
-                    theirs[i].bytes, theirs[i].text))
-            end
+        c.theirs = theirs[i]
+        differing[#differing + 1] = c
+    end
+end
+local ours = assemble("ours", differing, function(c) return ".byte " .. hex(c.code):gsub("(%x%x) ", ",0x%1"):sub(2) end)
+local failed, other = 0, 0
+for i, c in ipairs(differing) do
+    if ours[i].text == c.theirs.text and not c.text:find("^j") then
+        other = other + 1
+    else
+        failed = failed + 1
+        if failed <= 40 then
+            print(("FAIL %s: %s\n  ours %s%s\n  as   %s%s"):format(c.place, c.text, hex(c.code), ours[i].text,
+                c.theirs.bytes, c.theirs.text))
         end
     end
 end

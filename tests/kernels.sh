@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # A family, or every one, with the cases of tests/kernels/FAMILY.yaml, against float64 (`moegen check`: NaN in everything that is not
 # an input). On this CPU's best target each case with every dtype, by 1, 2 and 3 threads: with one dtype a third of them with all
-# routings and the others with one in turn and with many tokens. On the scalar target each with one dtype and routing, by one thread.
-# On every target (those that the CPU lacks are emulated, slowly) `plain` with every dtype; few tokens and some of `odd` and those
-# called `direct...` with one, of `odd_...` of families that may multiply pairs with each width; what routing makes of these on an
-# emulated target, `plain` shows. `plain` and `ungated` with every activation, some with every spelling and compiler, and
+# routings and the others with one in turn, with many tokens and with few. On the scalar target each with one dtype and routing, by
+# one thread. On every target (those that the CPU lacks are emulated, slowly) `plain` with every dtype; few tokens and some of `odd`
+# and those called `direct...` with one, of `odd_...` of families that may multiply pairs with each width; what routing makes of these
+# on an emulated target, `plain` shows. `plain` and `ungated` with every activation, some with every spelling and compiler, and
 # kernels drawn at random from FAMILY.mix, a few of them on every target.
 #   kernels.sh MOEGEN SOURCE [BUILD [FAMILY [SEED [COUNT]]]]        SEED, COUNT: of the random ones
 set -u
@@ -78,8 +78,9 @@ for family in $(names kernels); do
       turn=0
       job "$spec:$(part "$spec" 0) --target auto $set"
       for routing in $routings; do
-        cases=$(part "$spec" $((turn += 1)))
-        [ -z "$cases" ] || for how in "--routing $routing" "--routing skewed --T 333" "--routing uniform --T 1"; do
+        turn=$((turn + 1))
+        cases=$(part "$spec" $turn)
+        [ -z "$cases" ] || for how in "--routing $routing" "--routing skewed --T 333" "--routing uniform --T 3"; do
           job "$spec:$cases --target auto $how $set"
         done
       done

@@ -7,7 +7,7 @@
 
 #include "cases.h"
 
-enum { MOST = 512, LINE = 64 };
+enum { MOST = 512, LINE = 64, IDLE_BYTES = 64 << 20 };
 
 /* Where a tensor lies: [page nobody may touch][bytes][another one]. */
 static struct place {
@@ -15,6 +15,13 @@ static struct place {
     char *at, *from, *to; /* the tensor; the pages in between */
 } places[MOST];
 static int placed;
+/* Pages of earlier tensors, which nobody may touch until a tensor of that size comes. */
+static struct idle {
+    char *from;
+    size_t room;
+} idle[MOST];
+static int idles;
+static size_t idle_bytes;
 static size_t workspace_bytes, workspace_limit = SIZE_MAX; /* of the last call; what is too much */
 
 enum placing { AT_END, AT_START, ONE_ELEMENT_ON, PLACINGS };
@@ -44,18 +51,44 @@ static inline void name_faults(void)
     sigaction(SIGBUS, &fault, NULL);
 }
 
+/* Unmaps those that are idle. */
+static inline void forget_idle(void)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    while (idles > 0) {
+        idles--;
+        munmap(idle[idles].from - page, idle[idles].room + 2 * page);
+    }
+    idle_bytes = 0;
+}
+
+/* So many bytes of whole pages between two that nobody may touch, or NULL. */
+static inline char *take_pages(size_t room, size_t page)
+{
+    for (int i = 0; i < idles; i++)
+        if (idle[i].room == room) {
+            char *from = idle[i].from;
+            idle[i] = idle[--idles];
+            idle_bytes -= room;
+            return room && mprotect(from, room, PROT_READ | PROT_WRITE) ? NULL : from;
+        }
+    char *base = mmap(NULL, room + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED || (room && mprotect(base + page, room, PROT_READ | PROT_WRITE)))
+        return NULL;
+    return base + page;
+}
+
 static void *place(const char *name, size_t bytes, size_t element, enum placing how)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t room = (bytes + (how == ONE_ELEMENT_ON ? element : 0) + page - 1) / page * page;
     struct place *p = &places[placed];
-    char *base = mmap(NULL, room + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (placed == MOST || base == MAP_FAILED ||
-        (room && mprotect(base + page, room, PROT_READ | PROT_WRITE))) {
+    char *from = placed < MOST ? take_pages(room, page) : NULL;
+    if (!from) {
         printf("FAIL %s: no memory for %s\n", where, name);
         exit(2);
     }
-    *p = (struct place){name, NULL, base + page, base + page + room};
+    *p = (struct place){name, NULL, from, from + room};
     p->at = how == AT_END ? p->to - bytes : how == AT_START ? p->from : p->from + element;
     placed++;
     return p->at;
@@ -63,10 +96,16 @@ static void *place(const char *name, size_t bytes, size_t element, enum placing 
 
 static void take_back(void)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    for (; placed > 0; placed--)
-        munmap(places[placed - 1].from - page,
-               (size_t)(places[placed - 1].to - places[placed - 1].from) + 2 * page);
+    for (; placed > 0; placed--) {
+        struct idle now = {places[placed - 1].from,
+                           (size_t)(places[placed - 1].to - places[placed - 1].from)};
+        if (idles == MOST || idle_bytes + now.room > IDLE_BYTES)
+            forget_idle();
+        if (now.room)
+            mprotect(now.from, now.room, PROT_NONE);
+        idle[idles++] = now;
+        idle_bytes += now.room;
+    }
 }
 
 /* ---- one call ---- */

@@ -33,6 +33,7 @@ static moegen_status bind_empty(moegen_call *call, const moegen_kernel_facts *fa
             count *= shape[d];
         size_t element = moegen_dtype_size(a->dtype);
         void *data = place(a->name, (size_t)count * element, element, AT_END);
+        memset(data, 0, (size_t)count * element);
         const moegen_rt_tensor *from = moegen_rt_problem_tensor(some, a->name);
         if (a->role == MOEGEN_IN && moegen_rt_dtype_of((moegen_rt_dtype)a->dtype)->digits && from &&
             from->bytes == (size_t)count * element)

@@ -97,15 +97,6 @@ static int exponent_of(double x)
     return (int)(bits >> 52 & 2047) - 1023;
 }
 
-/* 2^exponent, in the range of normal doubles. */
-static double power_of_two(int exponent)
-{
-    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
-    double x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 /* Exponent of the least normal number of a type of fewer digits than f32. */
 static int least_exponent(const moegen_rt_dtype_facts *facts)
 {
@@ -118,7 +109,7 @@ static double spacing_at(const moegen_rt_dtype_facts *facts, double x)
     if (facts->digits == 0 || facts->digits >= 24)
         return 0;
     int exponent = exponent_of(x), least = least_exponent(facts);
-    return power_of_two((exponent < least ? least : exponent) - facts->digits + 1);
+    return rt_power_of_two((exponent < least ? least : exponent) - facts->digits + 1);
 }
 
 /* Error of an element beyond what rounding to nearest must cost it where it is subnormal: up to
@@ -127,7 +118,7 @@ static double error_of(const moegen_rt_dtype_facts *facts, double got, double wa
 {
     double error = got == want ? 0 : fabs(got - want); /* equal infinities */
     double spacing = spacing_at(facts, want);
-    if (spacing == 0 || fabs(want) >= power_of_two(least_exponent(facts)))
+    if (spacing == 0 || fabs(want) >= rt_power_of_two(least_exponent(facts)))
         return error;
     return error > spacing / 2 ? error - spacing / 2 : isnan(error) ? error : 0;
 }

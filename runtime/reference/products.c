@@ -17,18 +17,29 @@ WIDE static void add_four(double *restrict acc, const double *restrict w, const 
         acc[i] += (a * w[i] + b * w[n + i]) + (c * w[2 * n + i] + d * w[3 * n + i]);
 }
 
+/* n elements from element `first` on: where they lie if they are doubles, else in `work`. */
+static const double *elements(const moegen_rt_tensor *t, int64_t first, int64_t n, double *work)
+{
+    if (t->dtype == MOEGEN_RT_F64)
+        return (const double *)t->data + first;
+    rt_elements(t, first, n, work);
+    return work;
+}
+
 void rt_product(const double *x, int64_t rows, int64_t k, const moegen_rt_tensor *t, int64_t first,
                 int64_t n, double *acc, double *work)
 {
     for (int64_t i = 0; i < k; i += 4) {
         int64_t m = k - i < 4 ? k - i : 4; /* rows of W at a time */
-        rt_elements(t, first + i * n, m * n, work);
-        if (m < 4)
+        const double *w = m == 4 ? elements(t, first + i * n, m * n, work) : work;
+        if (m < 4) {
+            rt_elements(t, first + i * n, m * n, work);
             memset(work + m * n, 0, (size_t)((4 - m) * n) * sizeof *work);
+        }
         for (int64_t r = 0; r < rows; r++) {
             double four[4] = {0};
             memcpy(four, x + r * k + i, (size_t)m * sizeof *four);
-            add_four(acc + r * n, work, four, n);
+            add_four(acc + r * n, w, four, n);
         }
     }
 }
@@ -56,9 +67,9 @@ void rt_product_t(const double *x, int64_t rows, int64_t k, const moegen_rt_tens
                   int64_t first, int64_t n, double *acc, double *work)
 {
     for (int64_t j = 0; j < n; j++) {
-        rt_elements(t, first + j * k, k, work);
+        const double *w = elements(t, first + j * k, k, work);
         for (int64_t r = 0; r < rows; r++)
-            acc[r * n + j] += dot(x + r * k, work, k);
+            acc[r * n + j] += dot(x + r * k, w, k);
     }
 }
 

@@ -130,15 +130,16 @@ static void quantise_block(const struct rt_quantiser *q, double *x, int64_t n, d
                 x[j] = (double)NAN;
             return;
         }
-        peak = fmax(peak, fabs(x[i]));
+        peak = fabs(x[i]) > peak ? fabs(x[i]) : peak;
     }
-    double scale = ldexp(1, scale_of(q, peak, unsure));
+    int exponent = scale_of(q, peak, unsure);
+    double scale = rt_power_of_two(exponent), inverse = rt_power_of_two(-exponent);
     int ways = q->other && unsure > 0 ? 3 : 1;
     for (int w = 0; w < ways; w++) {
         for (int64_t i = 0; i < n; i++) {
             double d = unsure > 0 ? rt_unsure(x[i], unsure) : 0;
-            double v = (w == 0 ? x[i] : w == 1 ? x[i] - d : x[i] + d) / scale;
-            way[w][i] = fmin(fmax(v, -q->most), q->most);
+            double v = (w == 0 ? x[i] : w == 1 ? x[i] - d : x[i] + d) * inverse;
+            way[w][i] = v < -q->most ? -q->most : v > q->most ? q->most : v;
         }
         round_to(q->element, way[w], n, way[w]);
     }
@@ -227,8 +228,9 @@ double rt_distance(const moegen_rt_tensor *is, const moegen_rt_tensor *moved)
                 continue;
             difference += (a[i] - b[i]) * (a[i] - b[i]);
             size += a[i] * a[i];
-            peak = fmax(peak, fabs(a[i]));
-            most = fmax(most, fabs(a[i] - b[i]));
+            double size = fabs(a[i]), moved_by = fabs(a[i] - b[i]);
+            peak = size > peak ? size : peak;
+            most = moved_by > most ? moved_by : most;
         }
         worst = peak > 0 ? fmax(worst, most / peak) : worst;
     }

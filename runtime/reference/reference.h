@@ -5,7 +5,18 @@
 #ifndef MOEGEN_REFERENCE_H
 #define MOEGEN_REFERENCE_H
 
+#include <string.h>
+
 #include "runtime_private.h"
+
+/* 2^exponent, in the range of normal doubles. */
+static inline double rt_power_of_two(int exponent)
+{
+    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
 
 /* ---- fill.c: helpers of the families' fillers and references ---- */
 
@@ -29,6 +40,8 @@ int64_t rt_index_at(const moegen_rt_tensor *t, int64_t i);
 /* Elements first .. first+n-1 of what moegen_rt_normal gives. */
 void rt_normal_from(size_t first, moegen_rt_dtype dtype, void *data, size_t n, uint64_t seed,
                     double scale);
+/* The i-th of them, in f32. */
+float rt_normal_at(size_t i, uint64_t seed, double scale);
 /* Adds a tensor filled with normal values times scale. */
 moegen_rt_status rt_add_normal(moegen_rt_problem *p, const char *name, moegen_rt_dtype dtype,
                                int rank, const int64_t *shape, uint64_t seed, double scale,

@@ -17,11 +17,11 @@ function crossed.may(plan, n)
     return plan.tiled and plan.group == 2 and plan.vectors == 2 and not plan.integers and panel_rows.by_lines(plan.isa) and whole
 end
 
--- Adds the names. names.crosses: there may be some; `crossed`, C, tells of a layout whether they are.
-function crossed.names(names, plan)
+-- Adds the names. names.crosses: there may be some; `crossed`, C, tells of a layout whether they are. block: panels of rows of weights
+function crossed.names(names, block)
     local crosses = rawget(names, "crosses")
     plans.append(names.constants, crosses and {
-        {"JOINED", math.max(1, (plan.kc or 0) // (2 * plan.vectors * plan.isa.lanes * plan.group)), "panels of K whose words stay in L1"},
+        {"JOINED", math.max(1, block // 2), "panels of K whose words stay in L1"},
     } or {})
     names.crossed = function(layout)
         return layout == "n" and crosses and (names.across and "w->rows > ACROSS" or "1") or "0"

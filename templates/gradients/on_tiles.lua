@@ -3,7 +3,6 @@
 local amx = require "tiles.amx"
 local ir = require "ir"
 local matrix = require "tiles.matrix"
-local row_tiles = require "tiles.rows"
 
 local sums = {}
 
@@ -51,8 +50,7 @@ function sums.gradient(cfg, rows, has)
     local ld = has.ld or p:integer("ld")
     local up = has.ld and width - rows * ld or p:integer("up")
     t.S = p:pointer("sums", "float", "WIDTH LANES")
-    local to, from = has.lines and p:pointer("to", has.dtype.c), has.lines and p:pointer("from", "const " .. has.dtype.c)
-    local count = has.lines and p:integer("count")
+    local stream_lines = matrix.streamer(p, cfg, has)
     t.pitch, t.a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
     p:loop(n, function()
         over_tokens(p, cfg, t)()
@@ -63,11 +61,7 @@ function sums.gradient(cfg, rows, has)
         p:advance(C, up)
         p:advance(t.A, again)
         p:advance(t.B, skip)
-        if has.lines then
-            p:loop(p:count_from("lines", count), function()
-                row_tiles.stream_on(p, has.dtype, to, from, 16 // cfg.isa.lanes)
-            end, "cache lines", true)
-        end
+        stream_lines()
     end, "panels of columns")
     return p
 end

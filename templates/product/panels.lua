@@ -180,7 +180,7 @@ function panels.products(names, cfg, plan, totals)
     names.narrow_rows = plan.vectors == 1 and {} or plan.tiled and names.product_rows
         or heights.blocks(2 * plan.tile_rows, lanes, plan.mc, totals)
     across(names, cfg, plan)
-    crossed.names(names, plan)
+    crossed.names(names, panels.block(plan))
 end
 
 -- The tiles that multiply.

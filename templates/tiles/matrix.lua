@@ -214,10 +214,23 @@ local function put_late(p, cfg, t, C, ld, has)
     next_step(p, cfg, t)
 end
 
+-- What moves `count` cache lines on from `from` to `to`, past the caches, if has.lines: parameters of its own.
+function matrix.streamer(p, cfg, has)
+    if not has.lines then
+        return function() end
+    end
+    local to, from, count = p:pointer("to", has.dtype.c), p:pointer("from", "const " .. has.dtype.c), p:integer("count")
+    return function()
+        p:loop(p:count_from("lines", count), function()
+            row_tiles.stream_on(p, has.dtype, to, from, 16 // cfg.isa.lanes)
+        end, "cache lines", true)
+    end
+end
+
 -- Rows of C for n panels of columns, one after the other; A is the same for all, rows of B are `skip` further from the end of a
 -- panel's to the next one's. has: name; dtype (of C), add (to what C holds), stream (stores that pass the caches by), ld and
--- jump (unless parameters); lines: after each panel `count` cache lines go from `from` to `to`, past the caches; late: see put_late;
--- first are steps after the first one, and what is stored amid the first panel goes where sums will come, `back` from its end
+-- jump (unless parameters); lines: after each panel, see streamer; late: see put_late; first are steps after the first one, and what is
+-- stored amid the first panel goes where sums will come, `back` from its end
 function matrix.gradient(cfg, rows, has)
     local width, group = cfg.vectors * cfg.isa.lanes, cfg.product.group
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
@@ -235,8 +248,7 @@ function matrix.gradient(cfg, rows, has)
     local ld = has.ld or p:integer("ld")
     local up = has.ld and width - rows * ld or p:integer("up")
     local next_C = has.late and p:count_from("next_C", p:amount("back"))
-    local to, from = has.lines and p:pointer("to", has.dtype.c), has.lines and p:pointer("from", "const " .. has.dtype.c)
-    local count = has.lines and p:integer("count")
+    local stream_lines = matrix.streamer(p, cfg, has)
     if has.late then
         clear(p, cfg, t)
     end
@@ -256,11 +268,7 @@ function matrix.gradient(cfg, rows, has)
         end
         p:advance(t.A, has.late and p:count_from("A_again", again) or again)
         p:advance(t.B, has.late and p:count_from("B_skip", skip) or skip)
-        if has.lines then
-            p:loop(p:count_from("lines", count), function()
-                row_tiles.stream_on(p, has.dtype, to, from, 16 // cfg.isa.lanes)
-            end, "cache lines", true)
-        end
+        stream_lines()
     end, "panels of columns")
     if has.late then
         put_rows(p, cfg, C, ld, has, t.acc)

@@ -181,13 +181,18 @@ moegen_rt_status rt_codes_find(const moegen_rt_problem *p, struct rt_codes *c, m
 void rt_codes_decode(const struct rt_codes *c, int64_t e, double *to)
 {
     const uint8_t *codes = c->codes + e * c->each_codes, *scales = c->scales + e * c->each_scales;
+    uint8_t code[256];
+    double value[256];
+    for (int i = 0; i < 256; i++)
+        code[i] = (uint8_t)i;
+    moegen_rt_decode(c->element, code, 256, value);
     for (int64_t part = 0; part < c->parts; part++)
         for (int64_t f = 0; f < c->F; f++)
             for (int64_t k = 0; k < c->K; k++) {
-                double x;
+                double x = value[codes[code_at(c, part, k, f)]];
                 uint8_t by = scales[scale_at(c, part, k, f)];
-                moegen_rt_decode(c->element, codes + code_at(c, part, k, f), 1, &x);
-                to[number_at(c, part, k, f)] = by == NO_SCALE ? (double)NAN : ldexp(x, by - BIAS);
+                to[number_at(c, part, k, f)] =
+                    by == NO_SCALE ? (double)NAN : x * rt_power_of_two(by - BIAS);
             }
 }
 
@@ -234,10 +239,13 @@ static uint8_t quantise(const struct rt_codes *c, const float *x, int64_t n, uin
     static const int moved[] = {0, 0, 1, 2, 5, -1, -2, 1};
     double peak = 0, way[BLOCK];
     for (int64_t i = 0; i < n; i++)
-        peak = fmax(peak, fabs((double)x[i]));
+        peak = fabs((double)x[i]) > peak ? fabs((double)x[i]) : peak;
     int e = (peak > 0 ? ilogb(peak) : 0) - ilogb(c->most) + moved[random % 8];
-    for (int64_t i = 0; i < n; i++)
-        way[i] = fmin(fmax(ldexp((double)x[i], -e), -c->most), c->most);
+    const double inverse = rt_power_of_two(-e);
+    for (int64_t i = 0; i < n; i++) {
+        double v = (double)x[i] * inverse;
+        way[i] = v < -c->most ? -c->most : v > c->most ? c->most : v;
+    }
     moegen_rt_encode(c->element, way, (size_t)n, codes);
     return (uint8_t)(e + BIAS);
 }
@@ -272,8 +280,7 @@ static void fill_expert(const struct rt_codes *c, int64_t e, uint8_t *codes, uin
             float x[BLOCK];
             uint8_t element[BLOCK];
             for (int64_t j = 0; j < n; j++)
-                rt_normal_from((size_t)(first + number_at(c, part, at[j], f)), MOEGEN_RT_F32, &x[j],
-                               1, seed, scale);
+                x[j] = rt_normal_at((size_t)(first + number_at(c, part, at[j], f)), seed, scale);
             scales[scale_at(c, part, k, f)] =
                 quantise(c, x, n, rt_hash(seed, (uint64_t)(first + i * c->K + k)), element);
             for (int64_t j = 0; j < n; j++)
