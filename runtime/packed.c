@@ -4,10 +4,11 @@
 
 #include "moegen_runtime.h"
 #include "packed.h"
+#include "rt_wide.h"
 
 /* A run of the default plans is at most a line, and divides it: then sizes do not depend on the
  * plan, and the header says what is wrong. */
-enum { LINE = 128, UNIT = 16, MANY = 2048, APART = 16 };
+enum { LINE = 128, SIDE = 64, UNIT = 16, MANY = 2048, APART = 16 };
 
 static int64_t round_up(int64_t n, int64_t by)
 {
@@ -57,33 +58,55 @@ static void pack_rows(const struct rt_packed *p, const char *from, int64_t colum
     }
 }
 
-/* The same of columns [K][C], NEAR of them at a time: so many that reading a row's goes at memory's
- * speed, and their runs stay in L2. Elements of JOINED rows, which follow each other in a run, are
- * stored as one word. */
-#define PACK_COLUMNS(type)                                                                         \
+/* The same of columns [K][C], a line of each row at a time: WORDS of elements of rows that follow
+ * each other in a run, made by vectors, wait in L1 until all of a run are stored together. */
+enum { WORDS = LINE / 8 };
+
+#define AT(j)  ((uint64_t)x[(j) * (row)] << ((j) * (BITS)))
+#define TWO(j) (AT(j) | AT(j + 1))
+#define FOUR   (TWO(0) | TWO(2))
+#define EIGHT  (FOUR | TWO(4) | TWO(6))
+#define PACK_COLUMNS(type, word)                                                                   \
+    WIDE static void words_##type(const type *restrict from, int64_t row, int64_t n,               \
+                                  uint64_t *restrict to)                                           \
+    {                                                                                              \
+        enum { JOINED = 8 / sizeof(type), BITS = 8 * sizeof(type), SOME = SIDE / sizeof(type) };   \
+        for (int64_t i = 0; i < n; i++, from += JOINED * row, to += SOME)                          \
+            for (int j = 0; j < SOME; j++) {                                                       \
+                const type *x = from + j;                                                          \
+                to[j] = word;                                                                      \
+            }                                                                                      \
+    }                                                                                              \
+    static void turn_##type(const type *from, int64_t row, int64_t rows, int64_t run, type *to)    \
+    {                                                                                              \
+        enum { JOINED = 8 / sizeof(type), SOME = SIDE / sizeof(type) };                            \
+        uint64_t words[WORDS * SOME];                                                              \
+        for (int64_t i = 0, n; i < rows / JOINED; i += n) {                                        \
+            n = rows / JOINED - i < WORDS ? rows / JOINED - i : WORDS;                             \
+            words_##type(from + i * JOINED * row, row, n, words);                                  \
+            for (int64_t j = 0; j < SOME; j++)                                                     \
+                for (int64_t w = 0; w < n; w++)                                                    \
+                    memcpy(to + j * run + (i + w) * JOINED, &words[w * SOME + j], 8);              \
+        }                                                                                          \
+    }                                                                                              \
     static void pack_columns_##type(const struct rt_packed *p, const type *from, int64_t row,      \
                                     int64_t k, type *to)                                           \
     {                                                                                              \
-        enum { NEAR = 512, JOINED = 8 / sizeof(type), BITS = 8 * sizeof(type) };                   \
-        int64_t have = p->is.K - k < p->run ? p->is.K - k : p->run;                                \
-        for (int64_t first = 0; first < p->is.C; first += NEAR) {                                  \
-            int64_t end = first + NEAR < p->is.C ? first + NEAR : p->is.C, i = 0;                  \
-            for (; i + JOINED <= have; i += JOINED)                                                \
-                for (int64_t c = first; c < end; c++) {                                            \
-                    const type *x = from + (k + i) * row + c;                                      \
-                    uint64_t word = 0;                                                             \
-                    for (int j = 0; j < JOINED; j++)                                               \
-                        word |= (uint64_t)x[j * row] << j * BITS;                                  \
-                    memcpy(to + c * p->run + i, &word, sizeof word);                               \
-                }                                                                                  \
-            for (; i < p->run; i++)                                                                \
-                for (int64_t c = first; c < end; c++)                                              \
-                    to[c * p->run + i] = i < have ? from[(k + i) * row + c] : 0;                   \
+        enum { JOINED = 8 / sizeof(type), SOME = SIDE / sizeof(type) };                            \
+        const int64_t left = p->is.K > k ? p->is.K - k : 0, have = left < p->run ? left : p->run;  \
+        for (int64_t c = 0, n; c < p->is.C; c += n, to += n * p->run) {                            \
+            const type *x = from + k * row + c;                                                    \
+            n = p->is.C - c < SOME ? p->is.C - c : SOME;                                           \
+            const int64_t turned = n < SOME ? 0 : have / JOINED * JOINED;                          \
+            turn_##type(x, row, turned, p->run, to);                                               \
+            for (int64_t i = turned; i < p->run; i++)                                              \
+                for (int64_t j = 0; j < n; j++)                                                    \
+                    to[j * p->run + i] = i < have ? x[i * row + j] : 0;                            \
         }                                                                                          \
     }
-PACK_COLUMNS(uint8_t)
-PACK_COLUMNS(uint16_t)
-PACK_COLUMNS(uint32_t)
+PACK_COLUMNS(uint8_t, EIGHT)
+PACK_COLUMNS(uint16_t, FOUR)
+PACK_COLUMNS(uint32_t, TWO(0))
 
 int64_t rt_packed_panels(const struct rt_packed *p)
 {
