@@ -33,8 +33,8 @@ def check_kept(tensors: Sequence[Tensor], kinds: Kinds) -> None:
     dtypes, elements = kinds
     if [*map(_dtype, tensors)] != dtypes or [*map(_elements, tensors)] != elements:
         i = next(i for i, t in enumerate(tensors) if t.dtype != dtypes[i] or t.numel() != elements[i])
-        raise ArgumentError(f"backward: a tensor of the forward pass had {elements[i]} elements of {dtypes[i]}, and has {tensors[i].numel()} "
-                            f"of {tensors[i].dtype} now: hooks of saved tensors give them back as they were, and .data keeps its kind")
+        raise ArgumentError(f"backward: a tensor of the forward pass had {elements[i]} elements of {dtypes[i]}, and has "
+                            f"{tensors[i].numel()} of {tensors[i].dtype} now: hooks of saved tensors give them back as they were")
 
 
 def check_ranks(gate_up: Tensor, down: Tensor, gate_up_scale: Tensor | None, down_scale: Tensor | None) -> None:

@@ -120,10 +120,9 @@ class Case:
         first, both = saved_elements(blocks, s)
         self.room = _memory.room(both, self.dtype)   # for SAVED and what is BEHIND it
         self._behind = first * self.dtype.itemsize
-        of_given, dy = kinds_of([t for t in given if t is not None]), kinds_of(given[:1])
+        (dtypes, elements), (of_dy, as_x) = kinds_of([t for t in given if t is not None]), kinds_of(given[:1])
         self.kinds: dict[bool, Kinds] = {   # of what backward has; True: also what forward left
-            saved: tuple(g + s + d for g, s, d in zip(of_given, ([self.dtype], [both]) if saved else ([], []), dy))
-            for saved in (False, True)}
+            False: (dtypes + of_dy, elements + as_x), True: ([*dtypes, self.dtype, *of_dy], [*elements, both, *as_x])}
         self._sizes = {"T": T, "N": blocks}
         self.functions: dict[bool, Any] = {}   # of autograd; True: what can be is computed again
         self.known_backward: dict[tuple[bool, torch.dtype | None, bool], Run] = {}
