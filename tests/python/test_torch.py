@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", exc_type=ImportError)
 
 import moegen  # noqa: E402
 import moegen.torch  # noqa: E402
-from moegen import _experts, _team  # noqa: E402
+from moegen import _experts, _team, _tensors  # noqa: E402
 
 LIMIT = {torch.float32: 3e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "relu": torch.relu,
@@ -493,6 +493,12 @@ def test_views_that_negate():
             assert all(torch.equal(q[m].grad, p[m].grad) for m in q if m != "ids"), n
             for m in q.values():
                 m.grad = None
+    q["gate_up"].main_grad = negated(torch.ones(5, 64, 48))
+    moegen.torch.experts(**q).backward(by)
+    assert error(q["gate_up"].main_grad, 1 + p["gate_up"].grad.double()) < 1e-6
+    assert torch.equal(_tensors.bind(negated(by), "by", "f32", False).keep, by)
+    with pytest.raises(moegen.ArgumentError, match="negates"):
+        _tensors.bind(negated(by), "by", "f32", True)
 
 
 def test_once_differentiable():
