@@ -171,6 +171,20 @@ def test_main_grad_of_what_is_asked_for():
     assert [n for n, p in layer.named_parameters() if p.main_grad.abs().max() > 0] == ["router_weight"]
 
 
+def test_what_is_saved_and_views_that_negate():
+    layer, x = moegen.torch.MoELayer(H=48, I_TP=32, E=5, top_k=2), torch.randn(9, 48)
+    want = layer(x)
+    assert torch.equal(layer(torch._neg_view(-x)), want)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.double() if t.is_floating_point() else t, lambda t: t):
+        y = layer(x)
+    with pytest.raises(moegen.ArgumentError, match="hooks of saved tensors"):
+        y.sum().backward()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.mT.contiguous().mT if t.dim() > 1 else t, lambda t: t):
+        y = layer(x)
+    got, right = (torch.autograd.grad(f.sum(), list(layer.parameters())) for f in (y, want))
+    assert all(torch.equal(a, b) for a, b in zip(got, right))
+
+
 def test_training_of_a_copy():
     layer, x = moegen.torch.MoELayer(aux_loss=AUX, **SIZES), torch.randn(9, 48)
     layer(x)   # which leaves losses

@@ -31,6 +31,30 @@ def test_not_for_ever(monkeypatch):
     assert not _memory._pages._idle and other.numel() == 1 << 24
 
 
+def test_rest(monkeypatch):
+    """What is used again at once is not the system's to take; what nobody uses for a while is, and then is given back."""
+    offered, seen = [], threading.Event()
+    monkeypatch.setattr(_memory, "_advise", lambda pages, name: name == "MADV_FREE" and (offered.append(len(pages)), seen.set()))
+    monkeypatch.setattr(_memory, "REST", 3600.0)
+    pages = _memory._Pages()
+    for _ in range(5):
+        view = pages.lend(_memory.LARGE)
+        del view
+    assert not offered
+    monkeypatch.setattr(_memory, "REST", 0.01)
+    pages = _memory._Pages()
+    view, other = pages.lend(_memory.LARGE), pages.lend(3 * _memory.LARGE)
+    del other
+    assert seen.wait(60) and offered == [3 * _memory.LARGE] and pages._is_watched
+    monkeypatch.setattr(_memory, "KEEP", 0.0)
+    del view
+    for thread in threading.enumerate():
+        if getattr(getattr(thread, "_target", None), "__self__", None) is pages:
+            thread.join(60)
+    assert not pages._is_watched and not pages._idle and pages._lent == 0
+    assert len(pages.lend(_memory.LARGE)) == _memory.LARGE and pages._is_watched
+
+
 def test_small_ones():
     assert _memory.empty((0, 3), torch.float32).shape == (0, 3) and _memory.zeros((5,), torch.bfloat16).eq(0).all()
 

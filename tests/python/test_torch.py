@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", exc_type=ImportError)
 
 import moegen  # noqa: E402
 import moegen.torch  # noqa: E402
-from moegen import _team  # noqa: E402
+from moegen import _experts, _team, _tensors  # noqa: E402
 
 LIMIT = {torch.float32: 3e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "relu": torch.relu,
@@ -422,6 +422,17 @@ def test_hooks():
     assert error(p["down"].grad, 6 * q["down"].grad.double()) < 1e-6
 
 
+@pytest.mark.parametrize("looked_at", [False, True])
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("pack", [torch.Tensor.double, torch.Tensor.bfloat16, lambda t: t[:-1]], ids=["wider", "narrower", "shorter"])
+def test_hooks_that_change_what_is_saved(pack, recompute, looked_at):
+    p = inputs(9)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: pack(t) if t.is_floating_point() else t, lambda t: t):
+        y = moegen.torch.experts(**p, recompute=recompute)
+    with pytest.raises(moegen.ArgumentError), Names() if looked_at else contextlib.nullcontext():
+        y.sum().backward()
+
+
 def test_parameters_that_have_changed():
     p = inputs(9)
     y = moegen.torch.experts(**p)
@@ -463,6 +474,31 @@ def test_layouts_of_memory():
         q = {n: change(t) for n, t in p.items()}
         moegen.torch.experts(**q).backward(by)
         assert all(torch.equal(q[n].grad, p[n].grad) for n in p if n != "ids")
+
+
+def test_views_that_negate():
+    """As imaginary parts of conjugates are: memory has the numbers with another sign."""
+    def negated(t):
+        view = torch.complex(torch.zeros_like(t), -t).conj().imag
+        assert view.is_neg() and torch.equal(view, t)
+        return view
+    p, q, by = inputs(9, bias=True), inputs(9, bias=True), torch.randn(9, 48)
+    want = moegen.torch.experts(**p)
+    want.backward(by)
+    for n, t in q.items():
+        if t.requires_grad:
+            y = moegen.torch.experts(**dict(q, **{n: negated(t)}))
+            assert torch.equal(y, want), n
+            y.backward(negated(by))
+            assert all(torch.equal(q[m].grad, p[m].grad) for m in q if m != "ids"), n
+            for m in q.values():
+                m.grad = None
+    q["gate_up"].main_grad = negated(torch.ones(5, 64, 48))
+    moegen.torch.experts(**q).backward(by)
+    assert error(q["gate_up"].main_grad, 1 + p["gate_up"].grad.double()) < 1e-6
+    assert torch.equal(_tensors.bind(negated(by), "by", "f32", False).keep, by)
+    with pytest.raises(moegen.ArgumentError, match="negates"):
+        _tensors.bind(negated(by), "by", "f32", True)
 
 
 def test_once_differentiable():
@@ -579,11 +615,37 @@ def test_jit_trace():
     assert torch.equal(traced(2 * x), moegen.torch.experts(2 * x, **p))
 
 
+def test_export():
+    """A program for any number of tokens, also one that could be trained."""
+    p = {n: t for n, t in inputs(48).items() if n != "ids"}
+
+    class Experts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate_up, self.down = torch.nn.Parameter(p["gate_up"].detach()), torch.nn.Parameter(p["down"].detach())
+
+        def forward(self, x):
+            weights, ids = x[:, :5].softmax(1).topk(2)
+            return moegen.torch.experts(x, ids, weights, self.gate_up, self.down)
+    for module in (Experts(), moegen.torch.MoELayer(H=48, I_TP=32, E=5, top_k=2)):
+        for trains in (False, True):
+            with torch.set_grad_enabled(trains):
+                program = torch.export.export(module, (p["x"].detach(),), dynamic_shapes={"x": {0: torch.export.Dim("T", max=1 << 20)}})
+            for T in (1, 7, 500):
+                x = torch.randn(T, 48)
+                assert torch.equal(program.module()(x), module(x))
+
+
+def test_blocks():
+    for rows in range(200):
+        assert _experts.block_for(rows) == next((b for b in _experts.BLOCKS if b >= rows), _experts.BLOCKS[-1])
+
+
 def test_compile():
     @torch.compile(fullgraph=True, backend="aot_eager", dynamic=True)
     def step(x, ids, weights, gate_up, down):
         return moegen.torch.experts(x * 2, ids, weights, gate_up, down).square().sum()
-    for T in (7, 12):
+    for T in (7, 12, 300):   # of which the last has other blocks
         p, q = inputs(T), inputs(T)
         step(**p).backward()
         moegen.torch.experts(q["x"] * 2, *(q[n] for n in ("ids", "weights", "gate_up", "down"))).square().sum().backward()

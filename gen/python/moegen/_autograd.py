@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from . import _experts
+from ._check import in_memory
 from ._experts import TRAINED, Case
 from ._main_grad import add, adds_in_place, awaited, stand_in
 from ._transforms import Refusing, is_looked_at, once
 
 OPS = torch.ops.moegen
-_contiguous = Tensor.contiguous
 
 
 def function_of(case: Case, recompute: bool) -> Callable[..., Tensor]:
@@ -42,7 +42,7 @@ def _function_of(case: Case, recompute: bool) -> Callable[..., Tensor]:
             needs = ctx.needs_input_grad
             if is_looked_at(dy):
                 return tuple(_by_operators(case, ctx.saved_tensors, dy, needs, None))
-            tensors = [*map(_contiguous, (*ctx.saved_tensors, dy))]
+            tensors = in_memory((*ctx.saved_tensors, dy))
             if True not in needs[3:to]:
                 dx, dweights = _experts.differentiate(case, tensors, (), None, False)
                 return dx, None, dweights, *case.frozen
@@ -81,7 +81,7 @@ class Adding(torch.autograd.Function):
             each = iter(mains)
             of_all = [next(each) if is_there else None for is_there in case.there[3:3 + TRAINED]]
             return None, None, None, *_by_operators(case, kept, dy, needs, of_all)
-        tensors, parameters = [*map(_contiguous, (*kept, dy))], kept[3:to]
+        tensors, parameters = in_memory((*kept, dy)), kept[3:to]
         grads: list[Tensor | None] = [None] * case.trained
         if True not in needs[3:to]:
             dx, dweights = _experts.differentiate(case, tensors, (), None, False)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""_check.py - are tensors those of experts? Dtypes and shapes, in the words of moegen.torch.experts."""
+"""_check.py - are tensors those of experts? Dtypes and shapes, in the words of moegen.torch.experts; and what kernels trust in."""
 from __future__ import annotations
 
+import operator
 from typing import Any, Sequence
 
 import torch
@@ -12,6 +13,28 @@ from ._library import ArgumentError
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 INDICES = {torch.int32: "i32", torch.int64: "i64"}
 CODES = (torch.uint8, torch.float8_e4m3fn)
+
+Kinds = tuple[list[torch.dtype], list[int]]   # of tensors: dtypes, and how many elements
+_contiguous, _is_negated, _dtype, _elements = Tensor.contiguous, Tensor.is_neg, operator.attrgetter("dtype"), Tensor.numel
+
+
+def in_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Contiguous, and of the numbers that their memory has: others are views of it that negate, as the imaginary part of a conjugate."""
+    found = [*map(_contiguous, tensors)]
+    return [t.resolve_neg() for t in found] if True in map(_is_negated, found) else found
+
+
+def kinds_of(tensors: Sequence[Tensor]) -> Kinds:
+    return [*map(_dtype, tensors)], [*map(_elements, tensors)]
+
+
+def check_kept(tensors: Sequence[Tensor], kinds: Kinds) -> None:
+    """Are tensors of a backward pass of the kinds that those of the forward pass were? Hooks may have made others of them."""
+    dtypes, elements = kinds
+    if [*map(_dtype, tensors)] != dtypes or [*map(_elements, tensors)] != elements:
+        i = next(i for i, t in enumerate(tensors) if t.dtype != dtypes[i] or t.numel() != elements[i])
+        raise ArgumentError(f"backward: a tensor of the forward pass had {elements[i]} elements of {dtypes[i]}, and has "
+                            f"{tensors[i].numel()} of {tensors[i].dtype} now: hooks of saved tensors give them back as they were")
 
 
 def check_ranks(gate_up: Tensor, down: Tensor, gate_up_scale: Tensor | None, down_scale: Tensor | None) -> None:

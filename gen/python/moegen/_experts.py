@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import _memory, kernel
-from ._check import DTYPES, INDICES, check
+from ._check import DTYPES, INDICES, Kinds, check, check_kept, in_memory, kinds_of
 from ._library import DataError
 from ._team import Direct, Run
 
@@ -44,6 +44,11 @@ class Shape(NamedTuple):
     options: str
 
 
+def block_for(rows: Any) -> Any:
+    """The least of BLOCKS that so many rows of an expert fit in, or the largest; of a symbol, too, without a look at what it is."""
+    return BLOCKS[0] + sum((more - less) * torch.sym_min(1, rows // (less + 1)) for less, more in itertools.pairwise(BLOCKS))
+
+
 def shape_of(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, options: str) -> Shape:
     E, top_k = gate_up.shape[0], ids.shape[1]
     rows = x.shape[0] * top_k // max(E, 1)
@@ -51,7 +56,7 @@ def shape_of(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Ten
     plain = gate_up.dtype in DTYPES
     I = down.numel() // max(E * x.shape[1], 1) if plain else gate_up.shape[1] // (1 if NO_GATE in options else 2)   # noqa: E741
     return Shape(E, top_k, x.shape[1], I, DTYPES[x.dtype], INDICES[ids.dtype], DTYPES[weights.dtype],
-                 next((b for b in BLOCKS if b >= rows), BLOCKS[-1]), options)
+                 block_for(rows), options)
 
 
 class Plan:
@@ -70,8 +75,7 @@ class Plan:
 
     def at(self, T: int) -> Shape:
         """The shape with the blocks for T tokens."""
-        rows = T * self.shape.top_k // self.shape.E
-        return self.shape._replace(block=next((b for b in BLOCKS if b >= rows), BLOCKS[-1]))
+        return self.shape._replace(block=block_for(T * self.shape.top_k // self.shape.E))
 
     def _make(self, key: tuple[Any, ...], names: Sequence[str], block: int, **more: Any) -> Direct:
         s = self.shape
@@ -116,6 +120,9 @@ class Case:
         first, both = saved_elements(blocks, s)
         self.room = _memory.room(both, self.dtype)   # for SAVED and what is BEHIND it
         self._behind = first * self.dtype.itemsize
+        (dtypes, elements), (of_dy, as_x) = kinds_of([t for t in given if t is not None]), kinds_of(given[:1])
+        self.kinds: dict[bool, Kinds] = {   # of what backward has; True: also what forward left
+            False: (dtypes + of_dy, elements + as_x), True: ([*dtypes, self.dtype, *of_dy], [*elements, both, *as_x])}
         self._sizes = {"T": T, "N": blocks}
         self.functions: dict[bool, Any] = {}   # of autograd; True: what can be is computed again
         self.known_backward: dict[tuple[bool, torch.dtype | None, bool], Run] = {}
@@ -217,7 +224,7 @@ def _once_more(run: Run, tensors: list[Tensor]) -> Tensor:
     return first
 
 
-_contiguous, _empty_like = Tensor.contiguous, torch.empty_like
+_empty_like = torch.empty_like
 
 
 def there_of(given: Given) -> list[Tensor]:
@@ -225,7 +232,7 @@ def there_of(given: Given) -> list[Tensor]:
 
 
 def forward(case: Case, there: There) -> Tensor:
-    tensors = [*map(_contiguous, there)]
+    tensors = in_memory(there)
     y = _empty_like(tensors[0])
     tensors.append(y)
     try:
@@ -237,7 +244,7 @@ def forward(case: Case, there: There) -> Tensor:
 
 def forward_saving(case: Case, there: There) -> tuple[Tensor, Tensor]:
     """y, and what backward needs."""
-    tensors = [*map(_contiguous, there)]
+    tensors = in_memory(there)
     y, saved = _empty_like(tensors[0]), case.room()
     tensors += y, saved
     try:
@@ -257,11 +264,13 @@ def gradients(case: Case, tensors: list[Tensor], into: torch.dtype) -> list[Tens
 def differentiate(case: Case, tensors: list[Tensor], grads: Sequence[Tensor], into: torch.dtype | None,
                   adds: bool) -> tuple[Tensor, Tensor]:
     """Gradients of x and weights; those of parameters, in the dtype `into`, go to grads. tensors: those that are there, what forward
-    left, dy; contiguous."""
+    left, dy; in_memory."""
+    saved = len(tensors) - 1 > case.count
+    check_kept(tensors, case.kinds[saved])
     dx, dweights = _empty_like(tensors[0]), _empty_like(tensors[2])
     if case.T == 0:
         return dx, dweights   # gradients are zero, or the caller's
-    how = len(tensors) - 1 > case.count, into, adds
+    how = saved, into, adds
     run = case.known_backward.get(how) or case.backward(*how)
     tensors = [*tensors, dx, dweights, *grads]
     try:

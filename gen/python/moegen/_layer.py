@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from . import _memory, kernel
-from ._check import DTYPES
-from ._experts import BLOCKS, MANY
+from ._check import DTYPES, check_kept, in_memory, kinds_of
+from ._experts import BLOCKS, MANY, block_for
 from ._library import ArgumentError, KindError
 from ._main_grad import add, adds_in_place, awaited, mains_of, stand_in
 from ._operators import register
@@ -25,7 +25,7 @@ LOSSES = OF_A_CALL[2:]
 
 
 class _Pass:
-    """A kernel of one pass, and the shapes of its tensors for T tokens."""
+    """A kernel of one pass, and the shapes of its tensors for T tokens. What is written is contiguous, what is read need not be."""
 
     def __init__(self, spec: dict[str, Any], **more: Any):
         made = kernel({**spec, "kernel": "moe_layer", **more})
@@ -64,7 +64,7 @@ class _Pass:
                 self._runs.clear()
                 self._shapes.clear()
             run = self._runs[T] = self._made.of(self.sizes(T))
-        run([tensors.get(n, NOTHING) for n in self.names])
+        run(in_memory([tensors.get(n, NOTHING) for n in self.names]))
 
 
 class _Layer:
@@ -116,8 +116,7 @@ def _forward(x: Tensor, parameters: Sequence[Tensor], text: str, saves: bool) ->
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     state = {n: made.room(n, x) for n in names}
     if x.shape[0]:
-        made({"hidden_states": x.contiguous(), "output": y, **dict(zip(layer.parameters, [p.contiguous() for p in parameters])), **state},
-             x.shape[0])
+        made({"hidden_states": x, "output": y, **dict(zip(layer.parameters, parameters)), **state}, x.shape[0])
     else:
         for n in LOSSES:
             state[n].zero_() if n in state else None
@@ -139,8 +138,8 @@ def _run_backward(layer: _Layer, made: _Pass, dy: Tensor, x: Tensor, parameters:
     """The gradient of x; those of the parameters go to grads."""
     dx = torch.empty_like(x, memory_format=torch.contiguous_format)
     if x.shape[0]:
-        made({**dict(zip(layer.parameters, [p.contiguous() for p in parameters])), **dict(zip(layer.state, state)),
-              "hidden_states": x.contiguous(), "output_hidden_states_grad": dy.contiguous(), "hidden_states_grad": dx,
+        made({**dict(zip(layer.parameters, parameters)), **dict(zip(layer.state, state)),
+              "hidden_states": x, "output_hidden_states_grad": dy, "hidden_states_grad": dx,
               **{n + "_grad": g for n, g in zip(layer.parameters, grads)}}, x.shape[0])
     return dx
 
@@ -194,6 +193,7 @@ class _Function(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.text, ctx.of_experts, ctx.mains, *tensors = inputs
         ctx.save_for_backward(*tensors, *output[1:])
+        ctx.kinds = None if torch.compiler.is_compiling() else kinds_of((*tensors, *output[1:]))
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
 
@@ -203,7 +203,9 @@ class _Function(torch.autograd.Function):
         if mains:
             wanted = awaited(ctx)
             mains = [m if n else None for m, n in zip(mains, wanted[1:])]
-        needs = wanted[1:]
+        kept, needs = ctx.saved_tensors, wanted[1:]
+        if ctx.kinds is not None:
+            check_kept(kept, ctx.kinds)
         trains = any(n and of for n, of in zip(needs, of_experts))
 
         def compute(dy: Tensor, x: Tensor, *rest: Tensor) -> tuple[Tensor | None, ...]:
@@ -222,7 +224,7 @@ class _Function(torch.autograd.Function):
             if mains:
                 grads = [g if m is None else stand_in(p) for g, m, p in zip(grads, mains, parameters)]
             return dx if wanted[0] else None, *grads
-        return None, None, None, *once(compute, dy, *ctx.saved_tensors)
+        return None, None, None, *once(compute, dy, *kept)
 
 
 class _Transformed(Refusing, _Function):
@@ -290,8 +292,9 @@ class MoELayer(torch.nn.Module):
         if x.dim() == 0 or x.shape[-1] != H or x.dtype != dtype or x.device != parameters[0].device:
             raise ArgumentError(f"x: [..., {H}] of {dtype} on {parameters[0].device}, not {list(x.shape)} of {x.dtype} on {x.device}")
         rows = x.reshape(-1, H)
-        pairs = rows.shape[0] * self.spec.get("top_k", 1) // self.spec["E"]
-        text = self._texts[dtype, next((b for b in BLOCKS if b >= pairs), BLOCKS[-1])]
+        any_T = torch.compiler.is_exporting()   # else a program would be for those that have the same blocks
+        block = BLOCKS[-1] if any_T else block_for(rows.shape[0] * self.spec.get("top_k", 1) // self.spec["E"])
+        text = self._texts[dtype, block]
         trains = (torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters))
                   and (torch.compiler.is_compiling() or not torch.is_inference_mode_enabled()))
         if trains or not torch.compiler.is_compiling() and at_work():

@@ -43,7 +43,8 @@ def awaited(node: Any) -> list[bool]:
 def adds_in_place(mains: Mains, dtypes: tuple[torch.dtype, ...]) -> bool:
     """May a kernel add to all of them in one call? dtypes: those that it can."""
     first = mains[0].dtype if mains and mains[0] is not None else None
-    return first in dtypes and all(m is not None and m.is_contiguous() and m.dtype == first and m.device.type == "cpu" for m in mains)
+    return first in dtypes and all(m is not None and m.is_contiguous() and not m.is_neg() and m.dtype == first and m.device.type == "cpu"
+                                   for m in mains)
 
 
 def add(mains: Mains, parameters: Sequence[Tensor | None], grads: list[Tensor | None]) -> None:

@@ -45,9 +45,9 @@ def _number(dtype: Any, wanted: str) -> int | str:
 def _from_torch(x: Any, name: str, wanted: str, writes: bool) -> Bound:
     if x.device.type != "cpu" or x.layout is not sys.modules["torch"].strided:
         raise ArgumentError(f"tensor '{name}' is no dense tensor in the CPU's memory")
-    if writes and not x.is_contiguous():
-        raise ArgumentError(f"tensor '{name}' is written and has to be contiguous")
-    x = x.detach() if x.is_contiguous() else x.detach().contiguous()
+    if writes and not (x.is_contiguous() and not x.is_neg()):
+        raise ArgumentError(f"tensor '{name}' is written and has to be contiguous, and no view that negates")
+    x = x.detach().contiguous().resolve_neg()
     if wanted == "i32" and not writes and x.dtype == sys.modules["torch"].int64:
         x = x.clamp(*LIMITS).int()
     return Bound(x.data_ptr(), _number(x.dtype, wanted), x.shape, x)
