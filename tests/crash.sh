@@ -16,7 +16,7 @@ ulimit -c 0
 # inject TEMPLATE TEXT: after the line of the kernel's body that knows the arguments
 inject() {
   awk -v text="$2" '{ print } /^static int32_t on_rank\(/ { inside = 1 }
-    inside && / (\*a|w.args) = \(/ { print text; inside = 0; done = 1 }
+    inside && / \*a = \(|begin_work\(/ { print text; inside = 0; done = 1 }
     END { exit !done }' "$tmp/templates/$1.c.in" >"$tmp/new" && mv "$tmp/new" "$tmp/templates/$1.c.in" || exit 1
 }
 inject shared/call '@ if plan.spelling == "scalar" and spec.kernel == "mlp_forward" then
