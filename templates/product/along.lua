@@ -26,9 +26,9 @@ along.key = {"along", schema.types.int(0, 128), optional = true,
 function along.choose(plan, spec)
     local lanes, format = plan.isa.lanes, spec.weights and stored.format(spec)
     -- Matrix tiles multiply more than a few tokens as fast as memory gives weights. Other tiles leave lanes idle if tokens lie there, and
-    -- rows are copied for few panels: with registers enough K in lanes is faster for as many tokens as that costs most
-    local many = plan.isa.registers.v >= 32
-    local numbers = plan.tiled and 4 or many and 5 * lanes or 3 * lanes   -- of two panels, half of one stays idle
+    -- rows are copied for few panels: on Zen 4, in f32 and bf16, K in lanes takes 0.7 of the time with 20 and 32 tokens of an expert, 0.97
+    -- with 40 and 48, 1.06 with 56
+    local many, numbers = plan.isa.registers.v >= 32, plan.tiled and 4 or 3 * lanes
     local pairs_of = plan.group == 2 and not plan.tiled   -- then decoding costs less, and so do products
     plan:choose("along", format and (pairs_of and lanes or (many and 2 or 4) * lanes // format.bits) or numbers,
         "tokens up to which weights of contiguous K are multiplied where they lie, K in lanes: more of them fill lanes",

@@ -76,6 +76,7 @@ function panels.product_constants(plan)
         {"CHUNK_ROWS", plan.chunk_rows or plan.mc, "of a chunk at most, for few tokens"},
     }, not plan.tiled and {
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
+        {"HALVED_ROWS", matrix.halved_rows, "of the tallest tile for half a vector of tokens"},
     } or {
         {"UNIT_ROWS", amx.unit, "rows of a matrix tile: products are of whole ones"},
         {"NEAR_PANELS", math.max(1, (1 << 18) // (panels.block(plan) * width * width * 4)), "panels of tokens whose k stay in L2"},
@@ -179,6 +180,9 @@ function panels.products(names, cfg, plan, totals)
     names.product_rows = plan.tiled and heights.steps(plan.tile_rows, amx.unit) or heights.blocks(plan.tile_rows, lanes, plan.mc, totals)
     names.narrow_rows = plan.vectors == 1 and {} or plan.tiled and names.product_rows
         or heights.blocks(2 * plan.tile_rows, lanes, plan.mc, totals)
+    names.halves = not plan.tiled and not cfg.product.run and cfg.isa.rows.groups_upper ~= nil
+    names.tile_kinds = plans.list({"FULL", "product", names.product_rows}, {"NARROW", "narrow", names.narrow_rows},
+        names.halves and {"HALVES", "halves", heights.blocks(matrix.halved_rows, lanes, plan.mc, totals)})
     across(names, cfg, plan)
     crossed.names(names, panels.block(plan))
 end
@@ -186,11 +190,10 @@ end
 -- The tiles that multiply.
 function panels.product_tiles(names, cfg, plan)
     local list = {}
-    local product = cfg.product.run and runs.product or matrix.product
     cfg.decodes = names.coded and true or false
     for _, set in ipairs{{names.product_rows, plan.vectors}, {names.narrow_rows, 1}} do
         local most = set[1][#set[1]]
-        local tallest = most and not cfg.tiled and product(cfg, most, set[2])
+        local tallest = most and cfg.product.run and not cfg.tiled and runs.product(cfg, most, set[2])
         for i = #set[1], 1, -1 do
             local m = set[1][i]
             if cfg.tiled and cfg.product.run then
@@ -202,11 +205,15 @@ function panels.product_tiles(names, cfg, plan)
                 if set[2] == plan.vectors and amx.places(cfg) and not names.all_crossed then
                     plans.append(list, {amx.place(cfg, m, true), amx.place(cfg, m)})
                 end
-            else
+            elseif tallest then
                 list[#list + 1] = m == most and tallest or matrix.shorter(tallest, m)
             end
         end
     end
+    for _, kind in ipairs(not cfg.tiled and not cfg.product.run and names.tile_kinds or {}) do
+        plans.append(list, matrix.products(cfg, kind[2], kind[3]))
+    end
+    list[#list + 1] = names.halves and panel_rows.fold(cfg) or nil
     local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
     local how = {name = "across", weights = cfg.dtype, row = 1, word = width, units = {"ACROSS_SUMS WIDTH LANES", "WIDTH"}, adds = true}
     return plans.append(list, along.tiles(names, cfg), names.across and plans.append(

@@ -8,10 +8,11 @@
 -- With products of pairs (micro.lua) these are two kinds of panels: in the A of a product over columns, elements keep their 16 bits,
 -- and neighbours of a row are a pair; in a B, each word is a pair of two rows: P[q][row / 2][WIDTH].
 --
--- product(rows)    S[rows][WIDTH] += A * B, on its way copying the next weights; narrow: only one vector of columns
+-- product(rows)    S[rows][WIDTH] += A * B, on its way copying the next weights; narrow: only one vector of columns, halves: half of one
 -- gradient(rows)   C = A * B for some panels of columns, straight to memory, in its dtype
 local ir = require "ir"
 local micro = require "tiles.micro"
+local panel_rows = require "tiles.panel_rows"
 local quantise = require "tiles.quantise"
 local row_tiles = require "tiles.rows"
 
@@ -20,18 +21,21 @@ local matrix = {}
 -- Rows of f32 that a tile may store one after the other. On Zen 3 a tile of 5 or 6 rows takes 27 cycles longer, a quarter of its time where
 -- an expert has 16 tokens, as if products that come next did not begin while more stores wait for their sums.
 matrix.at_once = 4
+-- Rows of the tallest tile of halves: so many sums hide how long it takes to add to one, and vectors of rows are of as many.
+matrix.halved_rows = 8
+
 local LATE <const> = 2   -- rows that are stored together in the others, see put_late
 
 -- acc += A * B for t.unroll steps of k: of all rows, or of acc, those from `row` on. A's steps are t.a_k elements apart: those of a
 -- panel, unless it is given.
 local function multiply(p, cfg, t, acc, row)
-    local width = cfg.vectors * cfg.isa.lanes
-    for k = 0, t.unroll - 1 do
+    local width, how = cfg.vectors * cfg.isa.lanes, t.how or cfg.product
+    for k = 0, t.unroll - 1, how.words or 1 do
         p:block("k = " .. k, function()
-            micro.step(p, cfg.product, acc or t.acc, t.vectors, function(r)
+            micro.step(p, how, acc or t.acc, t.vectors, function(r)
                 return p:at(t.A, (r + (row or 0)) * width + k * (t.a_k or 1))
-            end, function(v)
-                return p:at(t.B, k * width + v * cfg.isa.lanes)
+            end, function(v, further)
+                return p:at(t.B, (k + (further or 0)) * width + v * cfg.isa.lanes)
             end)
         end)
     end
@@ -113,47 +117,18 @@ function matrix.put_row(p, cfg, C, has, name, value)
     end
 end
 
--- So many rows (or none) of a block of weights, `ld` apart, become rows of A; others `ahead` of them are fetched.
-function matrix.copy_rows(p, cfg, count, to, from, ld, ahead)
-    local width, words = cfg.vectors * cfg.isa.lanes, cfg.isa.lanes * cfg.product.group
-    p:loop(count, function()
-        for i = 0, cfg.block * cfg.vectors * words - (cfg.unaligned and 0 or 1), 64 // cfg.dtype.size do
-            p:op("prefetch_1", p:at(from, i, ahead))
-        end
-        for i = 0, cfg.block * cfg.vectors - 1 do
-            local x = quantise.panel(p, cfg, "w_" .. i, p:at(from, i * words))
-            p:op("store", p:at(to, i // cfg.vectors * cfg.mc * width + i % cfg.vectors * cfg.isa.lanes), x)
-        end
-        p:advance(from, ld)
-        p:advance(to, width)
-    end, "rows of the next weights", true)
-end
-
--- So many rows of the next block of packed weights are fetched from all its panels, `pitch` apart; `back` leads to the next row.
-local function fetch_rows(p, cfg, count, from, pitch, back)
-    p:loop(count, function()
-        for _ = 1, cfg.block do
-            for i = 0, cfg.vectors * cfg.isa.lanes - 1, 16 do
-                p:op("prefetch_1", p:at(from, i))
-            end
-            p:advance(from, pitch)
-        end
-        p:advance(from, back)
-    end, "rows of the next weights", true)
-end
-
 -- cfg: isa, prefix, dtype (of the weights), vectors, unroll, product (see micro.lua); block: panels of a row of weights, mc: rows
 -- of a panel of A, unaligned (rows of weights start anywhere in a cache line).
 -- After each panel the tile copies `count` rows (or none) of a block of the next weights, `ld` apart, as rows of A, and fetches others
 -- `ahead` of them: while the multiplier works, the next weights come in at an even pace. in_place: A is packed weights in memory, panels
--- `jump` from the end of one's rows to the next one's; of the next block `count` rows are fetched.
-function matrix.product(cfg, rows, vectors)
+-- `jump` from the end of one's rows to the next one's; of the next block `count` rows are fetched. how: see micro.lua
+local function product(cfg, rows, name, vectors, how)
     local width = cfg.vectors * cfg.isa.lanes
-    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
+    local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, name, rows),
         {("S[%d rows] += A * B, groups times; fetches lines at `near`, copies `count` rows of the next weights after each panel."):format(
             rows)})
     p.hoists = 0   -- as in gradient
-    local t = {rows = rows, vectors = vectors, unroll = cfg.unroll}
+    local t = {rows = rows, vectors = vectors, unroll = how.words or cfg.unroll, how = how}
     local S = p:pointer("S", "float", "WIDTH LANES")
     t.A, t.B = p:pointer("A", "const float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
     local panels = p:integer("panels")
@@ -167,16 +142,16 @@ function matrix.product(cfg, rows, vectors)
     p:loop(groups, function()
         clear(p, cfg, t, S)
         p:loop(p:count_from("down", panels), function()
-            p:loop(p:count_from("left", width // cfg.unroll), function()
+            p:loop(p:count_from("left", width // t.unroll), function()
                 p:op("prefetch_1", p:at(near, 0))
                 p:advance(near, 16)
                 step(p, cfg, t)
             end, "over the columns of a panel")
             p:advance(t.A, jump or (cfg.mc - 1) * width)
             if cfg.in_place then
-                fetch_rows(p, cfg, p:count_from("more", count), from, ld, ahead)
+                panel_rows.fetch_amid(p, cfg, p:count_from("more", count), from, ld, ahead)
             else
-                matrix.copy_rows(p, cfg, p:count_from("more", count), to, from, ld, ahead)
+                panel_rows.copy_amid(p, cfg, p:count_from("more", count), to, from, ld, ahead)
             end
         end, "panels")
         add_to(p, cfg, S, t)
@@ -289,6 +264,16 @@ function matrix.put(cfg, has)
         p:advance(S, cfg.vectors * lanes)
     end, "rows")
     return p
+end
+
+-- The products of a name (product, narrow, halves) for some heights, ascending: the tallest first.
+function matrix.products(cfg, name, heights)
+    local how, vectors = name == "halves" and micro.in_halves(cfg.product) or cfg.product, name == "product" and cfg.vectors or 1
+    local list = {product(cfg, heights[#heights], name, vectors, how)}
+    for i = #heights - 1, 1, -1 do
+        list[#list + 1] = matrix.shorter(list[1], heights[i])
+    end
+    return list
 end
 
 function matrix.shorter(tallest, rows)

@@ -9,8 +9,8 @@ local quantise = require "tiles.quantise"
 local micro = {}
 
 -- How a tile multiplies: op that broadcasts a word of A, op that multiplies and adds, op that does both (if the target has it),
--- and elements to a word. load, join: how `group` rows of weights become a row of words; of rows that are decoded, lower is the first
--- one's part of it.
+-- and elements to a word; words of K in a step, if more than one. load, join: how `group` rows of weights become a row of words; of rows
+-- that are decoded, lower is the first one's part of it.
 micro.widened = {
     bcast = "bcast", multiply = "fma", both = "fma_bcast", group = 1,
     load = quantise.load,
@@ -89,11 +89,25 @@ function micro.multiply(p, how, acc, vectors, a, x)
     p:row(nil)
 end
 
--- acc[r][v] += a(r) * b(v): b gives places too.
+-- The same for few columns, which lie in the upper half of a vector of B: each has two lanes, for a word and the next one of K.
+-- Its two sums are added in the end, see panel_rows.fold.
+function micro.in_halves(how)
+    return setmetatable({words = 2, bcast = "bcast_two", both = ""}, {__index = how})
+end
+
+-- The upper half of x and y, lanes in turn; groups of 4 lanes come in the order that panel_rows.fold expects.
+local function in_turn(p, name, x, y)
+    return p:op("groups_upper", name, p:op("unpack_low", name .. "_low", x, y), p:op("unpack_high", name .. "_high", x, y))
+end
+
+-- acc[r][v] += a(r) * b(v): b gives places too, b(v, 1) of the next word of K.
 function micro.step(p, how, acc, vectors, a, b)
     local x = {}
     for v = 0, vectors - 1 do
         x[v] = p:op("load", "b_" .. v, b(v))
+        if how.words == 2 then
+            x[v] = in_turn(p, ("b_%d_both"):format(v), x[v], p:op("load", ("b_%d_next"):format(v), b(v, 1)))
+        end
     end
     micro.multiply(p, how, acc, vectors, a, x)
 end

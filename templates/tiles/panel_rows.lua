@@ -64,6 +64,35 @@ function panel_rows.copy(cfg, has)
     return p
 end
 
+-- Amid a tile: so many rows (or none) of a block of weights, `ld` apart, become rows of A; others `ahead` of them are fetched.
+function panel_rows.copy_amid(p, cfg, count, to, from, ld, ahead)
+    local width, words = cfg.vectors * cfg.isa.lanes, cfg.isa.lanes * cfg.product.group
+    p:loop(count, function()
+        for i = 0, cfg.block * cfg.vectors * words - (cfg.unaligned and 0 or 1), 64 // cfg.dtype.size do
+            p:op("prefetch_1", p:at(from, i, ahead))
+        end
+        for i = 0, cfg.block * cfg.vectors - 1 do
+            local x = quantise.panel(p, cfg, "w_" .. i, p:at(from, i * words))
+            p:op("store", p:at(to, i // cfg.vectors * cfg.mc * width + i % cfg.vectors * cfg.isa.lanes), x)
+        end
+        p:advance(from, ld)
+        p:advance(to, width)
+    end, "rows of the next weights", true)
+end
+
+-- Likewise so many rows of the next block of packed weights are fetched from all its panels, `pitch` apart; `back` leads to the next row.
+function panel_rows.fetch_amid(p, cfg, count, from, pitch, back)
+    p:loop(count, function()
+        for _ = 1, cfg.block do
+            for i = 0, cfg.vectors * cfg.isa.lanes - 1, 16 do
+                p:op("prefetch_1", p:at(from, i))
+            end
+            p:advance(from, pitch)
+        end
+        p:advance(from, back)
+    end, "rows of the next weights", true)
+end
+
 -- n pairs of rows of 16-bit elements, `ld` apart, as rows of words: element c of both rows is word c.
 -- across: one pair of rows, as n panels `pitch` floats apart; `over` leads from a panel of the second row to the next one of the first
 function panel_rows.join(cfg, name, across)
@@ -102,6 +131,29 @@ function panel_rows.split(cfg, name)
         p:advance(src, 2 * lanes)
         p:advance(dst, 4 * lanes)
     end, "rows of words")
+    return p
+end
+
+-- n pairs of rows of sums of halves, see micro.in_halves: each column's two are added; they go to the upper half of its vector, 0 to the
+-- lower one.
+function panel_rows.fold(cfg)
+    local lanes = cfg.isa.lanes
+    local width = cfg.vectors * lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "fold_halves", {"Sums of halves, of n pairs of rows."})
+    local S, n = p:pointer("S", "float", "WIDTH LANES"), p:integer("n")
+    local zero = p:op("zero", "zero")
+    p:loop(n, function()
+        local x, y = p:op("load", "x", p:at(S, 0)), p:op("load", "y", p:at(S, width))
+        local low, high = p:op("unpack_low", "low", x, y), p:op("unpack_high", "high", x, y)
+        local sum = p:op(cfg.product.sum or "add", "sum", p:op("unpack_low", "first", low, high), p:op("unpack_high", "second", low, high))
+        local even, odd = sum, sum   -- groups of two sums of x and two of y
+        for level = 1, lanes > 8 and 2 or 1 do
+            even, odd = p:op("groups_even", "even_" .. level, even, odd), p:op("groups_odd", "odd_" .. level, even, odd)
+        end
+        p:op("store", p:at(S, 0), p:op("groups_even", "x_sums", zero, p:op("halves_low", "x_upper", even, odd)))
+        p:op("store", p:at(S, width), p:op("groups_even", "y_sums", zero, p:op("halves_high", "y_upper", even, odd)))
+        p:advance(S, 2 * width)
+    end, "pairs of rows")
     return p
 end
 

@@ -38,6 +38,7 @@ return {
         halves_high  = {"_mm256_shuffle_ps($a, $b, 0xee)",                                "vshufps",     "VEX.256.NP.0F.WIG C6 /r ib",     "RVM",   32, fixed = 0xee},
         groups_even  = {"_mm256_permute2f128_ps($a, $b, 0x20)",                           "vperm2f128",  "VEX.256.66.0F3A.W0 06 /r ib",    "RVM",   32, fixed = 0x20},
         groups_odd   = {"_mm256_permute2f128_ps($a, $b, 0x31)",                           "vperm2f128",  "VEX.256.66.0F3A.W0 06 /r ib",    "RVM",   32, fixed = 0x31},
+        groups_upper = {"_mm256_permute2f128_ps($a, $b, 0x31)",                           "vperm2f128",  "VEX.256.66.0F3A.W0 06 /r ib",    "RVM",   32, fixed = 0x31},
         lookup       = {"_mm256_permutevar8x32_ps($b, _mm256_castps_si256($a))",          "vpermps",     "VEX.256.66.0F38.W0 16 /r",       "RVM"},
 
         pack_u16     = {"_mm256_castsi256_ps(_mm256_packus_epi32(_mm256_castps_si256($a), _mm256_castps_si256($b)))",

@@ -42,6 +42,7 @@ return {
         halves_high  = {"_mm512_shuffle_ps($a, $b, 0xee)",                                "vshufps",     "EVEX.512.NP.0F.W0 C6 /r ib",     "RVM",   64, fixed = 0xee},
         groups_even  = {"_mm512_shuffle_f32x4($a, $b, 0x88)",                             "vshuff32x4",  "EVEX.512.66.0F3A.W0 23 /r ib",   "RVM",   64, fixed = 0x88},
         groups_odd   = {"_mm512_shuffle_f32x4($a, $b, 0xdd)",                             "vshuff32x4",  "EVEX.512.66.0F3A.W0 23 /r ib",   "RVM",   64, fixed = 0xdd},
+        groups_upper = {"_mm512_shuffle_f32x4($a, $b, 0xee)",                             "vshuff32x4",  "EVEX.512.66.0F3A.W0 23 /r ib",   "RVM",   64, fixed = 0xee},
         shuffle_bytes = {"_mm512_castsi512_ps(_mm512_shuffle_epi8(_mm512_castps_si512($a), _mm512_castps_si512($b)))",
                                                                                           "vpshufb",     "EVEX.512.66.0F38.W0 00 /r",      "RVM"},
         lookup       = {"_mm512_permutexvar_ps(_mm512_castps_si512($a), $b)",             "vpermps",     "EVEX.512.66.0F38.W0 16 /r",      "RVM"},
