@@ -116,7 +116,7 @@ local function across(names, cfg, plan)
     for _, deep in ipairs{names.spec.H, names.spec.I_TP} do
         names.unpaired = names.unpaired or deep % group > 0
     end
-    local most = plan.tiled and cfg.isa.tile.rows or plan.tile_rows
+    local most = cfg.isa.tile.rows   -- each tile joins the lines that it reads: the fewer tiles, the better
     -- Where lines are kept, rows at work, as many that come next, and sums share L2.
     local all, keeps = heights.steps(most, math.min(most, 2)), lines.keep(cfg.isa, group)
     names.line = {tile = "across", heights = all, word = "WIDTH", group = group, in_panels = true, keep = keeps and all,
