@@ -188,4 +188,19 @@ function panel_rows.transposed_lines(cfg)
     return p
 end
 
+-- n vectors of pairs of a row of tokens, from elements that are `quarter` apart.
+function panel_rows.quarters(cfg)
+    local how, lanes = cfg.product, cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "quarters", {"n vectors of pairs of a row's elements that lie a quarter of it apart."})
+    local to, from = p:pointer("to", "float"), p:pointer("from", "const " .. cfg.weights.c)
+    local quarter, n = p:integer("quarter"), p:integer("n")
+    p:loop(n, function()
+        local first = how.load(p, cfg.weights, "first", p:at(from, 0))
+        p:op("store", p:at(to, 0), how.join(p, "word", first, how.load(p, cfg.weights, "second", p:at(from, 0, quarter))))
+        p:advance(from, lanes)
+        p:advance(to, lanes)
+    end, "vectors")
+    return p
+end
+
 return panel_rows
