@@ -3,7 +3,7 @@
 --
 -- A line holds 2 * lanes columns: of 16 bits, a cache line. Where pairs are multiplied, those of two rows of weights, unpacked, are two
 -- vectors of pairs: of columns 0 .. 3, 8 .. 11, .., and of columns 4 .. 7, 12 .. 15, ... Sums stay in that order until all of K is in them:
--- see in_order.
+-- see panel_rows.in_order.
 --
 -- Of numbers that are multiplied in f32, a line is two vectors of columns in their order: half as many loads for each product as a tile
 -- of one vector has, where no op multiplies by a broadcast word in memory. Rows of weights are often so far apart that lines of a column
@@ -122,7 +122,7 @@ end
 
 -- n lines of columns, whose sums S go `along` elements on after each line, for some rows of A, of which a step takes has.words words (1).
 -- has: parameters of the tiles below; pairs: of rows of B, {first: number of the first one's pointer; index: what is added to it; ahead:
--- the same, of what is fetched; word: of row r, its place}
+-- the same, of what is fetched; word: of row r, its place}; soon: elements from what is read to what is fetched to L1, or nil
 local function in_steps(p, cfg, rows, has)
     local how, lanes, width = cfg.product, cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
     local function each_row(f)
@@ -154,6 +154,10 @@ local function in_steps(p, cfg, rows, has)
                 local one, other = has.B[pair.first], has.B[pair.first + 1]
                 p:op("prefetch_1", p:at(one, 0, pair.ahead))
                 p:op("prefetch_1", p:at(other, 0, pair.ahead))
+                if has.soon then
+                    p:op("prefetch_0", p:at(one, has.soon, pair.index))
+                    p:op("prefetch_0", p:at(other, has.soon, pair.index))
+                end
                 local x = p:op("load_bits", "x_" .. i, p:at(one, 0, pair.index))
                 local y = p:op("load_bits", "y_" .. i, p:at(other, 0, pair.index))
                 local both = {p:op("unpack_low_words", "low_" .. i, x, y), p:op("unpack_high_words", "high_" .. i, x, y)}
@@ -212,7 +216,7 @@ function lines.of_eights(cfg, tokens)
             word = function(r) return p:at(A, r * cfg.stride + i) end}
     end
     return in_steps(p, cfg, tokens, {S = S, A = A, B = B, steps = steps, n = n, along = along, over = over, back = back,
-        pairs = both, words = #both})
+        pairs = both, words = #both, soon = 4 * cfg.isa.lanes})
 end
 
 function lines.eights(plan) return plan.direct_rows > FEW and FEW or nil end   -- so many rows of tokens have these
@@ -265,36 +269,7 @@ end
 -- The tiles of in_lines.c.in: those that multiply so many rows, and what a single row, or few, are multiplied by.
 function lines.tiles(cfg, heights, few)
     return plans.append(lines.rows(cfg, heights, lines.of_rows(cfg)), few and gemm.heights(lines.of_eights, cfg, {2, 3, few}) or {},
-        {lines.streams(cfg), panel_rows.quarters(cfg), lines.in_order(cfg)})
-end
-
--- The sums of n lines in the order of their columns, which may be where they were. A line's second vector lies `apart` elements from its
--- first one. back: from behind a line's last row to the next line
-function lines.in_order(cfg)
-    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. "in_order", {"The sums of n lines of columns, of so many rows, in their columns' order."})
-    local to, apart, back = p:pointer("to", "float", "WIDTH LANES"), p:integer("apart"), p:integer("back")
-    local from = p:pointer("from", "const float", "WIDTH LANES")
-    local from_apart, from_back = p:integer("from_apart"), p:integer("from_back")
-    local n, rows = p:integer("n"), p:integer("rows")
-    p:loop(n, function()
-        local left = p:count_from("left", rows)
-        p:loop(left, function()
-            local a, b = p:op("load", "a_0", p:at(from, 0)), p:op("load", "b_0", p:at(from, 0, from_apart))
-            local groups, times = lanes // 4, 1
-            while groups > 1 do
-                a, b = p:op("groups_even", "a_" .. times, a, b), p:op("groups_odd", "b_" .. times, a, b)
-                groups, times = groups // 2, times + 1
-            end
-            p:op("store", p:at(to, 0), a)
-            p:op("store", p:at(to, 0, apart), b)
-            p:advance(from, width)
-            p:advance(to, width)
-        end, "rows")
-        p:advance(from, from_back)
-        p:advance(to, back)
-    end, "lines")
-    return p
+        {lines.streams(cfg), panel_rows.quarters(cfg), panel_rows.in_order(cfg)})
 end
 
 return lines
