@@ -189,7 +189,7 @@ function digits.step(p, t, table, scale)
     return function()
         local w, by = {}, {}
         for r = 0, t.rows - 1 do
-            p:op("prefetch_1", t.near(r))
+            t.fetch(r)
             w[r] = decoded(r)
         end
         for r = 0, t.rows - 1 do

@@ -108,7 +108,7 @@ function column_blocks.work(names, deep)
         {"packed_panels", "int64_t", nil, "so many panels"},
         names.phases.beside and {"packed_second", "int64_t", nil, "whose second vectors lie there", starts = "0"},
         names.line_rows and {"quarters", "float", {"STRIDE + LANES"}, "a row's words of elements a quarter of K apart", own = true},
-        names.line_rows and {"line_sums", "float", {"SINGLE_NC", "WIDTH"}, "sums of a single row", own = true,
+        names.line_rows and {"line_sums", "float", {"IN_STEPS", "WIDTH"}, "sums of few rows", own = true,
             shape = "[lines][VECTORS][LANES]"},
         names.line and names.line.keep and {"kept", "float", {"KEPT", "DIRECT_K", "WIDTH"}, "lines of weights", own = true},
         (names.edges or names.lone) and {"edge", names.weights_c, {deep, "WIDTH"}, "columns of a panel that is not full", own = true},

@@ -154,6 +154,7 @@ function in_place.constants(plan, spec)
             {"RUN", power_of_two(plan.run), "lines of a row that direct tiles fetch ahead before they go to the next row"},
             {"DIRECT_K", plan.direct_k // 2 * 2, "rows of weights per pass of direct tiles"},
             {"SINGLE_NC", plan.single_nc, "panels of a block for a single row, all of a matrix if they are not too many"},
+            {"IN_STEPS", math.max(plan.single_nc, plan.direct_nc * (lines.eights(plan) or 1)), "panels of sums of a single row, or of few"},
             {"STREAM_AHEAD", plan.stream_ahead // formats.of(spec).size, "elements that the streams of a single row fetch ahead"},
             {"STREAM_ROWS", plan.stream_rows, "rows that they fetch ahead where these are parts of columns"})
     end
@@ -179,7 +180,8 @@ function in_place.names(names, cfg, plan, spec, depths)
     names.line_rows = plan.lines and lines.heights(line_rows(plan))
     local above = plan.by_two and heights.swept(plan) or 0   -- more rows than these
     names.line = (plan.lines or plan.by_two and plan.direct_rows > above) and {tile = "lines", c = cfg.weights.c,
-        heights = lines.heights(line_rows(plan)), row = "STRIDE", group = plan.group, in_columns = true, above = above,
+        heights = lines.heights(line_rows(plan)), eights = plan.lines and lines.eights(plan),
+        row = "STRIDE", group = plan.group, in_columns = true, above = above,
         keep = plan.by_two and plan.direct_rows > line_rows(plan) and lines.first(lines.heights(line_rows(plan))),
         kept = lines.kept}
     names.mixed = dots and not plan.lines   -- are a few rows of A in f32, others pairs?
@@ -200,7 +202,7 @@ end
 
 function in_place.tiles(names, cfg)
     if names.line_rows then
-        return lines.tiles(cfg, names.line_rows)
+        return lines.tiles(cfg, names.line_rows, names.line.eights)
     end
     return plans.append(names.line and lines.rows(cfg, names.line.heights, lines.of_rows(cfg, true), names.line.keep) or {},
         gemm.tiles(cfg, names.direct), sweep.tiles(cfg, names.sweep_rows))

@@ -218,7 +218,7 @@ function panels.product_tiles(names, cfg, plan)
     local how = {name = "across", weights = cfg.dtype, row = 1, word = width, units = {"ACROSS_SUMS WIDTH LANES", "WIDTH"}, adds = true}
     return plans.append(list, along.tiles(names, cfg), names.across and plans.append(
         lines.rows(cfg, names.line.heights, how, names.line.keep), plans.list(
-        cfg.product.group > 1 and lines.in_order(cfg),
+        cfg.product.group > 1 and panel_rows.in_order(cfg),
         names.transpose_sums == "transpose_sums" and rows.squares(cfg, "transpose_sums", {dtype = dtype.f32,
             stride = width, pitch = width, step = lanes, along = lanes * width}))) or {})
 end

@@ -17,13 +17,15 @@ local quantise = require "tiles.quantise"
 
 local along = {}
 
-local AHEAD <const> = 2048   -- bytes of a row between codes that are multiplied and those that are fetched
+-- Bytes of a row between codes that streams multiply and those that are fetched: from memory, and then to L1 if they take few ops to
+-- decode. Codes on their way from L2 wait beside all of these, and a core's queues hold those of few lines.
+local AHEAD <const>, SOON <const> = 4096, 1024
 
 -- acc += W * X over a unit of numbers.
 local function number_step(p, cfg, t, read)
     local lanes, w = cfg.isa.lanes, {}
     for r = 0, t.rows - 1 do
-        p:op("prefetch_1", t.near(r))
+        t.fetch(r)
         w[r] = read("w_" .. r, t.at(r, 0))
     end
     for i = 1, t.unit.vectors do
@@ -99,7 +101,7 @@ local function code_step(p, cfg, t, read, before, scale)
     end
     local last, by_row = t.unit.vectors - 1, t.by_row or t.unit.in_halves   -- by_row: the next row needs the registers of this one's sums
     for r = 0, t.rows - 1 do
-        p:op("prefetch_1", t.near(r))
+        t.fetch(r)
         sum[r] = {}
         for i = 0, t.in_turn and -1 or last do
             part(r, r, i)
@@ -119,7 +121,7 @@ end
 -- A function that multiplies a unit. tables: of codes, or nil; scale_at(r): place of the scales of row r
 local function steps(p, cfg, t, coded, tables, scale_at)
     if not coded then
-        local read, step = quantise.vectors(p, cfg), t.near and number_step or far_step
+        local read, step = quantise.vectors(p, cfg), t.fetch and number_step or far_step
         return function() step(p, cfg, t, read) end
     end
     local read, first
@@ -156,7 +158,7 @@ function along.tile(cfg, tokens, has, tall)
     local over, back = p:integer("over"), p:integer("back")
     t.again = not t.later and p:amount("again")
     local line = 64 // (coded and 1 or cfg.dtype.size)
-    t.near = function(r) return run and p:at(W, r * run, step) or p:at(near, r * line) end
+    t.fetch = function(r) p:op("prefetch_1", run and p:at(W, r * run, step) or p:at(near, r * line)) end
     t.at = function(r, i)
         return run and p:at(W, r * run + i) or p:at(r >= 2 and W_2 or W, i, r == 1 and ld or r == 3 and (ld_2 or ld) or nil)
     end
@@ -236,7 +238,12 @@ function along.streams(cfg, tokens, has)
     local part, next_parts = far_apart(p, t.rows, "parts", "float", "apart", "CHUNK_ROWS*LANES LANES")
     t.X = p:pointer("X", "const float", "LINE LANES")
     local at, next_codes = far_apart(p, t.rows, "W", coded and "const uint8_t" or "const " .. cfg.dtype.c, "ld")
-    t.at, t.near = at, coded and function(r) return at(r, AHEAD) end
+    t.at, t.fetch = at, coded and function(r)
+        p:op("prefetch_1", at(r, AHEAD))
+        if unit.in_words then
+            p:op("prefetch_0", at(r, SOON))
+        end
+    end
     local n, rows, over, back = p:amount("n"), p:integer("rows"), p:integer("over"), p:integer("back")
     t.again = not t.later and p:amount("again")
     local scale_at, next_scales, s_over, tables

@@ -3,14 +3,15 @@
 --
 -- A line holds 2 * lanes columns: of 16 bits, a cache line. Where pairs are multiplied, those of two rows of weights, unpacked, are two
 -- vectors of pairs: of columns 0 .. 3, 8 .. 11, .., and of columns 4 .. 7, 12 .. 15, ... Sums stay in that order until all of K is in them:
--- see in_order.
+-- see panel_rows.in_order.
 --
 -- Of numbers that are multiplied in f32, a line is two vectors of columns in their order: half as many loads for each product as a tile
 -- of one vector has, where no op multiplies by a broadcast word in memory. Rows of weights are often so far apart that lines of a column
 -- share a set of L1: where rows of tokens take several tiles, the first one keeps what it decodes of some lines, side by side.
 --
 -- A single row of tokens waits for memory alone, which is fastest in a few long streams: `streams` reads a row of each quarter of K at a
--- time, and pairs are of rows a quarter of K apart.
+-- time, and pairs are of rows a quarter of K apart. For a few rows, whose sums and lines L1 cannot hold, `eights` reads 8 rows that follow
+-- each other at a time: as many lines as a set of L1 holds, where rows are a power of two long.
 --
 -- A NEW KIND OF TILE for few tokens takes 2 files: here, its builder, in `tiles`, and when it multiplies and why, in `kinds`; its call, in
 -- product/in_lines.c.in. Of single vectors likewise: gemm.lua, product/in_place.c.in.
@@ -18,9 +19,13 @@ local dtype = require "dtype"
 local gemm = require "tiles.gemm"
 local ir = require "ir"
 local micro = require "tiles.micro"
+local panel_rows = require "tiles.panel_rows"
 local plans = require "shared.plans"
 
 local lines = {}
+
+local EIGHT <const> = 8   -- rows of weights of a step of eights
+local FEW <const> = 4     -- rows of tokens of those: sums and the words of a step are in registers
 
 -- Heights of the tiles for up to `most` rows, ascending.
 function lines.heights(most)
@@ -115,43 +120,106 @@ function lines.tile(cfg, rows, has, kind)
     return p
 end
 
+-- n lines of columns, whose sums S go `along` elements on after each line, for some rows of A, of which a step takes has.words words (1).
+-- has: parameters of the tiles below; pairs: of rows of B, {first: number of the first one's pointer; index: what is added to it; ahead:
+-- the same, of what is fetched; word: of row r, its place}; soon: elements from what is read to what is fetched to L1, or nil
+local function in_steps(p, cfg, rows, has)
+    local how, lanes, width = cfg.product, cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+    local function each_row(f)
+        for r = 0, rows - 1 do
+            p:row(r)
+            f(r, r * width)
+        end
+        p:row(nil)
+    end
+    local function advance(by)
+        for _, b in ipairs(has.B) do
+            p:advance(b, by)
+        end
+    end
+    p:loop(has.steps, function()
+        local words, acc = {}, {}
+        each_row(function(r)
+            words[r] = {}
+            for i, pair in ipairs(has.pairs) do
+                words[r][i] = p:op(how.bcast, ("a_%d_%d"):format(i, r), pair.word(r))
+            end
+        end)
+        local left = p:count_from("left", has.n)
+        p:loop(left, function()
+            each_row(function(r, at)
+                acc[r] = {p:op("load", "sum_low_" .. r, p:at(has.S, at)), p:op("load", "sum_high_" .. r, p:at(has.S, at + lanes))}
+            end)
+            for i, pair in ipairs(has.pairs) do
+                local one, other = has.B[pair.first], has.B[pair.first + 1]
+                p:op("prefetch_1", p:at(one, 0, pair.ahead))
+                p:op("prefetch_1", p:at(other, 0, pair.ahead))
+                if has.soon then
+                    p:op("prefetch_0", p:at(one, has.soon, pair.index))
+                    p:op("prefetch_0", p:at(other, has.soon, pair.index))
+                end
+                local x = p:op("load_bits", "x_" .. i, p:at(one, 0, pair.index))
+                local y = p:op("load_bits", "y_" .. i, p:at(other, 0, pair.index))
+                local both = {p:op("unpack_low_words", "low_" .. i, x, y), p:op("unpack_high_words", "high_" .. i, x, y)}
+                each_row(function(r)
+                    p:op(how.multiply, acc[r][1], words[r][i], both[1])
+                    p:op(how.multiply, acc[r][2], words[r][i], both[2])
+                end)
+            end
+            each_row(function(r, at)
+                p:op("store", p:at(has.S, at), acc[r][1])
+                p:op("store", p:at(has.S, at + lanes), acc[r][2])
+            end)
+            p:advance(has.S, has.along)
+            advance(2 * lanes)
+        end, "lines")
+        p:advance(has.S, has.back)
+        p:advance(has.A, has.words or 1)
+        advance(has.over)
+    end, "steps")
+    return p
+end
+
+local function four_pointers(p, cfg)
+    local list = {}
+    for i = 0, 3 do
+        list[i + 1] = p:pointer("B_" .. i, "const " .. cfg.weights.c)
+    end
+    return list
+end
+
 -- For a row of A and n lines of columns, over so many rows of each quarter of B; A is words, those of the second half of K `half` on.
 -- Each step reads a line of each quarter, and fetches what lies `ahead` elements on; after n lines B goes `over` elements on, S `back`.
 function lines.streams(cfg)
-    local how, io = cfg.product, "const " .. cfg.weights.c
-    local line, width = 2 * cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "streams_1", {"S += A * B for n lines of columns: a row of each quarter of B at a time."})
     local S, A, half = p:pointer("S", "float", "WIDTH LANES"), p:pointer("A", "const float"), p:integer("half")
-    local B = {p:pointer("B_0", io), p:pointer("B_1", io), p:pointer("B_2", io), p:pointer("B_3", io)}
+    local B = four_pointers(p, cfg)
     local rows, n, ahead, over, back = p:integer("rows"), p:amount("n"), p:integer("ahead"), p:integer("over"), p:integer("back")
-    p:loop(rows, function()
-        local words = {p:op(how.bcast, "a_0", p:at(A, 0)), p:op(how.bcast, "a_1", p:at(A, 0, half))}
-        local left = p:count_from("left", n)
-        p:loop(left, function()
-            local low, high = p:op("load", "low", p:at(S, 0)), p:op("load", "high", p:at(S, cfg.isa.lanes))
-            for _, b in ipairs(B) do
-                p:op("prefetch_1", p:at(b, 0, ahead))
-            end
-            for h, a in ipairs(words) do
-                local x, y = p:op("load_bits", "x_" .. h, p:at(B[2 * h - 1], 0)), p:op("load_bits", "y_" .. h, p:at(B[2 * h], 0))
-                p:op(how.multiply, low, a, p:op("unpack_low_words", "low_" .. h, x, y))
-                p:op(how.multiply, high, a, p:op("unpack_high_words", "high_" .. h, x, y))
-            end
-            p:op("store", p:at(S, 0), low)
-            p:op("store", p:at(S, cfg.isa.lanes), high)
-            p:advance(S, width)
-            for _, b in ipairs(B) do
-                p:advance(b, line)
-            end
-        end, "lines")
-        p:advance(S, back)
-        p:advance(A, 1)
-        for _, b in ipairs(B) do
-            p:advance(b, over)
-        end
-    end, "rows")
-    return p
+    local both = {{first = 1, ahead = ahead, word = function() return p:at(A, 0) end},
+        {first = 3, ahead = ahead, word = function() return p:at(A, 0, half) end}}
+    return in_steps(p, cfg, 1, {S = S, A = A, B = B, steps = rows, n = n, along = cfg.vectors * cfg.isa.lanes, over = over, back = back,
+        pairs = both})
 end
+
+-- For some tokens, rows of A, and n lines of columns, over so many times 8 rows of B: B_0 .. B_3, and those `four` elements on. The next
+-- 8 are fetched, which lie `near` elements on, and `far`. After n lines B goes `over` elements on, S `back`.
+function lines.of_eights(cfg, tokens)
+    local p = ir.program(cfg.isa, ("%seights_%d"):format(cfg.prefix, tokens), {
+        ("S[%d rows] += A * B for n lines of columns: 8 rows of B at a time."):format(tokens)})
+    local S, A = p:pointer("S", "float", "WIDTH LANES"), p:pointer("A", "const float", "STRIDE")
+    local B = four_pointers(p, cfg)
+    local steps, n, four, near, far = p:integer("steps"), p:amount("n"), p:integer("four"), p:integer("near"), p:integer("far")
+    local over, along, back = p:integer("over"), p:integer("along"), p:integer("back")
+    local both = {}
+    for i = 0, EIGHT // cfg.product.group - 1 do
+        both[i + 1] = {first = i % 2 * 2 + 1, index = i > 1 and four or nil, ahead = i > 1 and far or near,
+            word = function(r) return p:at(A, r * cfg.stride + i) end}
+    end
+    return in_steps(p, cfg, tokens, {S = S, A = A, B = B, steps = steps, n = n, along = along, over = over, back = back,
+        pairs = both, words = #both, soon = 4 * cfg.isa.lanes})
+end
+
+function lines.eights(plan) return plan.direct_rows > FEW and FEW or nil end   -- so many rows of tokens have these
 
 -- The kinds that multiply few tokens, for kinds.lua: rows {tokens at most, kind, why}.
 function lines.many(plan)
@@ -159,7 +227,9 @@ function lines.many(plan)
 end
 
 function lines.kinds(plan)
-    return {{1, "streams", "weights are read once where they lie, in four streams, at memory's speed"}, lines.many(plan)}
+    local few = lines.eights(plan)
+    return plans.list({1, "streams", "weights are read once where they lie, in four streams, at memory's speed"},
+        few and {few, "eights", "weights are read once where they lie, 8 rows at a time"}, lines.many(plan))
 end
 
 -- Heights of tiles that keep what they decode: of the first of several tiles of rows.
@@ -196,53 +266,10 @@ function lines.of_rows(cfg, adds)
     return {name = "lines", weights = cfg.weights, row = cfg.stride, word = 1, units = {"DIRECT_SUMS WIDTH LANES", "STRIDE"}, adds = adds}
 end
 
--- The tiles of in_lines.c.in: those that multiply so many rows, and what a single row is multiplied by.
-function lines.tiles(cfg, heights)
-    return plans.append(lines.rows(cfg, heights, lines.of_rows(cfg)), {lines.streams(cfg), lines.quarters(cfg), lines.in_order(cfg)})
-end
-
--- n vectors of words of a row of A, from elements that are `quarter` apart.
-function lines.quarters(cfg)
-    local how, lanes = cfg.product, cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. "quarters", {"n vectors of pairs of a row's elements that lie a quarter of it apart."})
-    local to, from = p:pointer("to", "float"), p:pointer("from", "const " .. cfg.weights.c)
-    local quarter, n = p:integer("quarter"), p:integer("n")
-    p:loop(n, function()
-        local first = how.load(p, cfg.weights, "first", p:at(from, 0))
-        p:op("store", p:at(to, 0), how.join(p, "word", first, how.load(p, cfg.weights, "second", p:at(from, 0, quarter))))
-        p:advance(from, lanes)
-        p:advance(to, lanes)
-    end, "vectors")
-    return p
-end
-
--- The sums of n lines in the order of their columns, which may be where they were. A line's second vector lies `apart` elements from its
--- first one. back: from behind a line's last row to the next line
-function lines.in_order(cfg)
-    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-    local p = ir.program(cfg.isa, cfg.prefix .. "in_order", {"The sums of n lines of columns, of so many rows, in their columns' order."})
-    local to, apart, back = p:pointer("to", "float", "WIDTH LANES"), p:integer("apart"), p:integer("back")
-    local from = p:pointer("from", "const float", "WIDTH LANES")
-    local from_apart, from_back = p:integer("from_apart"), p:integer("from_back")
-    local n, rows = p:integer("n"), p:integer("rows")
-    p:loop(n, function()
-        local left = p:count_from("left", rows)
-        p:loop(left, function()
-            local a, b = p:op("load", "a_0", p:at(from, 0)), p:op("load", "b_0", p:at(from, 0, from_apart))
-            local groups, times = lanes // 4, 1
-            while groups > 1 do
-                a, b = p:op("groups_even", "a_" .. times, a, b), p:op("groups_odd", "b_" .. times, a, b)
-                groups, times = groups // 2, times + 1
-            end
-            p:op("store", p:at(to, 0), a)
-            p:op("store", p:at(to, 0, apart), b)
-            p:advance(from, width)
-            p:advance(to, width)
-        end, "rows")
-        p:advance(from, from_back)
-        p:advance(to, back)
-    end, "lines")
-    return p
+-- The tiles of in_lines.c.in: those that multiply so many rows, and what a single row, or few, are multiplied by.
+function lines.tiles(cfg, heights, few)
+    return plans.append(lines.rows(cfg, heights, lines.of_rows(cfg)), few and gemm.heights(lines.of_eights, cfg, {2, 3, few}) or {},
+        {lines.streams(cfg), panel_rows.quarters(cfg), panel_rows.in_order(cfg)})
 end
 
 return lines

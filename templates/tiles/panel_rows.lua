@@ -240,4 +240,48 @@ function panel_rows.transposed_lines(cfg)
     return p
 end
 
+-- n vectors of pairs of a row of tokens, from elements that are `quarter` apart.
+function panel_rows.quarters(cfg)
+    local how, lanes = cfg.product, cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "quarters", {"n vectors of pairs of a row's elements that lie a quarter of it apart."})
+    local to, from = p:pointer("to", "float"), p:pointer("from", "const " .. cfg.weights.c)
+    local quarter, n = p:integer("quarter"), p:integer("n")
+    p:loop(n, function()
+        local first = how.load(p, cfg.weights, "first", p:at(from, 0))
+        p:op("store", p:at(to, 0), how.join(p, "word", first, how.load(p, cfg.weights, "second", p:at(from, 0, quarter))))
+        p:advance(from, lanes)
+        p:advance(to, lanes)
+    end, "vectors")
+    return p
+end
+
+-- The sums of n lines in the order of their columns, which may be where they were. A line's second vector lies `apart` elements from its
+-- first one. back: from behind a line's last row to the next line
+function panel_rows.in_order(cfg)
+    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+    local p = ir.program(cfg.isa, cfg.prefix .. "in_order", {"The sums of n lines of columns, of so many rows, in their columns' order."})
+    local to, apart, back = p:pointer("to", "float", "WIDTH LANES"), p:integer("apart"), p:integer("back")
+    local from = p:pointer("from", "const float", "WIDTH LANES")
+    local from_apart, from_back = p:integer("from_apart"), p:integer("from_back")
+    local n, rows = p:integer("n"), p:integer("rows")
+    p:loop(n, function()
+        local left = p:count_from("left", rows)
+        p:loop(left, function()
+            local a, b = p:op("load", "a_0", p:at(from, 0)), p:op("load", "b_0", p:at(from, 0, from_apart))
+            local groups, times = lanes // 4, 1
+            while groups > 1 do
+                a, b = p:op("groups_even", "a_" .. times, a, b), p:op("groups_odd", "b_" .. times, a, b)
+                groups, times = groups // 2, times + 1
+            end
+            p:op("store", p:at(to, 0), a)
+            p:op("store", p:at(to, 0, apart), b)
+            p:advance(from, width)
+            p:advance(to, width)
+        end, "rows")
+        p:advance(from, from_back)
+        p:advance(to, back)
+    end, "lines")
+    return p
+end
+
 return panel_rows
