@@ -122,21 +122,22 @@ void rt_format_encode(const struct rt_format *f, const double *x, int64_t n, dou
  * `inverse` is 1 / (scale * second) in double, 0 where that is 0 or NaN. */
 
 /* Codes of blocks of values: see rt_rows_direct. */
-enum { RT_DIRECT_BLOCK = 64, RT_DIRECT_MOST = 64 * RT_DIRECT_BLOCK };
+enum { RT_DIRECT_BLOCK = 64, RT_DIRECT_MOST = 64 * RT_DIRECT_BLOCK, RT_DIRECT_RUN = 16 };
 typedef uint64_t rt_direct(const void *x, int64_t blocks, const float *by, uint8_t *byte);
 
 struct rt_rows {
     const struct rt_format *format;
-    bool exact;        /* scales are powers of two: f32 holds x * inverse, element * scale */
+    bool exact;        /* scales are powers of two: f32 holds x * inverse */
+    bool narrow;       /* f32 holds element * scale */
     int shift[2];      /* by rule: what the exponent field of an f32 is above such a scale's */
     double scale[256]; /* of a code of 8 bits */
-    rt_direct *of_f32, *of_bf16;                                 /* NULL: one by one */
+    rt_direct *direct[2][2];                                     /* NULL: all is doubtful */
     void (*codes)(const float *q, int64_t n, uint8_t *to);       /* NULL: one by one */
     void (*scales)(const float *q, int64_t n, void *to);         /* the same of scales */
     void (*elements)(const uint8_t *code, int64_t n, float *to); /* NULL: one by one */
 };
 void rt_rows_open_values(struct rt_rows *r); /* of rt_rows_open: r->elements, */
-void rt_rows_open_direct(struct rt_rows *r); /* r->of_f32, r->of_bf16 */
+void rt_rows_open_direct(struct rt_rows *r); /* r->direct */
 void rt_rows_open(struct rt_rows *r, const struct rt_format *f);
 double rt_rows_inverse(double scale, double second);
 
@@ -166,10 +167,11 @@ bool rt_rows_factors(const struct rt_rows *r, const double *inverse, const doubl
                      float *by);
 /* Each of n for so many values. */
 void rt_rows_spread(const float *by, int64_t n, int64_t run, float *to);
-/* Codes of n values, RT_DIRECT_MOST at most, of f32 or bf16, x * by, each in a byte. Bit i of what
- * it returns: the i-th RT_DIRECT_BLOCK of them are doubtful, and to be made of quotients. */
+/* Codes of n values, RT_DIRECT_MOST at most, of f32 or bf16, x * by, each in a byte; by[] is of one
+ * each, or of RT_DIRECT_RUN: `run`. Bit i of what it returns: the i-th RT_DIRECT_BLOCK of them are
+ * doubtful, and to be made of quotients. */
 uint64_t rt_rows_direct(const struct rt_rows *r, moegen_rt_dtype dtype, const void *x, int64_t n,
-                        const float *by, uint8_t *byte);
+                        int64_t run, const float *by, uint8_t *byte);
 
 /* Groups that share scales, and what they are of: f32 or bf16. */
 struct rt_grouping {

@@ -269,7 +269,7 @@ static void in_groups(const struct rt_rows *r, int group, int kind)
  */
 static void all_under(const struct rt_rows *r, double scale, double second, double lean)
 {
-    enum { BINADES = 24, N = 128 * 2 };
+    enum { N = 128 * 2 };
     static double wide[N];
     static uint16_t x[N];
     static uint8_t got[N], want[N];
@@ -278,14 +278,15 @@ static void all_under(const struct rt_rows *r, double scale, double second, doub
     const double inverse = rt_rows_inverse(scale, second);
     if (!rt_rows_factors(r, &inverse, &lean, 1, &by))
         return;
-    rt_rows_spread(&by, 1, N, factors);
-    for (int e = 134 - BINADES; e <= 134; e++) {
+    rt_rows_spread(&by, 1, N, factors); /* of one each or of runs */
+    for (int e = f->second ? 110 : 0; e <= 134; e++) {
         for (int i = 0; i < N; i++) {
             x[i] = (uint16_t)((i & 1) << 15 | e << 7 | i >> 1);
             wide[i] = (double)float_of((uint32_t)x[i] << 16);
             want[i] = (uint8_t)f->element->code(wide[i] / (scale * second));
         }
-        uint64_t doubtful = rt_rows_direct(r, MOEGEN_RT_BF16, x, N, factors, got);
+        uint64_t doubtful =
+            rt_rows_direct(r, MOEGEN_RT_BF16, x, N, e % 2 ? 1 : RT_DIRECT_RUN, factors, got);
         CHECK(doubtful == 0 || (lean == 1 && !r->exact), "%s: bf16 under %a * %a are doubtful",
               f->name, scale, second);
         for (int i = 0; i < N; i++)

@@ -36,6 +36,38 @@ static inline uint32_t small_float(float q, int bits, int mantissa, int bias, fl
     return code;
 }
 
+/* The bits of a bf16 in the middle of numbers k and k + 1 of the least exponent of such a float. */
+static inline int32_t tie(int k, int mantissa, int bias)
+{
+    const int top = 31 - __builtin_clz(2 * (unsigned)k + 1);
+    return (127 - bias - mantissa + top) << 7 | ((2 * k + 1) << (7 - top) & 127);
+}
+
+/* 1 if such a q goes to more than k, without a branch. */
+static inline int16_t above(int16_t q, int k, int mantissa, int bias)
+{
+    int16_t short_of = (int16_t)(tie(k, mantissa, bias) - k % 2 - q); /* of an even k ties stay */
+    return k >> mantissa ? 0 : (int16_t)((uint16_t)short_of >> 15);
+}
+
+/* The same of a bf16 times a power of two: the sum of their bits, less those of 1. It may be any
+ * number below those that are told from 0. Where numbers have no leading bit they are counted. */
+static inline uint16_t short_float(uint16_t x, int16_t power, int bits, int mantissa, int bias,
+                                   int16_t largest)
+{
+    const int cut = 7 - mantissa;
+    int16_t q = (int16_t)((x & INT16_MAX) + power);
+    int16_t near = (int16_t)(q + (1 << (cut - 1)) - 1 + (q >> cut & 1));
+    int16_t code = (int16_t)((near >> cut) - ((127 - bias) << mantissa));
+#define ABOVE(k) above(q, k, mantissa, bias)
+    int16_t count = (int16_t)(ABOVE(0) + ABOVE(1) + ABOVE(2) + ABOVE(3) + ABOVE(4) + ABOVE(5) +
+                              ABOVE(6) + ABOVE(7));
+#undef ABOVE
+    code = code > count ? code : count;
+    code = code < largest ? code : largest;
+    return (uint16_t)(code | (x >> 15 << (bits - 1)));
+}
+
 /* An integer, off by `bias`; |q| < 2^22. */
 static inline uint32_t small_integer(float q, int32_t lowest, int32_t largest, int32_t bias,
                                      bool check)

@@ -20,24 +20,33 @@
 #include "format.h"
 #include "format/codes.h"
 
-enum { BLOCK = RT_DIRECT_BLOCK };
+enum { BLOCK = RT_DIRECT_BLOCK, MANY = 512 };
+_Static_assert((int)RT_DIRECT_RUN == (int)LANES, "a factor of a vector");
 
-/* From values to words first, then to bytes: see rows.c. */
-#define CODES(name, type, value, code, check)                                                      \
+/* Values to quotients, to words, to bytes: vectors of one width in each loop. Of MANY, since it
+ * takes the CPU long to load what it has just stored. A factor is of LANES values, or of one. */
+#define CODES(name, type, value, code, check, factor, factors)                                     \
     WIDE static uint64_t name(const void *src, int64_t blocks, const float *restrict by,           \
                               uint8_t *restrict to)                                                \
     {                                                                                              \
         const type *restrict x = src;                                                              \
         uint64_t doubtful = 0;                                                                     \
-        for (int64_t b = 0; b < blocks; b++, x += BLOCK, by += BLOCK, to += BLOCK) {               \
-            uint32_t word[BLOCK], all = 0;                                                         \
-            for (int j = 0; j < BLOCK; j++)                                                        \
-                word[j] = code(value(x[j]) * by[j], check);                                        \
-            for (int j = 0; j < BLOCK; j++)                                                        \
-                to[j] = (uint8_t)word[j];                                                          \
-            for (int j = 0; j < BLOCK && (check); j++)                                             \
-                all |= word[j];                                                                    \
-            doubtful |= (uint64_t)(all >> 31) << b;                                                \
+        float wide[MANY];                                                                          \
+        uint32_t word[MANY];                                                                       \
+        for (int64_t b = 0, n; b < blocks; b += n) {                                               \
+            n = blocks - b < MANY / BLOCK ? blocks - b : MANY / BLOCK;                             \
+            for (int64_t i = 0; i < n * BLOCK; i += LANES, x += LANES, by += factors)              \
+                EACH wide[i + j] = value(x[j]) * by[factor];                                       \
+            for (int64_t i = 0; i < n * BLOCK; i += LANES)                                         \
+                EACH word[i + j] = code(wide[i + j], check);                                       \
+            for (int64_t k = 0; k < n; k++, to += BLOCK) {                                         \
+                uint32_t all = 0;                                                                  \
+                for (int j = 0; j < BLOCK; j++)                                                    \
+                    to[j] = (uint8_t)word[k * BLOCK + j];                                          \
+                for (int j = 0; j < BLOCK && (check); j++)                                         \
+                    all |= word[k * BLOCK + j];                                                    \
+                doubtful |= (uint64_t)(all >> 31) << (b + k);                                      \
+            }                                                                                      \
         }                                                                                          \
         return doubtful;                                                                           \
     }
@@ -49,12 +58,41 @@ enum { BLOCK = RT_DIRECT_BLOCK };
 #define I8(q, check)   small_integer(q, -127, 127, 0, check)
 #define I4(q, check)   small_integer(q, -8, 7, 8, check)
 
+#define FROM(name, type, value, code, check)                                                       \
+    CODES(name##_each, type, value, code, check, j, LANES)                                         \
+    CODES(name##_runs, type, value, code, check, 0, 1)
+/* Powers of two and bf16: twice as many in a vector, if codes have few numbers to be counted. */
+#define SHORT_CODES(name, bits, mantissa, bias, largest, factor, factors)                          \
+    WIDE static uint64_t name(const void *src, int64_t blocks, const float *restrict by,           \
+                              uint8_t *restrict to)                                                \
+    {                                                                                              \
+        const uint16_t *restrict x = src;                                                          \
+        uint16_t half[MANY];                                                                       \
+        for (int64_t n; blocks > 0; blocks -= n, to += n * BLOCK) {                                \
+            n = blocks < MANY / BLOCK ? blocks : MANY / BLOCK;                                     \
+            for (int64_t i = 0; i < n * BLOCK; i += LANES, x += LANES, by += factors)              \
+                EACH                                                                               \
+                {                                                                                  \
+                    int16_t power = (int16_t)((bits_of(by[factor]) >> 16) - 0x3f80);               \
+                    half[i + j] = short_float(x[j], power, bits, mantissa, bias, largest);         \
+                }                                                                                  \
+            for (int64_t i = 0; i < n * BLOCK; i += BLOCK)                                         \
+                for (int j = 0; j < BLOCK; j++)                                                    \
+                    to[i + j] = (uint8_t)half[i + j];                                              \
+        }                                                                                          \
+        return 0;                                                                                  \
+    }
+#define SHORT(name, bits, mantissa, bias, largest)                                                 \
+    SHORT_CODES(name##_of_bf16_each, bits, mantissa, bias, largest, j, LANES)                      \
+    SHORT_CODES(name##_of_bf16_runs, bits, mantissa, bias, largest, 0, 1)
 #define FROM_ALL(name, code, check)                                                                \
-    CODES(name##_of_f32, float, OF_F32, code, check)                                               \
-    CODES(name##_of_bf16, uint16_t, OF_BF16, code, check)
+    FROM(name##_of_f32, float, OF_F32, code, check)                                                \
+    FROM(name##_of_bf16, uint16_t, OF_BF16, code, check)
 FROM_ALL(e4m3, E4M3, false)
-FROM_ALL(e5m2, E5M2, false)
-FROM_ALL(e2m1, E2M1, false)
+FROM(e5m2_of_f32, float, OF_F32, E5M2, false)
+FROM(e2m1_of_f32, float, OF_F32, E2M1, false)
+SHORT(e5m2, 8, 2, 15, 0x7b)
+SHORT(e2m1, 4, 1, 1, 7)
 FROM_ALL(e4m3_checked, E4M3, true)
 FROM_ALL(e5m2_checked, E5M2, true)
 FROM_ALL(e2m1_checked, E2M1, true)
@@ -62,34 +100,35 @@ FROM_ALL(i8_checked, I8, true)
 FROM_ALL(i4_checked, I4, true)
 
 /* A coding without a row here, under such scales, is doubtful throughout. */
+#define ALL(name)                                                                                  \
+    {                                                                                              \
+        {name##_of_f32_each, name##_of_f32_runs},                                                  \
+        {                                                                                          \
+            name##_of_bf16_each, name##_of_bf16_runs                                               \
+        }                                                                                          \
+    }
 static const struct {
     const char *name;
     bool exact;
-    rt_direct *of_f32, *of_bf16;
-} fast[] = {{"e4m3", true, e4m3_of_f32, e4m3_of_bf16},
-            {"e5m2", true, e5m2_of_f32, e5m2_of_bf16},
-            {"e2m1", true, e2m1_of_f32, e2m1_of_bf16},
-            {"e4m3", false, e4m3_checked_of_f32, e4m3_checked_of_bf16},
-            {"e5m2", false, e5m2_checked_of_f32, e5m2_checked_of_bf16},
-            {"e2m1", false, e2m1_checked_of_f32, e2m1_checked_of_bf16},
-            {"i8", false, i8_checked_of_f32, i8_checked_of_bf16},
-            {"i4", false, i4_checked_of_f32, i4_checked_of_bf16}};
+    rt_direct *of[2][2];
+} fast[] = {{"e4m3", true, ALL(e4m3)},          {"e5m2", true, ALL(e5m2)},
+            {"e2m1", true, ALL(e2m1)},          {"e4m3", false, ALL(e4m3_checked)},
+            {"e5m2", false, ALL(e5m2_checked)}, {"e2m1", false, ALL(e2m1_checked)},
+            {"i8", false, ALL(i8_checked)},     {"i4", false, ALL(i4_checked)}};
 
 void rt_rows_open_direct(struct rt_rows *r)
 {
     for (size_t i = 0; i < sizeof fast / sizeof *fast; i++)
-        if (strcmp(fast[i].name, r->format->element->name) == 0 && fast[i].exact == r->exact) {
-            r->of_f32 = fast[i].of_f32;
-            r->of_bf16 = fast[i].of_bf16;
-        }
+        if (strcmp(fast[i].name, r->format->element->name) == 0 && fast[i].exact == r->exact)
+            memcpy(r->direct, fast[i].of, sizeof r->direct);
 }
 
 uint64_t rt_rows_direct(const struct rt_rows *r, moegen_rt_dtype dtype, const void *x, int64_t n,
-                        const float *by, uint8_t *byte)
+                        int64_t run, const float *by, uint8_t *byte)
 {
     const size_t bytes = moegen_rt_dtype_of(dtype)->bytes;
     const int64_t blocks = n / BLOCK, rest = n % BLOCK, at = n - rest;
-    rt_direct *codes = dtype == MOEGEN_RT_F32 ? r->of_f32 : r->of_bf16;
+    rt_direct *codes = r->direct[dtype == MOEGEN_RT_BF16][run == RT_DIRECT_RUN];
     if (!codes)
         return UINT64_MAX;
     uint64_t doubtful = codes(x, blocks, by, byte);
@@ -97,7 +136,7 @@ uint64_t rt_rows_direct(const struct rt_rows *r, moegen_rt_dtype dtype, const vo
         float some[BLOCK] = {0}, some_by[BLOCK] = {0};
         uint8_t made[BLOCK];
         memcpy(some, (const char *)x + (size_t)at * bytes, (size_t)rest * bytes);
-        memcpy(some_by, by + at, (size_t)rest * sizeof *by);
+        memcpy(some_by, by + at / run, (size_t)((rest + run - 1) / run) * sizeof *by);
         doubtful |= codes(some, 1, some_by, made) << blocks;
         memcpy(byte + at, made, (size_t)rest);
     }
@@ -135,7 +174,7 @@ WIDE static int narrow(const double *restrict inverse, const double *restrict le
 bool rt_rows_factors(const struct rt_rows *r, const double *inverse, const double *lean, int64_t n,
                      float *by)
 {
-    return narrow(inverse, lean, n, r->exact ? 0 : 0x1p-100, r->exact ? 0x1p200 : 0x1p100, by) == 0;
+    return narrow(inverse, lean, n, r->exact ? 0 : 0x1p-100, 0x1p100, by) == 0;
 }
 
 WIDE static void spread(const float *restrict by, int64_t n, int64_t run, float *restrict to)
@@ -149,7 +188,22 @@ WIDE static void spread(const float *restrict by, int64_t n, int64_t run, float 
     }
 }
 
+WIDE static void twice(const float *restrict by, int64_t n, float *restrict to)
+{
+    int64_t k = 0;
+    for (; k + LANES <= n; k += LANES, to += 2 * LANES)
+        for (int j = 0; j < 2 * LANES; j++)
+            to[j] = by[k + j / 2];
+    for (; k < n; k++, to += 2)
+        to[0] = to[1] = by[k];
+}
+
 void rt_rows_spread(const float *by, int64_t n, int64_t run, float *to)
 {
-    spread(by, n, run, to);
+    if (run == 1)
+        memcpy(to, by, (size_t)n * sizeof *by);
+    else if (run == 2)
+        twice(by, n, to);
+    else
+        spread(by, n, run, to);
 }

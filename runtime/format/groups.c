@@ -191,11 +191,11 @@ static void codes_of_groups(const struct many *m, const char *x, uint8_t *byte)
     const struct rt_grouping *how = m->how;
     const int64_t n = m->n * how->group, wide = how->group < BLOCK ? how->group : BLOCK;
     const size_t bytes = moegen_rt_dtype_of(how->dtype)->bytes;
-    float by[RT_DIRECT_MOST];
+    float by[RT_DIRECT_MOST / RT_DIRECT_RUN];
     uint64_t doubtful = UINT64_MAX;
     if (m->direct) {
-        rt_rows_spread(m->by, m->n, how->group, by);
-        doubtful = rt_rows_direct(how->rows, how->dtype, x, n, by, byte);
+        rt_rows_spread(m->by, m->n, how->group / RT_DIRECT_RUN, by);
+        doubtful = rt_rows_direct(how->rows, how->dtype, x, n, RT_DIRECT_RUN, by, byte);
     }
     for (int64_t i = 0; i < n; i += BLOCK)
         if (doubtful >> i / BLOCK & 1)
@@ -262,7 +262,7 @@ int64_t rt_rows_columns(const struct rt_grouping *g, const void *x, int64_t stri
         uint64_t doubtful = UINT64_MAX;
         fetch((const char *)((uintptr_t)row + (uintptr_t)(g->group * stride * bytes)), n * bytes);
         if (m.direct)
-            doubtful = rt_rows_direct(g->rows, g->dtype, row, n, m.by, byte);
+            doubtful = rt_rows_direct(g->rows, g->dtype, row, n, 1, m.by, byte);
         for (int64_t k = 0; k < n; k += BLOCK)
             if (doubtful >> k / BLOCK & 1)
                 one_by_one(g, row + k * bytes, n - k < BLOCK ? n - k : BLOCK, 1, m.inverse + k,

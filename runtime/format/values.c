@@ -73,6 +73,8 @@ void rt_rows_open_values(struct rt_rows *r)
     for (size_t i = 0; i < sizeof fast / sizeof *fast; i++)
         if (strcmp(fast[i].name, r->format->element->name) == 0)
             r->elements = fast[i].elements;
+    /* significant bits of both are at most f32's: 8 of an element, 8 of a bf16 or one of fewer */
+    r->narrow = r->format->scale->bits <= 16 && !r->format->second;
 }
 
 void rt_rows_bytes_elements(const struct rt_rows *r, const uint8_t *byte, int64_t n, float *to)
@@ -112,7 +114,7 @@ void rt_rows_elements(const struct rt_rows *r, const void *codes, int64_t n, flo
 
 /* ---- times scales ---- */
 
-/* Runs of elements times their factor. A power of two leaves f32 nothing to round, whatever the
+/* Runs of elements times their factor. A narrow one leaves f32 nothing to round, whatever the
  * element; else the product is in double, and rounded once, or to odd, to be rounded again. */
 #define TIMES(name, type, by_type, product)                                                        \
     static inline void name##_run(const float *restrict element, int64_t n, by_type by,            \
@@ -194,7 +196,7 @@ void rt_rows_values(const struct rt_rows *r, const float *element, int64_t n, in
         {{each_f32, each_bf16, each_odd}, {power_each_f32, power_each_bf16, each_odd}}};
     const int to_what = dtype == MOEGEN_RT_F32 ? F32 : dtype == MOEGEN_RT_BF16 ? BF16 : OTHER;
     const size_t bytes = moegen_rt_dtype_of(dtype)->bytes;
-    all[run == 1][r->exact][to_what](element, n, run, by, to_what == OTHER ? space : to);
+    all[run == 1][r->narrow][to_what](element, n, run, by, to_what == OTHER ? space : to);
     if (to_what == OTHER)
         moegen_rt_convert(MOEGEN_RT_F32, space, dtype, to, (size_t)n);
     for (int64_t i = 0; i < n && to_what != F32 && !r->exact; i += run, by++)

@@ -268,7 +268,7 @@ static void encode_line(struct encoding *e, const struct rect *r, int64_t row, b
         if (direct)
             doubtful = rt_rows_direct(&e->w.rows, e->how.dtype,
                                       values(e, work_at(&e->w, r, row) + c - r->c0, end - c, to->x),
-                                      end - c, to->by + c - r->c0, codes + c - r->c0);
+                                      end - c, 1, to->by + c - r->c0, codes + c - r->c0);
         for (int64_t at = c, stop; at < end; at = stop) {
             stop = end - at < RT_DIRECT_BLOCK ? end : at + RT_DIRECT_BLOCK;
             if (doubtful >> (at - c) / RT_DIRECT_BLOCK & 1)
