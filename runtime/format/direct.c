@@ -12,7 +12,8 @@
  * bits, perhaps times a code of 4. With all of these as integers, x / s comes no nearer than 2^-16
  * of itself to a tie, but where x / (m / c) is one: and there all are on the same side, as m / c is
  * above or below s. So x is multiplied by 2^-17 more or less than 1 / s, and nothing is doubtful,
- * unless s is m / c: see rt_rows_lean.
+ * unless s is m / c: see rt_rows_lean. Where s has 8 bits itself, integers up to 8 come no nearer
+ * than 2^-11 to a tie without being one: rounded to 2^-13, quotients are as good as exact.
  */
 #include <math.h>
 #include <string.h>
@@ -50,13 +51,14 @@ _Static_assert((int)RT_DIRECT_RUN == (int)LANES, "a factor of a vector");
         }                                                                                          \
         return doubtful;                                                                           \
     }
-#define OF_F32(x)      (x)
-#define OF_BF16(x)     float_of((uint32_t)(x) << 16)
-#define E4M3(q, check) small_float(q, 8, 3, 7, 448, check)
-#define E5M2(q, check) small_float(q, 8, 2, 15, 57344, check)
-#define E2M1(q, check) small_float(q, 4, 1, 1, 6, check)
-#define I8(q, check)   small_integer(q, -127, 127, 0, check)
-#define I4(q, check)   small_integer(q, -8, 7, 8, check)
+#define OF_F32(x)         (x)
+#define OF_BF16(x)        float_of((uint32_t)(x) << 16)
+#define E4M3(q, check)    small_float(q, 8, 3, 7, 448, check)
+#define E5M2(q, check)    small_float(q, 8, 2, 15, 57344, check)
+#define E2M1(q, check)    small_float(q, 4, 1, 1, 6, check)
+#define I8(q, check)      small_integer(q, -127, 127, 0, check)
+#define I4(q, check)      small_integer(q, -8, 7, 8, check)
+#define I4_NEAR(q, check) small_integer(((q) + 0x1.8p10f) - 0x1.8p10f, -8, 7, 8, check)
 
 #define FROM(name, type, value, code, check)                                                       \
     CODES(name##_each, type, value, code, check, j, LANES)                                         \
@@ -98,29 +100,39 @@ FROM_ALL(e5m2_checked, E5M2, true)
 FROM_ALL(e2m1_checked, E2M1, true)
 FROM_ALL(i8_checked, I8, true)
 FROM_ALL(i4_checked, I4, true)
+FROM(i4_near_of_bf16, uint16_t, OF_BF16, I4_NEAR, false)
 
-/* A coding without a row here, under such scales, is doubtful throughout. */
-#define ALL(name)                                                                                  \
-    {                                                                                              \
-        {name##_of_f32_each, name##_of_f32_runs},                                                  \
-        {                                                                                          \
-            name##_of_bf16_each, name##_of_bf16_runs                                               \
-        }                                                                                          \
-    }
+/* The first row that is of a coding and its scales; without one all is doubtful. */
+/* clang-format off */
+#define OF(name)  {name##_each, name##_runs}
+#define ALL(name) {OF(name##_of_f32), OF(name##_of_bf16)}
+enum { EXACT, NARROW, INEXACT }; /* scales: powers of two; of 8 bits; whatever else */
 static const struct {
     const char *name;
-    bool exact;
+    int scales;
     rt_direct *of[2][2];
-} fast[] = {{"e4m3", true, ALL(e4m3)},          {"e5m2", true, ALL(e5m2)},
-            {"e2m1", true, ALL(e2m1)},          {"e4m3", false, ALL(e4m3_checked)},
-            {"e5m2", false, ALL(e5m2_checked)}, {"e2m1", false, ALL(e2m1_checked)},
-            {"i8", false, ALL(i8_checked)},     {"i4", false, ALL(i4_checked)}};
+} fast[] = {
+    {"e4m3", EXACT, ALL(e4m3)},
+    {"e5m2", EXACT, ALL(e5m2)},
+    {"e2m1", EXACT, ALL(e2m1)},
+    {"i4", NARROW, {OF(i4_checked_of_f32), OF(i4_near_of_bf16)}},
+    {"e4m3", INEXACT, ALL(e4m3_checked)},
+    {"e5m2", INEXACT, ALL(e5m2_checked)},
+    {"e2m1", INEXACT, ALL(e2m1_checked)},
+    {"i8", INEXACT, ALL(i8_checked)},
+    {"i4", INEXACT, ALL(i4_checked)},
+};
+/* clang-format on */
 
 void rt_rows_open_direct(struct rt_rows *r)
 {
+    const int scales = r->exact ? EXACT : r->narrow ? NARROW : INEXACT;
     for (size_t i = 0; i < sizeof fast / sizeof *fast; i++)
-        if (strcmp(fast[i].name, r->format->element->name) == 0 && fast[i].exact == r->exact)
+        if (strcmp(fast[i].name, r->format->element->name) == 0 &&
+            (fast[i].scales == INEXACT ? !r->exact : fast[i].scales == scales)) {
             memcpy(r->direct, fast[i].of, sizeof r->direct);
+            return;
+        }
 }
 
 uint64_t rt_rows_direct(const struct rt_rows *r, moegen_rt_dtype dtype, const void *x, int64_t n,
