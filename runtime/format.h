@@ -116,46 +116,93 @@ void rt_format_put_scale(const struct rt_format *f, void *scales, int64_t i, uin
 void rt_format_encode(const struct rt_format *f, const double *x, int64_t n, double scale,
                       double second, void *codes, int64_t first);
 
-/* ---- the same for much f32: format_rows.c, format_groups.c, and back: format_values.c ----
+/* ---- the same for much at once: format/ ----
  *
  * The same codes and, rounded once, the same values. A scale is given by what x is multiplied by:
  * `inverse` is 1 / (scale * second) in double, 0 where that is 0 or NaN. */
 
+/* Codes of blocks of values: see rt_rows_direct. */
+enum { RT_DIRECT_BLOCK = 64, RT_DIRECT_MOST = 64 * RT_DIRECT_BLOCK, RT_DIRECT_RUN = 16 };
+typedef uint64_t rt_direct(const void *x, int64_t blocks, const float *by, uint8_t *byte);
+
 struct rt_rows {
     const struct rt_format *format;
-    bool exact;        /* scales are powers of two: f32 holds x * inverse, element * scale */
+    bool exact;        /* scales are powers of two: f32 holds x * inverse */
+    bool narrow;       /* f32 holds element * scale */
     int shift[2];      /* by rule: what the exponent field of an f32 is above such a scale's */
     double scale[256]; /* of a code of 8 bits */
+    rt_direct *direct[2][2];                                     /* NULL: all is doubtful */
     void (*codes)(const float *q, int64_t n, uint8_t *to);       /* NULL: one by one */
     void (*scales)(const float *q, int64_t n, void *to);         /* the same of scales */
     void (*elements)(const uint8_t *code, int64_t n, float *to); /* NULL: one by one */
 };
-void rt_rows_open_values(struct rt_rows *r); /* of rt_rows_open: r->elements */
+void rt_rows_open_values(struct rt_rows *r); /* of rt_rows_open: r->elements, */
+void rt_rows_open_direct(struct rt_rows *r); /* r->direct */
 void rt_rows_open(struct rt_rows *r, const struct rt_format *f);
 double rt_rows_inverse(double scale, double second);
 
 /* Magnitudes as bits of f32 without sign, in whose order they are; 0x7f800000 and above: infinite
- * or NaN. The largest of n; and most[i] raised to that of x[i]. */
-uint32_t rt_rows_most(const float *x, int64_t n);
-void rt_rows_raise(const float *x, int64_t n, uint32_t *most);
+ * or NaN. The largest of n; and most[i] raised to that of x[i]. x is of f32 or bf16. */
+uint32_t rt_rows_most(moegen_rt_dtype dtype, const void *x, int64_t n);
+void rt_rows_raise(moegen_rt_dtype dtype, const void *x, int64_t n, uint32_t *most);
 /* Such a magnitude for rt_format_scale_code. */
 double rt_rows_amax(uint32_t most);
 
 /* The code of the scale of values whose largest magnitude has these bits, and its inverse. */
 uint32_t rt_rows_scale_code(const struct rt_rows *r, enum rt_rule rule, uint32_t most,
                             double second, double *inverse);
-/* q = x * inverse, for rt_rows_codes: f32 that rounds on as the quotient in double does. */
+/* q = x * inverse, for rt_rows_bytes: f32 that rounds on as the quotient in double does. */
 void rt_rows_scale(const struct rt_rows *r, const float *x, int64_t n, double inverse, float *q);
 void rt_rows_scale_each(const float *x, int64_t n, const double *inverse, float *q);
-/* All that of n values in groups, as many as are in n, of a multiple of 16: their scales, from
- * number `first` of a run on, and the quotients. Returns how many scales are NaN. */
-int64_t rt_rows_groups(const struct rt_rows *r, enum rt_rule rule, const float *x, int64_t n,
-                       int64_t group, double second, void *scales, int64_t first, float *q);
-/* Codes of n quotients, an even number where two share a byte. `byte` has room for n bytes. */
-void rt_rows_codes(const struct rt_rows *r, const float *q, int64_t n, void *codes, uint8_t *byte);
+/* Codes of n quotients, each in a byte. */
+void rt_rows_bytes(const struct rt_rows *r, const float *q, int64_t n, uint8_t *byte);
+/* Two to a byte, of n, an even number: those that follow each other. */
+void rt_rows_pairs(const uint8_t *byte, int64_t n, void *codes);
+
+/* How much more or less than the inverse of a scale values of this dtype are multiplied by in f32.
+ * quotient: what the scale was rounded from, over it; 1 if it is made of something else. */
+double rt_rows_lean(moegen_rt_dtype dtype, double quotient);
+/* Inverses so in f32; false if some are of no use to rt_rows_direct. */
+bool rt_rows_factors(const struct rt_rows *r, const double *inverse, const double *lean, int64_t n,
+                     float *by);
+/* Each of n for so many values. */
+void rt_rows_spread(const float *by, int64_t n, int64_t run, float *to);
+/* Codes of n values, RT_DIRECT_MOST at most, of f32 or bf16, x * by, each in a byte; by[] is of one
+ * each, or of RT_DIRECT_RUN: `run`. Bit i of what it returns: the i-th RT_DIRECT_BLOCK of them are
+ * doubtful, and to be made of quotients. */
+uint64_t rt_rows_direct(const struct rt_rows *r, moegen_rt_dtype dtype, const void *x, int64_t n,
+                        int64_t run, const float *by, uint8_t *byte);
+
+/* Groups that share scales, and what they are of: f32 or bf16. */
+struct rt_grouping {
+    const struct rt_rows *rows;
+    enum rt_rule rule;
+    moegen_rt_dtype dtype;
+    int64_t group; /* a multiple of 16 */
+};
+enum { RT_COLUMNS = 128 };
+struct rt_second {
+    double scale, lean; /* both 1 in formats without it */
+};
+/* All of n values in groups, as many as are in n: their scales, from number `first` of a run on,
+ * and their codes, each in a byte. Returns how many scales are NaN. */
+int64_t rt_rows_groups(const struct rt_grouping *g, const void *x, int64_t n,
+                       const struct rt_second *second, void *scales, int64_t first, uint8_t *byte);
+/* The same of n groups beside each other, RT_COLUMNS at most: column i of rows of `stride` values
+ * is one, under second[i]. Codes go to rows of RT_COLUMNS bytes. */
+int64_t rt_rows_columns(const struct rt_grouping *g, const void *x, int64_t stride, int64_t n,
+                        const struct rt_second *second, void *scales, uint8_t *byte);
+/* Only the largest magnitudes, as floats. */
+void rt_rows_column_most(const struct rt_grouping *g, const void *x, int64_t stride, int64_t n,
+                         float *most);
+/* Two to a byte, of rows of bytes as rt_rows_columns writes them, an even number. */
+void rt_rows_column_pairs(uint8_t *byte, int64_t rows);
+void rt_rows_column_apart(uint8_t *byte, int64_t rows); /* back: as many rows */
 
 /* Elements of n codes, an even number where two share a byte. */
 void rt_rows_elements(const struct rt_rows *r, const void *codes, int64_t n, float *to);
+/* Of codes of a byte each. */
+void rt_rows_bytes_elements(const struct rt_rows *r, const uint8_t *byte, int64_t n, float *to);
 /* Elements times their factor, rounded once to dtype (f32, bf16, f16): the first `run` times by[0],
  * the next ones times by[1], and so on. `space` has room for n floats. */
 void rt_rows_values(const struct rt_rows *r, const float *element, int64_t n, int64_t run,

@@ -108,6 +108,18 @@ PACK_COLUMNS(uint8_t, EIGHT)
 PACK_COLUMNS(uint16_t, FOUR)
 PACK_COLUMNS(uint32_t, TWO(0))
 
+void rt_turn(const uint8_t *from, int64_t row, int64_t rows, int64_t n, uint8_t *to, int64_t pitch)
+{
+    for (int64_t c = 0, some; c < n; c += some, from += some, to += some * pitch) {
+        some = n - c < SIDE ? n - c : SIDE;
+        const int64_t turned = some < SIDE ? 0 : rows / 8 * 8;
+        turn_uint8_t(from, row, turned, pitch, to);
+        for (int64_t i = turned; i < rows; i++)
+            for (int64_t j = 0; j < some; j++)
+                to[j * pitch + i] = from[i * row + j];
+    }
+}
+
 int64_t rt_packed_panels(const struct rt_packed *p)
 {
     return (p->each - p->header) / p->pitch;

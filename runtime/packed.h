@@ -49,4 +49,7 @@ int64_t rt_packed_start(const struct rt_packed *p, int64_t i);
 void rt_pack(const struct rt_packed *p, const struct rt_unpacked *from, int bytes, void *to,
              int64_t first, int64_t end);
 
+/* Bytes j < n of so many rows, `row` bytes apart, become rows of their own, `pitch` bytes apart. */
+void rt_turn(const uint8_t *from, int64_t row, int64_t rows, int64_t n, uint8_t *to, int64_t pitch);
+
 #endif

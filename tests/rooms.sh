@@ -12,6 +12,7 @@ failed=0
 # moegen.h is a row of its own, since its words are everybody's in gen/.
 rooms='
 runtime            moegen_runtime.h
+runtime/format     codes.h           moegen_runtime.h format.h rt_wide.h
 runtime/reference  reference.h       moegen_runtime.h runtime_private.h format.h packed.h rt_wide.h
 runtime/reference/router  router.h   reference/reference.h
 runtime/reference/layer  layer.h     reference/moe.h reference/router/router.h
@@ -35,7 +36,7 @@ gen/cli/bench      bench.h           cli/cli.h cli/draw/draw.h
 gen/cli/compare    compare.h         cli/bench/bench.h tune/paired.h
 gen/cli/tune       tuner.h           cli/compare/compare.h tune/tune.h
 gen/cli/report     report.h          cli/compare/compare.h
-gen/cli/quantize   quantize.h        cli/cli.h format.h rt_file.h'
+gen/cli/quantize   quantize.h        cli/cli.h format.h packed.h rt_file.h'
 
 {
   echo "$rooms" | sed -n 's/^[a-z]/room &/p'

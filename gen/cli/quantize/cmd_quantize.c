@@ -211,6 +211,32 @@ static int make_all(struct plan *p, struct output *to)
     return EXIT_OK;
 }
 
+/* What was made in memory, to the file, on all ranks. */
+struct putting {
+    struct rt_file *file;
+    size_t number;
+    const moegen_rt_tensor *from;
+};
+
+static void put_part(void *ctx, const moegen_worker *worker)
+{
+    enum { STEP = 1 << 20 };
+    const struct putting *p = ctx;
+    const size_t rank = worker ? (size_t)worker->rank : 0, size = worker ? (size_t)worker->size : 1;
+    for (size_t at = rank * STEP; at < p->from->bytes; at += size * STEP) {
+        size_t left = p->from->bytes - at;
+        rt_file_put(p->file, p->number, at, (const char *)p->from->data + at,
+                    left < STEP ? left : STEP);
+    }
+}
+
+static bool put(struct rt_file *file, size_t number, const moegen_rt_tensor *from,
+                moegen_rt_team *team)
+{
+    struct putting p = {file, number, from};
+    return moegen_rt_team_run(team, put_part, &p) == MOEGEN_RT_OK;
+}
+
 /* Makes one tensor's, number `at` and the next ones; how many they are, or 0: no memory. */
 static size_t convert_one(const struct plan *p, const struct item *t, struct output *to, size_t at,
                           struct rt_file *file, moegen_rt_team *team)
@@ -245,8 +271,8 @@ static int convert_all(const struct plan *p, struct output *to, struct rt_file *
                 return fail(MOEGEN_NO_MEMORY, NULL);
         }
         for (size_t k = at; k < at + n; k++)
-            if (to->at[k].data)
-                rt_file_put(file, k, 0, to->at[k].data, to->at[k].bytes);
+            if (to->at[k].data && !put(file, k, &to->at[k], team))
+                return fail(MOEGEN_NO_MEMORY, NULL);
         at += n;
     }
     return EXIT_OK;

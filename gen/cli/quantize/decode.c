@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "packed.h"
 #include "quantize.h"
 #include "work.h"
 
@@ -19,6 +20,12 @@ struct decoding {
 static char *value_at(const struct decoding *d, struct space *room, int64_t at, int64_t n)
 {
     return work_take(&d->w, room, at * (int64_t)d->bytes, (size_t)n * d->bytes);
+}
+
+static double second_of(const struct decoding *d, int64_t matrix, int64_t o)
+{
+    const struct store *s = d->w.store;
+    return d->second ? (double)d->second[matrix * s->per_second + store_part(s, o)] : 1;
 }
 
 /* Scales first .. first+n-1 times `second`. */
@@ -41,44 +48,56 @@ static void scales_of(const struct decoding *d, int64_t first, int64_t n, double
 static void decode_row(const struct decoding *d, int64_t row, char *to, struct space *room)
 {
     const struct store *s = d->w.store;
-    double second = 1;
-    if (d->second)
-        second = (double)d->second[row / s->out * s->per_second + store_part(s, row % s->out)];
+    const double second = second_of(d, row / s->out, row % s->out);
     rt_rows_elements(&d->w.rows, d->codes + row * rt_format_bytes(s->format, s->in), s->in,
                      room->q);
     scales_of(d, row * s->cut.columns, s->cut.columns, second, room->each);
     rt_rows_values(&d->w.rows, room->q, s->in, s->group, room->each, d->dtype, to, room->x);
 }
 
-/* The panel's rows become columns o .. o+n-1 of a matrix [in, out]. */
-static void turn(const struct decoding *d, const struct rows *r, struct space *room)
-{
-    const struct store *s = d->w.store;
-    for (int64_t i = 0; i < s->in; i++) {
-        char *to = value_at(d, room, (r->matrix * s->in + i) * s->out + r->first, r->count);
-        const char *from = (const char *)room->panel + (size_t)i * d->bytes;
-        for (int64_t j = 0; j < r->count; j++) {
-            const char *one = from + (size_t)(j * d->w.stride) * d->bytes;
-            if (d->bytes == 2)
-                memcpy(to + 2 * j, one, 2);
-            else
-                memcpy(to + 4 * j, one, 4);
-        }
-    }
-}
-
 static void decode_rows(const struct decoding *d, int64_t unit, struct space *room)
 {
     const struct store *s = d->w.store;
     struct rows r = work_rows(&d->w, unit);
-    for (int64_t j = 0; j < r.count; j++) {
-        int64_t row = r.matrix * s->out + r.first + j;
-        char *to = s->in_first ? (char *)room->panel + (size_t)(j * d->w.stride) * d->bytes
-                               : value_at(d, room, row * s->in, s->in);
-        decode_row(d, row, to, room);
+    for (int64_t j = 0, row = r.matrix * s->out + r.first; j < r.count; j++, row++)
+        decode_row(d, row, value_at(d, room, row * s->in, s->in), room);
+}
+
+/* ---- groups along columns [in, out] ---- */
+
+/* What elements of a slab are multiplied by: of each group, of each column. */
+static void slab_factors(const struct decoding *d, const struct rows *r, int64_t group, int64_t n,
+                         double *by)
+{
+    const struct store *s = d->w.store;
+    double some[SLAB];
+    for (int64_t j = 0; j < r->count; j++) {
+        int64_t row = r->matrix * s->out + r->first + j;
+        scales_of(d, row * s->cut.columns + group, n, second_of(d, r->matrix, r->first + j), some);
+        for (int64_t g = 0; g < n; g++)
+            by[g * RT_COLUMNS + j] = some[g];
     }
-    if (s->in_first)
-        turn(d, &r, room);
+}
+
+static void decode_columns(const struct decoding *d, int64_t unit, struct space *room)
+{
+    const struct store *s = d->w.store;
+    const struct rows r = work_rows(&d->w, unit);
+    const int64_t bytes = rt_format_bytes(s->format, s->in), first = r.matrix * s->out + r.first;
+    for (int64_t k = 0, n; k < s->in; k += n) {
+        n = s->in - k < SLAB ? s->in - k : SLAB;
+        rt_turn(d->codes + first * bytes + rt_format_bytes(s->format, k), bytes, r.count,
+                rt_format_bytes(s->format, n), room->bytes, RT_COLUMNS);
+        if (s->format->element->bits == 4)
+            rt_rows_column_apart(room->bytes, n);
+        slab_factors(d, &r, k / s->group, n / s->group, room->each);
+        for (int64_t i = 0; i < n; i++) {
+            rt_rows_bytes_elements(&d->w.rows, room->bytes + i * RT_COLUMNS, r.count, room->q);
+            rt_rows_values(
+                &d->w.rows, room->q, r.count, 1, room->each + i / s->group * RT_COLUMNS, d->dtype,
+                value_at(d, room, (r.matrix * s->in + k + i) * s->out + r.first, r.count), room->x);
+        }
+    }
 }
 
 /* ---- other parts of a matrix, as it is stored ---- */
@@ -94,9 +113,11 @@ static void decode_rect(const struct decoding *d, int64_t unit, struct space *ro
 {
     struct rect r = work_rect(&d->w, unit);
     const int64_t n = r.c1 - r.c0, run = r.each ? 1 : r.run < n ? r.run : n;
+    if (work_each(&r))
+        scales_of(d, r.scale, n, 1, room->each);
     for (int64_t row = r.r0; row < r.r1; row++) {
         int64_t at = work_at(&d->w, &r, row);
-        for (int64_t c = r.c0; c < r.c1 && (!r.each || row == r.r0); c += run)
+        for (int64_t c = r.c0; c < r.c1 && (!r.each || (row == r.r0 && !work_each(&r))); c += run)
             room->each[(c - r.c0) / run] = scale_of(d, work_scale(&d->w, &r, row, c));
         rt_rows_elements(&d->w.rows, d->codes + at, n, room->q);
         rt_rows_values(&d->w.rows, room->q, n, run, room->each, d->dtype, value_at(d, room, at, n),
@@ -109,11 +130,12 @@ static void on_rank(void *ctx, const moegen_worker *worker)
     const struct decoding *d = ctx;
     int64_t rank = worker ? worker->rank : 0, size = worker ? worker->size : 1;
     struct space room = work_space(&d->w, rank);
+    void (*one)(const struct decoding *d, int64_t unit, struct space *room) =
+        !d->w.store->group     ? decode_rect
+        : d->w.store->in_first ? decode_columns
+                               : decode_rows;
     for (int64_t unit = rank; unit < d->w.units; unit += size)
-        if (d->w.store->group)
-            decode_rows(d, unit, &room);
-        else
-            decode_rect(d, unit, &room);
+        one(d, unit, &room);
     work_flush(&d->w, &room);
 }
 
@@ -127,7 +149,8 @@ bool store_decode(const struct store *s, const moegen_rt_tensor *codes,
                          .dtype = dtype,
                          .bytes = moegen_rt_dtype_of(dtype)->bytes};
     size_t row = (size_t)(s->in_first ? s->out : s->in) * d.bytes;
-    bool ok = work_open(&d.w, s, to, PANEL, s->in, row, moegen_rt_team_size(team)) &&
+    bool ok = work_open(&d.w, s, to, s->group && s->in_first ? RT_COLUMNS : PANEL, row,
+                        moegen_rt_team_size(team)) &&
               moegen_rt_team_run(team, on_rank, &d) == MOEGEN_RT_OK;
     work_close(&d.w);
     return ok;

@@ -23,10 +23,10 @@ static void rectangles(struct work *w)
     const struct store *s = w->store;
     w->tall = w->height;
     w->wide = w->width;
-    if (s->share == RT_ROW && s->in_first)
+    if (w->strips)
         w->wide = STRIP; /* columns share a scale */
     else if (s->share == RT_ROW)
-        w->tall = ROWS / larger(w->width, 1); /* they are read twice */
+        w->tall = ROWS * (s->in_first ? 8 : 1) / larger(w->width, 1); /* rows are read twice */
     else if (s->share == RT_BLOCK)
         w->tall = s->in_first ? s->cut.tile_in : s->cut.tile_out;
     w->tall = larger(w->tall, 1);
@@ -47,39 +47,46 @@ static void *take(char *base, size_t *at, size_t bytes)
 /* The parts of a rank's room; its size. */
 static size_t carve(const struct work *w, char *base, struct space *to)
 {
-    const size_t n = (size_t)larger(larger(w->store->in, w->width), w->panel);
-    const size_t panel = w->store->group && w->store->in_first ? (size_t)(w->panel * w->stride) : 0;
+    const bool columns = w->store->group && w->store->in_first;
+    const int64_t row = larger(w->store->in, w->width), slab = columns ? SLAB * RT_COLUMNS : 0;
+    const size_t n = (size_t)larger(row, RT_COLUMNS);
     size_t at = 0;
-    to->each = take(base, &at, n * sizeof *to->each);
+    to->each = take(base, &at, (size_t)larger((int64_t)n, slab / 16) * sizeof *to->each);
     to->x = take(base, &at, n * sizeof *to->x);
     to->q = take(base, &at, n * sizeof *to->q);
+    to->by = take(base, &at, n * sizeof *to->by);
     to->most = take(base, &at, n * sizeof *to->most);
-    to->panel = take(base, &at, panel * sizeof *to->panel);
-    to->bytes = take(base, &at, n);
+    to->panel = take(base, &at, (size_t)slab * sizeof *to->panel);
+    to->bytes = take(base, &at, (size_t)larger((int64_t)n, slab));
     to->out = take(base, &at, w->sink->data ? 0 : w->batch);
     return at;
 }
 
 bool store_streams(const struct store *s, bool back)
 {
-    return !s->in_first || (s->group && !back);
+    return !(s->in_first && s->group && back);
+}
+
+void work_strips(struct work *w, bool strips)
+{
+    w->strips = strips;
+    if (w->store->group)
+        w->per_matrix = ceiling(w->store->out, w->panel);
+    else
+        rectangles(w);
+    w->units = w->height && w->width ? w->store->count * w->per_matrix : 0;
 }
 
 bool work_open(struct work *w, const struct store *s, const struct sink *sink, int64_t rows,
-               int64_t length, size_t row, int ranks)
+               size_t row, int ranks)
 {
     struct space space;
     *w = (struct work){.store = s, .sink = sink, .panel = rows};
-    w->stride = length + 16; /* not a power of two */
     w->batch = row > BATCH ? row : BATCH;
     rt_rows_open(&w->rows, s->format);
     w->height = s->in_first ? s->in : s->out;
     w->width = s->in_first ? s->out : s->in;
-    if (s->group)
-        w->per_matrix = ceiling(s->out, w->panel);
-    else
-        rectangles(w);
-    w->units = w->height && w->width ? s->count * w->per_matrix : 0;
+    work_strips(w, false);
     w->bytes = carve(w, NULL, &space);
     w->at = moegen_rt_alloc(w->bytes * (size_t)ranks);
     return w->at != NULL;
@@ -161,4 +168,9 @@ int64_t work_scale(const struct work *w, const struct rect *r, int64_t row, int6
 int64_t work_at(const struct work *w, const struct rect *r, int64_t row)
 {
     return (r->matrix * w->height + row) * w->width + r->c0;
+}
+
+bool work_each(const struct rect *r)
+{
+    return r->each && r->step == 1 && r->scales == r->c1 - r->c0;
 }

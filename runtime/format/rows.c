@@ -1,65 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * format_rows.c - many values of f32 to codes of a format, by loops that compilers turn into
- * vectors: LANES elements each, no branches. See rt_wide.h; the way back is format_values.c.
+ * rows.c - many values of f32 to codes of a format, by loops that compilers turn into
+ * vectors: LANES elements each, no branches. See rt_wide.h; the way back is values.c.
  */
 #include <math.h>
 #include <string.h>
 
 #include "format.h"
-#include "rt_wide.h"
+#include "format/codes.h"
 
 enum { MANY = 64 };
 
 /* ---- magnitudes ---- */
 
-WIDE static uint32_t most_of(const float *x, int64_t n)
-{
-    int32_t most[LANES] = {0}; /* no sign: their order as integers is that of the numbers */
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        EACH
-        {
-            int32_t size = (int32_t)(bits_of(x[i + j]) & INT32_MAX);
-            most[j] = size > most[j] ? size : most[j];
-        }
+/* Compared as integers of the values' own width, without sign: their order is that of the numbers.
+ */
+#define MAGNITUDES(dtype, type, integer, size_of, shift)                                           \
+    WIDE static uint32_t most_of_##dtype(const type *x, int64_t n)                                 \
+    {                                                                                              \
+        enum { WIDTH = 64 / sizeof(type) };                                                        \
+        integer most[WIDTH] = {0}, all = 0;                                                        \
+        int64_t i = 0;                                                                             \
+        for (; i + WIDTH <= n; i += WIDTH)                                                         \
+            for (int j = 0; j < WIDTH; j++) {                                                      \
+                integer size = size_of(x[i + j]);                                                  \
+                most[j] = size > most[j] ? size : most[j];                                         \
+            }                                                                                      \
+        for (int j = 0; i < n; i++, j++)                                                           \
+            most[j] = size_of(x[i]) > most[j] ? size_of(x[i]) : most[j];                           \
+        for (int j = 0; j < WIDTH; j++)                                                            \
+            all = most[j] > all ? most[j] : all;                                                   \
+        return (uint32_t)all << (shift);                                                           \
+    }                                                                                              \
+    static inline void raise_one_##dtype(type x, uint32_t *most)                                   \
+    {                                                                                              \
+        int32_t size = (int32_t)((uint32_t)size_of(x) << (shift)), old = (int32_t)*most;           \
+        *most = (uint32_t)(size > old ? size : old);                                               \
+    }                                                                                              \
+    WIDE static void raise_all_##dtype(const type *restrict x, int64_t n, uint32_t *restrict most) \
+    {                                                                                              \
+        int64_t i = 0;                                                                             \
+        for (; i + LANES <= n; i += LANES)                                                         \
+            EACH raise_one_##dtype(x[i + j], &most[i + j]);                                        \
+        for (; i < n; i++)                                                                         \
+            raise_one_##dtype(x[i], &most[i]);                                                     \
     }
-    for (; i < n; i++) {
-        int32_t size = (int32_t)(bits_of(x[i]) & INT32_MAX);
-        most[0] = size > most[0] ? size : most[0];
-    }
-    for (int j = 0; j < 8; j++)
-        most[j] = most[j] > most[j + 8] ? most[j] : most[j + 8];
-    for (int j = 0; j < 4; j++)
-        most[j] = most[j] > most[j + 4] ? most[j] : most[j + 4];
-    for (int j = 1; j < 4; j++)
-        most[0] = most[j] > most[0] ? most[j] : most[0];
-    return (uint32_t)most[0];
+#define F32_SIZE(x)  ((int32_t)(bits_of(x) & INT32_MAX))
+#define BF16_SIZE(x) ((int16_t)((x)&INT16_MAX))
+MAGNITUDES(f32, float, int32_t, F32_SIZE, 0)
+MAGNITUDES(bf16, uint16_t, int16_t, BF16_SIZE, 16)
+
+uint32_t rt_rows_most(moegen_rt_dtype dtype, const void *x, int64_t n)
+{
+    return dtype == MOEGEN_RT_F32 ? most_of_f32(x, n) : most_of_bf16(x, n);
 }
 
-uint32_t rt_rows_most(const float *x, int64_t n)
+void rt_rows_raise(moegen_rt_dtype dtype, const void *x, int64_t n, uint32_t *most)
 {
-    return most_of(x, n);
-}
-
-static inline void raise_one(float x, uint32_t *most)
-{
-    int32_t size = (int32_t)(bits_of(x) & INT32_MAX), old = (int32_t)*most;
-    *most = (uint32_t)(size > old ? size : old);
-}
-
-WIDE static void raise_all(const float *restrict x, int64_t n, uint32_t *restrict most)
-{
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        EACH raise_one(x[i + j], &most[i + j]);
-    for (; i < n; i++)
-        raise_one(x[i], &most[i]);
-}
-
-void rt_rows_raise(const float *x, int64_t n, uint32_t *most)
-{
-    raise_all(x, n, most);
+    if (dtype == MOEGEN_RT_F32)
+        raise_all_f32(x, n, most);
+    else
+        raise_all_bf16(x, n, most);
 }
 
 double rt_rows_amax(uint32_t most)
@@ -150,33 +151,6 @@ void rt_rows_scale_each(const float *x, int64_t n, const double *inverse, float 
 
 /* ---- codes ---- */
 
-/* A float of sign, exponent and mantissa, clipped to `largest`. Adding a number whose last place is
- * that of q in this format, but no less than its least one, leaves the code's mantissa, with the
- * leading bit, in the low bits; a carry goes on into the exponent, less one, which is added. */
-static inline uint32_t small_float(float q, int bits, int mantissa, int bias, float largest)
-{
-    const int cut = 23 - mantissa;
-    const int32_t normal = (128 - bias) << 23, most = (int32_t)bits_of(largest);
-    int32_t size = (int32_t)(bits_of(q) & INT32_MAX);
-    size = size < most ? size : most;
-    int32_t place = size > normal ? size : normal;
-    uint32_t exponent = (uint32_t)place & 0x7f800000, by = exponent + ((uint32_t)cut << 23);
-    float sum = float_of((uint32_t)size) + float_of(by);
-    uint32_t code = bits_of(sum) - by + ((exponent - (uint32_t)normal) >> cut);
-    return code | bits_of(q) >> 31 << (bits - 1);
-}
-
-/* An integer, off by `bias`; |q| < 2^22. */
-static inline uint32_t small_integer(float q, int32_t lowest, int32_t largest, int32_t bias)
-{
-    const float places = 0x1.8p23f;
-    float sum = q + places;
-    int32_t x = (int32_t)(bits_of(sum) - bits_of(places));
-    x = x > lowest ? x : lowest;
-    x = x < largest ? x : largest;
-    return (uint32_t)(x + bias);
-}
-
 /* To bytes: a vector of them takes several of f32, so MANY at a time; as words first, or compilers
  * make bytes of every step. */
 #define BYTES(name, expression)                                                                    \
@@ -193,11 +167,11 @@ static inline uint32_t small_integer(float q, int32_t lowest, int32_t largest, i
         for (; i < n; i++)                                                                         \
             to[i] = (uint8_t)expression(i);                                                        \
     }
-#define E4M3(i) small_float(q[i], 8, 3, 7, 448)
-#define E5M2(i) small_float(q[i], 8, 2, 15, 57344)
-#define E2M1(i) small_float(q[i], 4, 1, 1, 6)
-#define I8(i)   small_integer(q[i], -127, 127, 0)
-#define I4(i)   small_integer(q[i], -8, 7, 8)
+#define E4M3(i) small_float(q[i], 8, 3, 7, 448, false)
+#define E5M2(i) small_float(q[i], 8, 2, 15, 57344, false)
+#define E2M1(i) small_float(q[i], 4, 1, 1, 6, false)
+#define I8(i)   small_integer(q[i], -127, 127, 0, false)
+#define I4(i)   small_integer(q[i], -8, 7, 8, false)
 BYTES(e4m3_codes, E4M3)
 BYTES(e5m2_codes, E5M2)
 BYTES(e2m1_codes, E2M1)
@@ -243,6 +217,7 @@ void rt_rows_open(struct rt_rows *r, const struct rt_format *f)
     for (unsigned byte = 0; byte < 256 && f->scale->bits == 8; byte++)
         r->scale[byte] = f->scale->value(byte);
     rt_rows_open_values(r);
+    rt_rows_open_direct(r);
 }
 
 /* Two codes of 4 bits to a byte. */
@@ -263,21 +238,16 @@ WIDE static void pairs(const uint8_t *restrict byte, int64_t n, uint8_t *restric
         to[i] = pair(&byte[2 * i]);
 }
 
-static void codes_of(const struct rt_rows *r, const float *q, int64_t n, uint8_t *to)
+void rt_rows_bytes(const struct rt_rows *r, const float *q, int64_t n, uint8_t *byte)
 {
     if (r->codes)
-        r->codes(q, n, to);
+        r->codes(q, n, byte);
     else
         for (int64_t i = 0; i < n; i++)
-            to[i] = (uint8_t)r->format->element->code((double)q[i]);
+            byte[i] = (uint8_t)r->format->element->code((double)q[i]);
 }
 
-void rt_rows_codes(const struct rt_rows *r, const float *q, int64_t n, void *codes, uint8_t *byte)
+void rt_rows_pairs(const uint8_t *byte, int64_t n, void *codes)
 {
-    if (r->format->element->bits == 8) {
-        codes_of(r, q, n, codes);
-        return;
-    }
-    codes_of(r, q, n, byte);
     pairs(byte, n / 2, codes);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * format_values.c - codes of a format to many values, by loops that compilers turn into vectors:
+ * values.c - codes of a format to many values, by loops that compilers turn into vectors:
  * LANES elements each, no branches. See rt_wide.h.
  */
 #include <string.h>
@@ -73,15 +73,17 @@ void rt_rows_open_values(struct rt_rows *r)
     for (size_t i = 0; i < sizeof fast / sizeof *fast; i++)
         if (strcmp(fast[i].name, r->format->element->name) == 0)
             r->elements = fast[i].elements;
+    /* significant bits of both are at most f32's: 8 of an element, 8 of a bf16 or one of fewer */
+    r->narrow = r->format->scale->bits <= 16 && !r->format->second;
 }
 
-static void elements_of(const struct rt_rows *r, const uint8_t *code, int64_t n, float *to)
+void rt_rows_bytes_elements(const struct rt_rows *r, const uint8_t *byte, int64_t n, float *to)
 {
     if (r->elements)
-        r->elements(code, n, to);
+        r->elements(byte, n, to);
     else
         for (int64_t i = 0; i < n; i++)
-            to[i] = (float)r->format->element->value(code[i]);
+            to[i] = (float)r->format->element->value(byte[i]);
 }
 
 /* The two codes of each byte: as the low and the high byte of a word. */
@@ -100,19 +102,19 @@ void rt_rows_elements(const struct rt_rows *r, const void *codes, int64_t n, flo
     uint16_t both[SOME];
     const uint8_t *from = codes;
     if (r->format->element->bits == 8) {
-        elements_of(r, from, n, to);
+        rt_rows_bytes_elements(r, from, n, to);
         return;
     }
     for (int64_t i = 0, some; i < n / 2; i += some) {
         some = n / 2 - i < SOME ? n / 2 - i : SOME;
         apart(from + i, some, both);
-        elements_of(r, (const uint8_t *)both, 2 * some, to + 2 * i);
+        rt_rows_bytes_elements(r, (const uint8_t *)both, 2 * some, to + 2 * i);
     }
 }
 
 /* ---- times scales ---- */
 
-/* Runs of elements times their factor. A power of two leaves f32 nothing to round, whatever the
+/* Runs of elements times their factor. A narrow one leaves f32 nothing to round, whatever the
  * element; else the product is in double, and rounded once, or to odd, to be rounded again. */
 #define TIMES(name, type, by_type, product)                                                        \
     static inline void name##_run(const float *restrict element, int64_t n, by_type by,            \
@@ -135,11 +137,13 @@ void rt_rows_elements(const struct rt_rows *r, const void *codes, int64_t n, flo
         if (n > 0)                                                                                 \
             name##_run(element, n, (by_type)*by, to);                                              \
     }
-#define POWER(x, by)      bits_of((x) * (by))
-#define POWER_BF16(x, by) bf16_of_float((x) * (by))
-#define NEAREST(x, by)    bits_of((float)((double)(x) * (by)))
-#define ODD(x, by)        bits_of(odd((double)(x) * (by), false))
-#define ODD_BF16(x, by)   bf16_of_float(odd((double)(x) * (by), false))
+#define POWER(x, by)           bits_of((x) * (by))
+#define POWER_BF16(x, by)      bf16_of_float((x) * (by))
+#define POWER_EACH(x, by)      POWER(x, (float)(by))
+#define POWER_EACH_BF16(x, by) POWER_BF16(x, (float)(by))
+#define NEAREST(x, by)         bits_of((float)((double)(x) * (by)))
+#define ODD(x, by)             bits_of(odd((double)(x) * (by), false))
+#define ODD_BF16(x, by)        bf16_of_float(odd((double)(x) * (by), false))
 TIMES(power_f32, uint32_t, float, POWER)
 TIMES(power_bf16, uint16_t, float, POWER_BF16)
 TIMES(to_f32, uint32_t, double, NEAREST)
@@ -168,6 +172,8 @@ TIMES(to_bf16, uint16_t, double, ODD_BF16)
 TIMES_EACH(each_f32, uint32_t, NEAREST)
 TIMES_EACH(each_bf16, uint16_t, ODD_BF16)
 TIMES_EACH(each_odd, uint32_t, ODD)
+TIMES_EACH(power_each_f32, uint32_t, POWER_EACH)
+TIMES_EACH(power_each_bf16, uint16_t, POWER_EACH_BF16)
 
 /* Element by element, under scales below LEAST: f32 has not the bits of what is subnormal there. */
 #define LEAST 0x1p-100
@@ -185,12 +191,12 @@ void rt_rows_values(const struct rt_rows *r, const float *element, int64_t n, in
 {
     typedef void times(const float *element, int64_t n, int64_t run, const double *by, void *to);
     enum { F32, BF16, OTHER };
-    static times *const all[][3] = {{to_f32, to_bf16, to_odd},
-                                    {power_f32, power_bf16, to_odd},
-                                    {each_f32, each_bf16, each_odd}};
+    static times *const all[2][2][3] = {
+        {{to_f32, to_bf16, to_odd}, {power_f32, power_bf16, to_odd}},
+        {{each_f32, each_bf16, each_odd}, {power_each_f32, power_each_bf16, each_odd}}};
     const int to_what = dtype == MOEGEN_RT_F32 ? F32 : dtype == MOEGEN_RT_BF16 ? BF16 : OTHER;
     const size_t bytes = moegen_rt_dtype_of(dtype)->bytes;
-    all[run == 1 ? 2 : r->exact][to_what](element, n, run, by, to_what == OTHER ? space : to);
+    all[run == 1][r->narrow][to_what](element, n, run, by, to_what == OTHER ? space : to);
     if (to_what == OTHER)
         moegen_rt_convert(MOEGEN_RT_F32, space, dtype, to, (size_t)n);
     for (int64_t i = 0; i < n && to_what != F32 && !r->exact; i += run, by++)
