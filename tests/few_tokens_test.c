@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* few_tokens_test.c - an expert with few tokens, and as many as are where another tile takes over:
  * every dtype that weights may have in every layout that holds it, as `moegen list keys` says them,
- * against float64. Numbers of tokens: 1 to 5; around lanes, two vectors of them, and around every
- * limit that `moegen explain` has for the kernel (tile_rows, along, direct_rows, "to N" of
- * products).
+ * against float64. Numbers of tokens: 1 to 5; around lanes, two vectors of them, half a vector more
+ * than several whole ones, and around every limit that `moegen explain` has for the kernel
+ * (tile_rows, along, direct_rows, "to N" of products).
  */
 #include "cases.h"
 
-enum { VALUES = 24, TOKENS = 48, LANES = 16 };
+enum { VALUES = 24, TOKENS = 6 * 16 + 1, LANES = 16 };
 
 /* Sizes of H and of I, the first of which a layout takes: odd ones, and multiples. */
 static const char *const sizes[][2] = {{"69", "37"}, {"512", "132"}};
@@ -157,6 +157,8 @@ static int try_weights(const struct family *f, const char *layout, const char *w
             n.of[i] = true;
         for (int lanes = LANES / 2; own && lanes <= 2 * LANES; lanes *= 2)
             add_around(&n, lanes);
+        for (int halves = 9; own && halves < TOKENS * 2 / LANES; halves += 2)
+            add_around(&n, halves * LANES / 2);
         snprintf(text, sizeof text,
                  "{kernel: %s, dtype: %s, H: %s, I_TP: %s, E: 1, top_k: 1, block_size: 48, "
                  "bias: true, weights: {layout: %s, dtype: %s}, target: %s, spelling: %s%s}",
