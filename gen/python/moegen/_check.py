@@ -56,6 +56,10 @@ def in_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [t.resolve_neg() for t in found] if True in map(_is_negated, found) else found
 
 
+def is_in_memory(tensors: Sequence[Tensor]) -> bool:
+    return all(map(operator.is_, in_memory(tensors), tensors))
+
+
 def kinds_of(tensors: Sequence[Tensor]) -> Kinds:
     return [*map(_dtype, tensors)], [*map(_elements, tensors)]
 

@@ -232,8 +232,8 @@ def there_of(given: Given) -> list[Tensor]:
     return [t for t in given if t is not None]
 
 
-def forward(case: Case, there: There) -> Tensor:
-    tensors = in_memory(there)
+def forward(case: Case, there: There, are_in_memory: bool = False) -> Tensor:
+    tensors = [*there] if are_in_memory else in_memory(there)
     y = _empty_like(tensors[0])
     tensors.append(y)
     try:
