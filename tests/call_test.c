@@ -199,6 +199,88 @@ static void test_team_size(void)
     free(x);
 }
 
+/* A host's threads: `give` of them are there, and `lose` of the ranks are not called. */
+struct host {
+    int give, lose, runs;
+    void (*rank)(void *at, int number);
+    void *at;
+    struct place {
+        struct host *host;
+        int number;
+        pthread_t thread;
+    } place[8];
+};
+
+static void *run_place(void *at)
+{
+    struct place *place = at;
+    place->host->rank(place->host->at, place->number);
+    return NULL;
+}
+
+static int run_on_host(void *at, int ranks, void (*rank)(void *at, int number), void *rank_at)
+{
+    struct host *host = at;
+    host->runs++;
+    if (host->give < ranks)
+        return 1;
+    host->rank = rank;
+    host->at = rank_at;
+    for (int r = 0; r < ranks - host->lose; r++) {
+        host->place[r].host = host;
+        host->place[r].number = r;
+        CHECK(pthread_create(&host->place[r].thread, NULL, run_place, &host->place[r]) == 0);
+    }
+    for (int r = 0; r < ranks - host->lose; r++)
+        pthread_join(host->place[r].thread, NULL);
+    return 0;
+}
+
+static void test_runner(void)
+{
+    moegen_engine *engine = engine_of("", NULL);
+    moegen_kernel *kernel = get(engine, toy);
+    moegen_call *call = NULL;
+    moegen_error *err = NULL;
+    struct tensors *x = make_tensors();
+    struct host host = {.give = 4};
+    float want[(T + 1) * H];
+    CHECK(moegen_call_create(kernel, &call, NULL) == MOEGEN_OK);
+    CHECK(says(moegen_call_set_runner(NULL, run_on_host, &host, &err), MOEGEN_BAD_ARGUMENT, &err,
+               "NULL"));
+    CHECK(moegen_call_set_runner(call, run_on_host, &host, &err) == MOEGEN_OK);
+    CHECK(moegen_call_set_threads(call, 4, &err) == MOEGEN_OK);
+    CHECK(says(moegen_call_run(call, &err), MOEGEN_BAD_ARGUMENT, &err, "is not bound"));
+    CHECK(host.runs == 0 && bind_all(call, x, &err) == MOEGEN_OK);
+    for (host.give = 4; host.give > 2; host.give--) { /* enough for all ranks, and too few */
+        for (int i = 0; i < 20; i++) {
+            memset(x->out, 0xff, sizeof x->out);
+            CHECK(moegen_call_run(call, &err) == MOEGEN_OK);
+            if (host.runs == 1)
+                memcpy(want, x->out, sizeof want);
+            CHECK(memcmp(want, x->out, sizeof want) == 0);
+        }
+    }
+    CHECK(host.runs == 40);
+    x->ids[0] = 1000000;
+    host.give = 4;
+    CHECK(says(moegen_call_run(call, &err), MOEGEN_BAD_DATA, &err, "token_position_to_id"));
+    x->ids[0] = 0;
+    host.lose = 4;
+    CHECK(says(moegen_call_run(call, &err), MOEGEN_BAD_ARGUMENT, &err, "all of 4 ranks"));
+    CHECK(host.runs == 42 && moegen_call_set_threads(call, 1, &err) == MOEGEN_OK);
+    CHECK(moegen_call_run(call, &err) == MOEGEN_OK); /* one rank needs no other threads */
+    CHECK(moegen_call_set_runner(call, NULL, NULL, &err) == MOEGEN_OK);
+    CHECK(moegen_call_set_threads(call, 3, &err) == MOEGEN_OK);
+    memset(x->out, 0xff, sizeof x->out);
+    CHECK(moegen_call_run(call, &err) == MOEGEN_OK);
+    CHECK(host.runs == 42 && memcmp(want, x->out, sizeof want) == 0);
+    moegen_call_release(call);
+    moegen_kernel_release(kernel);
+    moegen_engine_release(engine);
+    free(x);
+}
+
 static moegen_engine *shared;
 
 static void *get_and_run(void *result)
@@ -276,6 +358,7 @@ int main(void)
     test_binding();
     test_workspace();
     test_team_size();
+    test_runner();
     test_concurrency();
     test_overhead();
     return failures != 0;

@@ -131,6 +131,17 @@ moegen_status moegen_call_set_threads(moegen_call *call, int threads, moegen_err
     return MOEGEN_OK;
 }
 
+moegen_status moegen_call_set_runner(moegen_call *call, moegen_runner runner, void *host,
+                                     moegen_error **err)
+{
+    if (!call)
+        return error_set(err, MOEGEN_BAD_ARGUMENT, "call must not be NULL");
+    call->ready = false;
+    call->runner = runner;
+    call->host = host;
+    return MOEGEN_OK;
+}
+
 moegen_status moegen_call_set_workspace(moegen_call *call, void *memory, size_t bytes,
                                         moegen_error **err)
 {
@@ -149,10 +160,18 @@ static int threads_of(const moegen_call *c)
     return c->threads ? c->threads : c->unit->facts.threads;
 }
 
+/* Bytes; where a host may have no threads to give, enough for one, too. */
+static int64_t workspace_of(const moegen_call *c)
+{
+    const int64_t all = c->unit->workspace(c->cell, threads_of(c));
+    const int64_t alone = c->runner ? c->unit->workspace(c->cell, 1) : 0;
+    return all > alone || all < 0 ? all : alone;
+}
+
 static moegen_status give_workspace(moegen_call *c, moegen_error **err)
 {
     union cell *cell = &c->cell[c->unit->facts.arg_count + c->unit->facts.dim_count];
-    int64_t need = c->unit->workspace(c->cell, threads_of(c));
+    int64_t need = workspace_of(c);
     if (need < 0)
         return error_set(err, MOEGEN_INTERNAL, "the kernel asks for %" PRId64 " bytes of workspace",
                          need);
@@ -182,7 +201,7 @@ moegen_status moegen_call_workspace_bytes(moegen_call *call, size_t *bytes, moeg
         return error_set(err, MOEGEN_BAD_ARGUMENT, "call and bytes must not be NULL");
     moegen_status status = call_check(call, err);
     if (!status)
-        *bytes = (size_t)call->unit->workspace(call->cell, threads_of(call));
+        *bytes = (size_t)workspace_of(call);
     return status;
 }
 
@@ -211,6 +230,20 @@ moegen_status moegen_call_shape(const moegen_call *call, const char *name, int *
 
 /* ---- running ---- */
 
+static moegen_status run_ranks(moegen_call *call, int32_t *answer, moegen_error **err)
+{
+    struct unit *u = call->unit;
+    const int threads = threads_of(call);
+    if (call->runner) {
+        if (crew_run_on(call->runner, call->host, threads, u->entry, call->cell, answer))
+            return MOEGEN_OK;
+        return error_set(err, MOEGEN_BAD_ARGUMENT,
+                         "the host's runner has not called all of %d ranks", threads);
+    }
+    const moegen_status status = crew_run(u->crew, threads, u->entry, call->cell, answer);
+    return status ? error_set(err, status, "cannot start %d threads", threads) : MOEGEN_OK;
+}
+
 moegen_status moegen_call_run(moegen_call *call, moegen_error **err)
 {
     if (!call)
@@ -222,11 +255,9 @@ moegen_status moegen_call_run(moegen_call *call, moegen_error **err)
         call->ready = true;
     }
     int32_t answer = 0;
-    struct unit *u = call->unit;
-    status = crew_run(u->crew, threads_of(call), u->entry, call->cell, &answer);
-    if (status)
-        return error_set(err, status, "cannot start %d threads", threads_of(call));
+    if ((status = run_ranks(call, &answer, err)))
+        return status;
     if (answer)
-        return error_set(err, MOEGEN_BAD_DATA, "%s", unit_answer(u, answer));
+        return error_set(err, MOEGEN_BAD_DATA, "%s", unit_answer(call->unit, answer));
     return MOEGEN_OK;
 }

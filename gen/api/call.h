@@ -15,8 +15,10 @@ struct bound {
 
 struct moegen_call {
     struct unit *unit;
-    bool ready;  /* validated since the last change */
-    int threads; /* 0: the kernel's default */
+    bool ready;           /* validated since the last change */
+    int threads;          /* 0: the kernel's default */
+    moegen_runner runner; /* NULL: ranks run on the crew's threads */
+    void *host;
     struct bound bound[MAX_ARGS];
     int64_t given[MAX_DIMS]; /* sizes set by hand, or -1 */
     void *own, *lent;        /* workspace */

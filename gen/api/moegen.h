@@ -286,6 +286,18 @@ MOEGEN_API moegen_status moegen_call_set_size(moegen_call *call, const char *dim
  * moegen_kernel_facts). Results do not depend on it. */
 MOEGEN_API moegen_status moegen_call_set_threads(moegen_call *call, int threads,
                                                  moegen_error **err);
+/* Threads of a host, as a pool has them: calls rank(at, number) once for each number of 0..ranks-1,
+ * all at the same time on as many threads (the calling one may be among them), and returns 0 when
+ * all have returned. Ranks wait for each other: a host that has fewer threads to give at the time
+ * calls none and returns another number; then the calling thread runs the kernel alone, to the same
+ * results. */
+typedef int (*moegen_runner)(void *host, int ranks, void (*rank)(void *at, int number), void *at);
+/* Runs of this call take the host's threads in place of the library's; all else stays as
+ * moegen_call_run says. runner NULL: the library's again. A run whose ranks have not all been
+ * called when the runner returns 0, or of which some have when it returns another number, is
+ * MOEGEN_BAD_ARGUMENT, and what it wrote is of no use. */
+MOEGEN_API moegen_status moegen_call_set_runner(moegen_call *call, moegen_runner runner, void *host,
+                                                moegen_error **err);
 /* Extents of a tensor with the sizes that the bound tensors fix: what to allocate for an output.
  * shape has room for 8 numbers; *rank says how many were written. */
 MOEGEN_API moegen_status moegen_call_shape(const moegen_call *call, const char *name, int *rank,

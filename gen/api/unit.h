@@ -19,6 +19,9 @@ int crew_threads(const struct crew *c, int wanted);
 /* Run one entry on `size` ranks (the caller is rank 0); *result is the entry's. */
 moegen_status crew_run(struct crew *c, int size, moegen_entry entry, const void *args,
                        int32_t *result);
+/* The same on a host's threads; false: it called some ranks, but not all. */
+bool crew_run_on(moegen_runner runner, void *host, int size, moegen_entry entry, const void *args,
+                 int32_t *result);
 
 /* ---- shape.c ---- */
 

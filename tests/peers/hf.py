@@ -6,8 +6,10 @@
                       [--dtype bf16] [--against grouped_mm,eager] [--json FILE]
     tests/peers/hf.py --summary FILE...
 
+Forward passes of few tokens have to read the weights of the experts that these go to: so many bytes are read in turns with them, too, and
+each share of that speed is in the table. 2x another one's speed is out of reach where that has more than half of it.
 --json: a line for each row of the table, added to FILE, of which --summary makes one table: of several processes, the least and the
-median of (the fastest other one's median) / (moegen's median).
+median of (the fastest other one's median) / (moegen's median), and the medians of both shares of the reading speed.
 """
 import argparse
 import json
@@ -25,6 +27,7 @@ LAYERS = {   # model type, class of experts, H, I, E, top_k
 }
 PASSES = ("forward", "both")
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
+READS = "reading"   # among implementations
 MOST_ROWS = 64   # batched_mm copies the weights of each row
 
 
@@ -52,12 +55,19 @@ def step(module, how, x, ids, weights, backward):
     return y
 
 
+def read(module, experts):
+    """The weights of so many experts, by sums, which take no longer than memory."""
+    for p in module.parameters():
+        p.detach()[:experts].view(torch.int64).sum()
+
+
 def times_of(module, hows, problem, backward, rounds):
     times = {h: [] for h in hows}
+    experts = problem[1].unique().numel()
     for r in range(rounds + 1):   # the first one is to get warm
         for h in hows if r % 2 else reversed(hows):
             start = time.perf_counter()
-            step(module, h, *problem, backward)
+            read(module, experts) if h == READS else step(module, h, *problem, backward)
             times[h].append(time.perf_counter() - start)
     return {h: statistics.median(t[1:]) for h, t in times.items()}
 
@@ -68,15 +78,18 @@ def summary(files):
     for file in files:
         with open(file, encoding="utf-8") as lines:
             for row in map(json.loads, lines):
-                own = row["seconds"].pop("moegen")
+                own, reads = row["seconds"].pop("moegen"), row["seconds"].pop(READS, None)
                 how = min(row["seconds"], key=row["seconds"].get)
                 key = row["layer"], row.get("dtype", "bf16"), row["threads"], row["T"], row["pass"]
-                rows.setdefault(key, []).append((row["seconds"][how] / own, own, how))
-    print("| layer | dtype | threads | T | pass | moegen, ms | fastest other one | ratio: least, median | processes |\n" + "|---" * 9 + "|")
+                rows.setdefault(key, []).append((row["seconds"][how] / own, own, how, reads))
+    print("| layer | dtype | threads | T | pass | moegen, ms | fastest other one | ratio: least, median | shares of reading | processes |\n"
+          + "|---" * 10 + "|")
     for (layer, dtype, threads, T, what), found in sorted(rows.items()):
-        ratios, own, others = zip(*found)
+        ratios, own, others, _ = zip(*found)
+        shares = [(100 * reads / t, 100 * reads / t / ratio) for ratio, t, _, reads in found if reads]
+        cell = ", ".join(f"{statistics.median(s):.0f} %" for s in zip(*shares)) or "–"
         print(f"| {layer} | {dtype} | {threads} | {T} | {what} | {1e3 * statistics.median(own):.3g} | {'/'.join(sorted(set(others)))} | "
-              f"{min(ratios):.2f}, {statistics.median(ratios):.2f} | {len(found)} |")
+              f"{min(ratios):.2f}, {statistics.median(ratios):.2f} | {cell} | {len(found)} |")
 
 
 def main():
@@ -108,8 +121,9 @@ def main():
             for what in options.passes.split(","):
                 backward = PASSES.index(what) > 0
                 hows = [h for h in known if h != "batched_mm" or (T * k <= MOST_ROWS and not backward)]
-                times = times_of(module, hows, (x, ids, weights), backward, options.rounds)
-                cells = [f"{1e3 * times[h]:.3g} ms, {times[h] / times['moegen']:.2f}" if h in times else "–" for h in known]
+                times = times_of(module, hows + [READS] * (not backward), (x, ids, weights), backward, options.rounds)
+                shares = {h: f", {100 * times[READS] / times[h]:.0f} %" if READS in times else "" for h in times}
+                cells = [f"{1e3 * times[h]:.3g} ms, {times[h] / times['moegen']:.2f}{shares[h]}" if h in times else "–" for h in known]
                 print(f"| {name} | {T} | {what} | " + " | ".join(cells) + " |", flush=True)
                 if options.json:
                     with open(options.json, "a", encoding="utf-8") as out:

@@ -54,16 +54,22 @@ def calls(monkeypatch):
     """How often moegen computed, and grouped_mm."""
     import moegen.transformers
     count = {"moegen": 0, "grouped_mm": 0}
-    own, other = moegen.transformers.experts, moegen.transformers.grouped_mm_experts_forward
+    own, usual, other = (getattr(moegen.transformers, n) for n in ("experts", "_as_usual", "grouped_mm_experts_forward"))
 
     def counted(*args, **more):
         count["moegen"] += 1
         return own(*args, **more)
 
+    def as_usual(*args):
+        y = usual(*args)
+        count["moegen"] += y is not None
+        return y
+
     def fallen(*args):
         count["grouped_mm"] += 1
         return other(*args)
     monkeypatch.setattr(moegen.transformers, "experts", counted)
+    monkeypatch.setattr(moegen.transformers, "_as_usual", as_usual)
     monkeypatch.setattr(moegen.transformers, "grouped_mm_experts_forward", fallen)
     return count
 

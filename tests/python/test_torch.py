@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", exc_type=ImportError)
 
 import moegen  # noqa: E402
 import moegen.torch  # noqa: E402
-from moegen import _experts, _team, _tensors  # noqa: E402
+from moegen import _check, _experts, _team, _tensors  # noqa: E402
 
 LIMIT = {torch.float32: 3e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "relu": torch.relu,
@@ -431,6 +431,31 @@ def test_hooks_that_change_what_is_saved(pack, recompute, looked_at):
         y = moegen.torch.experts(**p, recompute=recompute)
     with pytest.raises(moegen.ArgumentError), Names() if looked_at else contextlib.nullcontext():
         y.sum().backward()
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize("pack", [lambda t: t.mT.contiguous().mT, lambda t: torch._neg_view(-t), torch.Tensor.double],
+                         ids=["columns", "negated", "wider"])
+def test_hooks_that_change_the_usual(pack, guarded, monkeypatch):
+    """Backward passes look closely at the first tensors, and at a glance at those like them: others are seen, and taken or refused."""
+    if not guarded:
+        monkeypatch.setattr(_check, "_tell_apart", lambda: False)
+    _experts.cases.clear()
+    p, q, dy = inputs(11), inputs(11), torch.ones(11, 48)
+    for _ in range(2):
+        moegen.torch.experts(**p).backward(dy)
+    (case,) = {id(c): c for c in _experts.cases.values()}.values()
+    assert (case.usual[True] is not _check.nothing_is_alike) == (guarded and _check._tell_apart())
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: pack(t) if t.is_floating_point() and t.dim() > 1 else t, lambda t: t):
+        y = moegen.torch.experts(**q)
+    with pytest.raises(moegen.ArgumentError) if pack is torch.Tensor.double else contextlib.nullcontext():
+        y.backward(dy)
+        for name in ("x", "weights", "gate_up", "down"):
+            assert torch.equal(2 * q[name].grad, p[name].grad), name
+
+
+def test_a_glance_sees_what_matters():
+    assert _check._tell_apart(), "guards of this PyTorch are others: moegen._check looks at each tensor, which takes longer"
 
 
 def test_parameters_that_have_changed():

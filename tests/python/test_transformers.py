@@ -129,6 +129,33 @@ def test_few_tokens(T, k):
         assert y.shape == (T, 32) and error(y, layer(x, ids, weights)) < 1e-5
 
 
+def test_as_usual():
+    """Calls without gradients that are like the last one take a short way; others, and parameters that change, are seen."""
+    layer = layer_of(build("olmoe"))
+    x, ids, weights = torch.randn(3, 32), torch.tensor([[0, 1], [2, 1], [3, 0]]), torch.rand(3, 2)
+
+    def call(how="moegen", *given):
+        layer.config._experts_implementation = how
+        return layer(*(given or (x, ids, weights)))
+
+    def right(*given):
+        return error(call("moegen", *given), call("eager", *given)) < 1e-5
+    with torch.no_grad():
+        assert right() and layer in moegen.transformers._usual and right()
+        layer.down_proj.mul_(2)
+        assert right()
+        layer.down_proj = torch.nn.Parameter(layer.down_proj.mT.contiguous().mT)
+        assert right() and right(x[:2], ids[:2], weights[:2]) and right(torch._neg_view(x), ids, weights)
+        assert error(call("moegen", x, ids.int(), weights), call("eager")) < 1e-5
+        assert right(x, torch.tensor([[0, 0], [2, 1], [3, 3]]), weights)
+        assert error(call("moegen", x.double().requires_grad_(), ids, weights), call("eager")) < 1e-5
+        with torch.inference_mode():
+            assert right() and right()
+    y = call()
+    y.sum().backward()
+    assert layer.down_proj.grad is not None
+
+
 def test_bf16_and_autocast(calls):
     model = build("olmoe")
     truth = models.twin(model)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from . import _experts
-from ._check import in_memory
 from ._experts import TRAINED, Case
 from ._main_grad import add, adds_in_place, awaited, stand_in
 from ._transforms import Refusing, is_looked_at, once
@@ -25,7 +24,7 @@ def function_of(case: Case, recompute: bool) -> Callable[..., Tensor]:
 def _function_of(case: Case, recompute: bool) -> Callable[..., Tensor]:
     """Each case has a function of its own, whose context has nothing to remember. It is for tensors that are known to be right."""
     to, frozen, gradient_like = 3 + case.trained, case.frozen[case.trained:], case.gradient_like
-    dtype, few, forward, differentiate = case.dtype, case.few, _experts.forward_saving, _experts.differentiate
+    dtype, few, forward, kept, differentiate = case.dtype, case.few, _experts.forward_saving, _experts.kept, _experts.differentiate
 
     class Experts(torch.autograd.Function):
         @staticmethod
@@ -42,7 +41,7 @@ def _function_of(case: Case, recompute: bool) -> Callable[..., Tensor]:
             needs = ctx.needs_input_grad
             if is_looked_at(dy):
                 return tuple(_by_operators(case, ctx.saved_tensors, dy, needs, None))
-            tensors = in_memory((*ctx.saved_tensors, dy))
+            tensors = kept(case, *ctx.saved_tensors, dy)
             if True not in needs[3:to]:
                 dx, dweights = _experts.differentiate(case, tensors, (), None, False)
                 return dx, None, dweights, *case.frozen
@@ -81,7 +80,7 @@ class Adding(torch.autograd.Function):
             each = iter(mains)
             of_all = [next(each) if is_there else None for is_there in case.there[3:3 + TRAINED]]
             return None, None, None, *_by_operators(case, kept, dy, needs, of_all)
-        tensors, parameters = in_memory((*kept, dy)), kept[3:to]
+        tensors, parameters = _experts.kept(case, *kept, dy), kept[3:to]
         grads: list[Tensor | None] = [None] * case.trained
         if True not in needs[3:to]:
             dx, dweights = _experts.differentiate(case, tensors, (), None, False)

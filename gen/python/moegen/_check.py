@@ -2,8 +2,9 @@
 """_check.py - are tensors those of experts? Dtypes and shapes, in the words of moegen.torch.experts; and what kernels trust in."""
 from __future__ import annotations
 
+import functools
 import operator
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,13 +16,48 @@ INDICES = {torch.int32: "i32", torch.int64: "i64"}
 CODES = (torch.uint8, torch.float8_e4m3fn)
 
 Kinds = tuple[list[torch.dtype], list[int]]   # of tensors: dtypes, and how many elements
+Alike = Callable[..., bool]   # are tensors of the classes, dtypes, shapes, strides and devices of others, as negated and as trained?
 _contiguous, _is_negated, _dtype, _elements = Tensor.contiguous, Tensor.is_neg, operator.attrgetter("dtype"), Tensor.numel
+
+
+def nothing_is_alike(*_: Tensor) -> bool:
+    return False
+
+
+def _guards(tensors: Sequence[Tensor]) -> Alike:
+    """PyTorch's own, by which compiled code knows its inputs: one call for what are several of each tensor."""
+    from torch._C._dynamo import guards
+    make: Any = guards.TensorGuards
+    check: Alike = make(*tensors, dynamic_dims_sizes=[[*t.shape] for t in tensors],
+                        dynamic_dims_strides=[[*t.stride()] for t in tensors]).check
+    return check
+
+
+@functools.lru_cache(maxsize=None)
+def _tell_apart() -> bool:
+    """Are there guards that see all that matters here? They are no part of PyTorch that others can count on."""
+    t, likeness = torch.zeros(2, 2), torch.zeros(2, 2)
+    others = (t.T, t[:1], t.double(), t.int(), torch._neg_view(t), torch.nn.Parameter(t), t.to("meta"), torch.zeros(4, 2)[::2])
+    try:
+        check = _guards((t, t))
+        return check(likeness, t) and not any(check(o, t) or check(t, o) for o in others)
+    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError):
+        return False
+
+
+def alike(tensors: Sequence[Tensor]) -> Alike:
+    """To these. Without guards nothing is, and each tensor has to be looked at."""
+    return _guards(tensors) if _tell_apart() else nothing_is_alike
 
 
 def in_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Contiguous, and of the numbers that their memory has: others are views of it that negate, as the imaginary part of a conjugate."""
     found = [*map(_contiguous, tensors)]
     return [t.resolve_neg() for t in found] if True in map(_is_negated, found) else found
+
+
+def is_in_memory(tensors: Sequence[Tensor]) -> bool:
+    return all(map(operator.is_, in_memory(tensors), tensors))
 
 
 def kinds_of(tensors: Sequence[Tensor]) -> Kinds:

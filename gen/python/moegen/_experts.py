@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import _memory, kernel
-from ._check import DTYPES, INDICES, Kinds, check, check_kept, in_memory, kinds_of
+from ._check import DTYPES, INDICES, Alike, Kinds, alike, check, check_kept, in_memory, kinds_of
 from ._library import DataError
 from ._team import Direct, Run
 
@@ -123,6 +123,7 @@ class Case:
         (dtypes, elements), (of_dy, as_x) = kinds_of([t for t in given if t is not None]), kinds_of(given[:1])
         self.kinds: dict[bool, Kinds] = {   # of what backward has; True: also what forward left
             False: (dtypes + of_dy, elements + as_x), True: ([*dtypes, self.dtype, *of_dy], [*elements, both, *as_x])}
+        self.usual: dict[bool, Alike] = {}   # of these kinds, in memory, as those of the first backward pass were
         self._sizes = {"T": T, "N": blocks}
         self.functions: dict[bool, Any] = {}   # of autograd; True: what can be is computed again
         self.known_backward: dict[tuple[bool, torch.dtype | None, bool], Run] = {}
@@ -231,8 +232,8 @@ def there_of(given: Given) -> list[Tensor]:
     return [t for t in given if t is not None]
 
 
-def forward(case: Case, there: There) -> Tensor:
-    tensors = in_memory(there)
+def forward(case: Case, there: There, are_in_memory: bool = False) -> Tensor:
+    tensors = [*there] if are_in_memory else in_memory(there)
     y = _empty_like(tensors[0])
     tensors.append(y)
     try:
@@ -254,27 +255,36 @@ def forward_saving(case: Case, there: There) -> tuple[Tensor, Tensor]:
     return y, saved
 
 
-def gradients(case: Case, tensors: list[Tensor], into: torch.dtype) -> list[Tensor]:
+def kept(case: Case, *tensors: Tensor) -> There:
+    """in_memory: those that are there, what forward left, dy. Raises ArgumentError for those that hooks have made something else of."""
+    saved = len(tensors) - 1 > case.count
+    is_usual = case.usual.get(saved)
+    if is_usual is not None and is_usual(*tensors):
+        return tensors
+    found = in_memory(tensors)
+    check_kept(found, case.kinds[saved])
+    if is_usual is None and all(map(operator.is_, found, tensors)):
+        case.usual[saved] = alike(tensors)
+    return found
+
+
+def gradients(case: Case, tensors: There, into: torch.dtype) -> list[Tensor]:
     """Of x, weights, and parameters, these in the dtype `into`. tensors: as `differentiate` has them."""
     make = _memory.zeros if case.few else _memory.empty   # gradients of experts without a token stay zero, or are written
     grads = [make(t.shape, into) for t in tensors[3:3 + case.trained]]
     return [*differentiate(case, tensors, grads, into, case.few), *grads]
 
 
-def differentiate(case: Case, tensors: list[Tensor], grads: Sequence[Tensor], into: torch.dtype | None,
-                  adds: bool) -> tuple[Tensor, Tensor]:
-    """Gradients of x and weights; those of parameters, in the dtype `into`, go to grads. tensors: those that are there, what forward
-    left, dy; in_memory."""
-    saved = len(tensors) - 1 > case.count
-    check_kept(tensors, case.kinds[saved])
+def differentiate(case: Case, tensors: There, grads: Sequence[Tensor], into: torch.dtype | None, adds: bool) -> tuple[Tensor, Tensor]:
+    """Gradients of x and weights; those of parameters, in the dtype `into`, go to grads. tensors: `kept`."""
     dx, dweights = _empty_like(tensors[0]), _empty_like(tensors[2])
     if case.T == 0:
         return dx, dweights   # gradients are zero, or the caller's
-    how = saved, into, adds
+    how = len(tensors) - 1 > case.count, into, adds
     run = case.known_backward.get(how) or case.backward(*how)
-    tensors = [*tensors, dx, dweights, *grads]
+    all_of_them = [*tensors, dx, dweights, *grads]
     try:
-        run(tensors)
+        run(all_of_them)
     except DataError:
-        return dx, dweights.gather(1, _once_more(run, tensors))
+        return dx, dweights.gather(1, _once_more(run, all_of_them))
     return dx, dweights

@@ -9,9 +9,8 @@ from typing import Any, Sequence
 import torch
 from torch import Tensor
 
-from ._check import in_memory
-from ._experts import (TRAINED, blocks_for, case_of, differentiate, forward, forward_saving, gradients, saved_elements, shape_of,
-                       there_of)
+from ._experts import (TRAINED, blocks_for, case_of, differentiate, forward, forward_saving, gradients, kept, saved_elements,
+                       shape_of, there_of)
 from ._transforms import refuse_vmap
 
 PARAMETERS = ("Tensor gate_up, Tensor down, Tensor? gate_up_bias, Tensor? down_bias, Tensor? post_norm, "
@@ -56,7 +55,8 @@ def _experts_backward(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, gate_
                       down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
                       saved: Tensor | None, options: str, into: torch.dtype | None) -> list[Tensor]:
     given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
-    case, tensors = case_of(given, options), in_memory(there_of((*given, saved, dy)))
+    case = case_of(given, options)
+    tensors = kept(case, *there_of((*given, saved, dy)))
     return [*differentiate(case, tensors, (), None, False)] if into is None else gradients(case, tensors, into)
 
 
@@ -71,8 +71,8 @@ def _experts_backward_in_place(dy: Tensor, x: Tensor, ids: Tensor, weights: Tens
                                gate_up_scale: Tensor | None, down_scale: Tensor | None, saved: Tensor | None, options: str,
                                grads: list[Tensor]) -> tuple[Tensor, Tensor]:
     given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
-    tensors = in_memory(there_of((*given, saved, dy)))
-    return differentiate(case_of(given, options), tensors, grads, grads[0].dtype, True)
+    case = case_of(given, options)
+    return differentiate(case, kept(case, *there_of((*given, saved, dy))), grads, grads[0].dtype, True)
 
 
 def _experts_backward_in_place_fake(dy: Tensor, x: Tensor, ids: Tensor, weights: Tensor, *_: Any) -> tuple[Tensor, Tensor]:

@@ -20,8 +20,11 @@ from transformers.integrations import moe
 from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS, FP8Experts
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
 
-from ._check import CODES, DTYPES
+from . import _experts
+from ._check import CODES, DTYPES, Alike, alike, is_in_memory
+from ._transforms import is_eager, nobody_looks
 from .torch import experts
+from .torch import options as told_of
 
 NAME = "moegen"
 log = logging.getLogger("moegen.transformers")
@@ -42,6 +45,9 @@ STORED = frozenset((*DTYPES, *CODES))
 # each expert what is added to its weight.
 _known: weakref.WeakKeyDictionary[torch.nn.Module, tuple[dict[str, Any] | str, str, str, float | None]] = weakref.WeakKeyDictionary()
 _warned: set[tuple[type, str]] = set()
+# Of those with nothing but two matrices: tensors that a call without gradients is like, its case, name of the first matrix.
+_usual: weakref.WeakKeyDictionary[torch.nn.Module, tuple[Alike, _experts.Case, str]] = weakref.WeakKeyDictionary()
+_is_grad_enabled, _is_dynamo_compiling = torch.is_grad_enabled, torch.compiler.is_dynamo_compiling
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -176,9 +182,27 @@ def _know(module: Any) -> tuple[dict[str, Any] | str, str, str, float | None]:
     return known
 
 
+def _as_usual(module: torch.nn.Module, *given: torch.Tensor) -> torch.Tensor | None:
+    """What `experts` gives if this call is like the last one, found with few looks: kernels leave no room in caches for Python."""
+    is_alike, case, name = _usual[module]
+    there: Any = (*given, module._parameters.get(name), module._parameters.get("down_proj"))
+    return _experts.forward(case, there, True) if is_alike(*there) else None
+
+
+def _remember(module: torch.nn.Module, there: tuple[torch.Tensor, ...], name: str, options: dict[str, Any]) -> None:
+    case = _experts.known_case(there, told_of(there[3], **options)) if is_eager(there) and is_in_memory(there) else None
+    if case is not None:
+        _usual[module] = alike(there), case, name
+
+
 def experts_forward(module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor,
                     top_k_weights: torch.Tensor) -> torch.Tensor:
     """transformers' interface: hidden_states [T, H], top_k_index and top_k_weights [T, k] to [T, H] in the dtype of hidden_states."""
+    unseen = not _is_grad_enabled() and not _is_dynamo_compiling() and nobody_looks()
+    if unseen and module in _usual:
+        y = _as_usual(module, hidden_states, top_k_index, top_k_weights)
+        if y is not None:
+            return y
     options, form, name, offset = _known.get(module) or _know(module)
     first, down, *scales = _matrices_of(module, form, name)
     reason = None if isinstance(options, str) else _reason(hidden_states, first, down)
@@ -195,6 +219,8 @@ def experts_forward(module: Any, hidden_states: torch.Tensor, top_k_index: torch
     if offset is not None:
         more["post_norm"] = (offset + _tensor_of(module.post_expert_norm, "weight")).to(x.dtype)
     y = experts(x, top_k_index, top_k_weights, first, down, **more)
+    if unseen and more == options and x is hidden_states:
+        _remember(module, (x, top_k_index, top_k_weights, first, down), name, options)
     return y if y.dtype == dtype else y.to(dtype)
 
 
