@@ -3,7 +3,8 @@
  * are, gradients of weights where the layout puts them. Two sums are of products in another
  * order, which other tests hold to limits: gradients of hidden states where gate and up come in
  * turn or are tensors of their own, and products of few rows, which plain weights compensate in
- * f32, and others sum with K in lanes: here experts have more.
+ * f32, and others sum with K in lanes, or in two lanes each those that fill half a vector: here
+ * experts have more, and these fill vectors.
  *
  *     layouts_test DIRECTORY */
 #include "cases.h"
@@ -160,7 +161,7 @@ int main(int argc, char **argv)
         {"moe_forward", "plain"},      {"moe_forward", "bias"},     {"moe_forward", "save"},
         {"moe_forward", "odd"},        {"moe_backward", "plain"},   {"moe_backward", "bias"},
         {"moe_backward", "recompute"}, {"moe_backward", "odd"},     {"moe_backward", "accumulate"},
-        {"moe_layer", "plain"},        {"moe_layer", "back_again"}, {"mlp_forward", "plain"},
+        {"moe_layer", "all_experts"},  {"moe_layer", "back_again"}, {"mlp_forward", "plain"},
         {"mlp_forward", "save"},       {"mlp_forward", "odd"},      {"mlp_backward", "plain"},
         {"mlp_backward", "recompute"}, {"mlp_backward", "odd"},     {"mlp_backward", "accumulate"}};
     moegen_engine *engine = NULL;

@@ -60,6 +60,7 @@ static const struct family {
      {{"W", "W_scale", "W_scale_2", 3, 150, 150, 1}}},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
+enum { MANY = 45 }; /* all of them, and 15 of each of 3 experts, fill more than half of a vector */
 
 static int compared, infected;
 
@@ -209,7 +210,8 @@ static bool infect(const struct family *f, const struct format *of, const moegen
     return false;
 }
 
-/* tokens: if they are few, K lies in lanes, and sums have another order. */
+/* tokens: if they are few, K lies in lanes, and sums have another order; so they have if tokens
+ * fill no more than half of an expert's last vector. */
 static void one_case(moegen_engine *engine, const struct family *f, const struct format *of,
                      enum share share, int64_t tokens, const char *target)
 {
@@ -229,7 +231,7 @@ static void one_case(moegen_engine *engine, const struct family *f, const struct
     set(p, "dtype f32");
     set(p, f->spec);
     set(p, weights);
-    fill(p, f->name, tokens, "uniform");
+    fill(p, f->name, tokens, "balanced");
     round_seconds(f, p);
     if (coded && plain) {
         compare(f, of, share, coded, plain, p, many, as_codes);
@@ -255,7 +257,7 @@ int main(void)
                                             : share == ROW || (formats[f].fp8 && share != GROUP);
                 if (!has)
                     continue;
-                one_case(engine, &families[i], &formats[f], (enum share)share, 45, "auto");
+                one_case(engine, &families[i], &formats[f], (enum share)share, MANY, "auto");
                 one_case(engine, &families[i], &formats[f], (enum share)share, 3, targets[way % 3]);
                 way++;
             }

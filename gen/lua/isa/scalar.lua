@@ -80,8 +80,6 @@ local ops = {
                                             says = "$d = even groups of $a, $b"},
     groups_odd   = {operands = "d a b",     meaning = "d->u[l] = (l < LANES / 2 ? a : b)->u[2 * (l % (LANES / 2) & ~3) + 4 + (l & 3)]",
                                             says = "$d = odd groups of $a, $b"},
-    groups_upper = {operands = "d a b",     meaning = "d->u[l] = (l < LANES / 2 ? a : b)->u[LANES / 2 + l % (LANES / 2)]",
-                                            says = "$d = upper groups of $a, $b"},
 
     -- any lane: each one's number is its last bits
     lookup       = {operands = "d a b",     meaning = "d->u[l] = b->u[a->u[l] % LANES]", says = "$d = $b[$a]"},

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- scalar_words.lua - what ops mean that read signed bytes, take vectors as 16-bit words, or narrow lanes to these. Columns: see
--- scalar.lua, whose rows these are too (a Lua function has room for some 200 constants).
+-- scalar_words.lua - what ops mean that read signed bytes, take vectors as 16-bit words, narrow lanes to these, or move a part of a vector.
+-- Columns: see scalar.lua, whose rows these are too (a Lua function has room for some 200 constants).
 return {
     load_i8      = {operands = "d m",       meaning = "d->i[l] = ((const int8_t *)m)[l]", says = "$d = $m, signed"},
     load_i8_half = {operands = "d m",       whole = "for (int l = 0; l < LANES; l++) { d->h[l] = (uint16_t)((const int8_t *)m)[l]; d->h[LANES + l] = 0; }",
@@ -54,6 +54,9 @@ return {
     unpack_high_bytes = {operands = "d a b", whole = "for (int j = 0; j < 2 * LANES; j++) "
                                                  .. "d->h[j] = (uint16_t)(a->b[j + j / 8 * 8 + 8] | b->b[j + j / 8 * 8 + 8] << 8);",
                                             says = "$d = high bytes of $a, $b"},
+    -- parts of vectors
+    groups_upper = {operands = "d a b",     meaning = "d->u[l] = (l < LANES / 2 ? a : b)->u[LANES / 2 + l % (LANES / 2)]",
+                                            says = "$d = upper groups of $a, $b"},
     swap_middle  = {operands = "d a",       whole = "for (int l = 0; l < 2; l++) { d->u[l] = a->u[l]; d->u[2 + l] = a->u[4 + l]; "
                                                  .. "d->u[4 + l] = a->u[2 + l]; d->u[6 + l] = a->u[6 + l]; }",
                                             says = "$d = $a, middle quarters swapped"},
