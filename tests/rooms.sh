@@ -26,8 +26,8 @@ gen/arch/x86       x86.h             arch/arch.h
 gen/jit            jit.h             moegen.h base/base.h rt_write.h
 gen/cache          cache.h           moegen.h base/base.h rt_write.h
 gen/host           host.h            moegen.h base/base.h spec/spec.h arch/arch.h arch/x86/x86.h
-gen/api            api.h             moegen.h base/base.h spec/spec.h host/host.h jit/jit.h cache/cache.h moegen_runtime.h packed.h
-gen/python         team.h            moegen_rt.h
+gen/api            api.h             moegen.h base/base.h spec/spec.h host/host.h jit/jit.h cache/cache.h moegen_runtime.h packed.h rt_ranks.h
+gen/python         team.h            moegen_rt.h rt_ranks.h
 gen/trial          trial.h           moegen.h base/base.h api/api.h moegen_runtime.h
 gen/tune           tune.h            moegen.h base/base.h spec/spec.h host/host.h api/api.h trial/trial.h moegen_runtime.h rt_write.h reference/kept.h
 gen/cli            cli.h             moegen.h base/base.h spec/spec.h host/host.h jit/jit.h cache/cache.h api/api.h trial/trial.h moegen_runtime.h rt_write.h rt_file.h format.h

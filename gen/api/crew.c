@@ -5,11 +5,11 @@
  * concurrent runs get different ones. And runs on the threads of a host, which brings its own.
  */
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "moegen_runtime.h"
+#include "rt_ranks.h"
 #include "unit.h"
 
 enum { IDLE = 8 /* teams kept */, MAX_TEAM = 1024 };
@@ -106,62 +106,21 @@ moegen_status crew_run(struct crew *c, int size, moegen_entry entry, const void 
 
 /* ---- a host's threads ---- */
 
-enum { LINE = 128, LOOKS = 20000 /* at a barrier, before the CPU is offered to others */ };
-
 struct run {
     moegen_entry entry;
     const void *args;
-    int size;
-    int32_t result;                  /* of rank 0 */
-    _Atomic int begun, ended;        /* ranks */
-    _Alignas(LINE) _Atomic int here; /* ranks that have reached the barrier */
-    _Alignas(LINE) _Atomic unsigned round;
+    int32_t result;           /* of rank 0 */
+    _Atomic int begun, ended; /* ranks */
+    struct rt_ranks ranks;
 };
-
-static void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-static void meet(void *at)
-{
-    struct run *run = at;
-    const unsigned round = atomic_load_explicit(&run->round, memory_order_relaxed);
-    if (atomic_fetch_add(&run->here, 1) + 1 == run->size) { /* the last? */
-        atomic_store_explicit(&run->here, 0, memory_order_relaxed);
-        atomic_store_explicit(&run->round, round + 1, memory_order_release);
-        return;
-    }
-    for (int i = 0; atomic_load_explicit(&run->round, memory_order_acquire) == round;
-         i += i < LOOKS)
-        if (i < LOOKS)
-            relax();
-        else
-            sched_yield();
-}
-
-static int64_t add(int64_t *counter, int64_t n)
-{
-    return __atomic_fetch_add(counter, n, __ATOMIC_ACQ_REL);
-}
-
-static void pause_rank(void *at)
-{
-    (void)at;
-    relax();
-    sched_yield(); /* the rank that is waited for may want this CPU */
-}
 
 static void run_rank(void *at, int number)
 {
     struct run *run = at;
-    if (number < 0 || number >= run->size || atomic_fetch_add(&run->begun, 1) >= run->size)
+    if (number < 0 || number >= run->ranks.size ||
+        atomic_fetch_add(&run->begun, 1) >= run->ranks.size)
         return;
-    const moegen_worker worker = {number, run->size, meet, run, add, pause_rank};
+    const moegen_worker worker = rt_ranks_worker(&run->ranks, number);
     const int32_t result = run->entry(run->args, &worker);
     if (number == 0)
         run->result = result;
@@ -171,7 +130,7 @@ static void run_rank(void *at, int number)
 bool crew_run_on(moegen_runner runner, void *host, int size, moegen_entry entry, const void *args,
                  int32_t *result)
 {
-    struct run run = {.entry = entry, .args = args, .size = size};
+    struct run run = {.entry = entry, .args = args, .ranks = {.size = size}};
     if (size == 1 || runner(host, size, run_rank, &run)) {
         if (atomic_load(&run.begun) == 0)
             *result = entry(args, NULL);

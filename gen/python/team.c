@@ -11,82 +11,29 @@
  */
 #include "team.h"
 
-#include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-enum { LINE = 128, SPINS = 2000, YIELDS = 400 };
+#include "rt_ranks.h"
 
 struct run {
     moegen_entry entry;
     moegen_team_index index;
     const int64_t *args;
-    int64_t size;
-    int32_t status;                       /* of rank 0 */
-    _Alignas(LINE) _Atomic uint32_t here; /* ranks that have reached the barrier */
-    _Alignas(LINE) _Atomic uint32_t round;
-    _Atomic uint32_t sleepers; /* in or near futex_wait on round */
+    int32_t status; /* of rank 0 */
+    struct rt_ranks ranks;
 };
-
-static void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-static void barrier(void *at)
-{
-    struct run *run = at;
-    const uint32_t round = atomic_load_explicit(&run->round, memory_order_relaxed);
-    if (atomic_fetch_add(&run->here, 1) + 1 == (uint32_t)run->size) { /* the last? */
-        atomic_store_explicit(&run->here, 0, memory_order_relaxed);
-        atomic_store(&run->round, round + 1);
-        if (atomic_load(&run->sleepers) != 0)
-            syscall(SYS_futex, &run->round, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
-        return;
-    }
-    for (int i = 0; i < SPINS + YIELDS; i++) {
-        if (atomic_load_explicit(&run->round, memory_order_acquire) != round)
-            return;
-        if (i < SPINS)
-            relax();
-        else
-            sched_yield(); /* the rank that is waited for may want this CPU */
-    }
-    atomic_fetch_add(&run->sleepers, 1);
-    while (atomic_load(&run->round) == round)
-        syscall(SYS_futex, &run->round, FUTEX_WAIT_PRIVATE, round, NULL, NULL, 0);
-    atomic_fetch_sub(&run->sleepers, 1);
-}
-
-static int64_t add(int64_t *counter, int64_t n)
-{
-    return __atomic_fetch_add(counter, n, __ATOMIC_ACQ_REL);
-}
-
-static void pause_rank(void *at)
-{
-    (void)at;
-    relax();
-    sched_yield();
-}
 
 static void ranks(int64_t from, int64_t to, void *at)
 {
     struct run *run = at;
     uint32_t self = 0;
-    const bool one = to - from == 1 && run->index(&self) == 0 && self == from && run->size > 1;
+    const bool one =
+        to - from == 1 && run->index(&self) == 0 && self == from && run->ranks.size > 1;
     if (!one && from != 0)
         return;
-    const moegen_worker worker = {from, run->size, barrier, run, add, pause_rank};
+    const moegen_worker worker = rt_ranks_worker(&run->ranks, from);
     const int32_t status = run->entry(run->args, one ? &worker : NULL);
     if (from == 0)
         run->status = status;
@@ -165,6 +112,6 @@ int32_t moegen_team_run(const struct moegen_team *team, const int64_t *given, in
     own[words - 1] = bytes;
     if (threads == 1)
         return team->entry(own, NULL);
-    struct run run = {team->entry, team->index, own, threads, MOEGEN_TEAM_FAILED, 0, 0, 0};
+    struct run run = {team->entry, team->index, own, MOEGEN_TEAM_FAILED, {.size = threads}};
     return team->loop(0, threads, 1, ranks, &run) ? MOEGEN_TEAM_FAILED : run.status;
 }
