@@ -156,11 +156,12 @@ end
 
 local function constants(spec, plan)
     local width, by_rows = plan.vectors * plan.isa.lanes, way(spec) == "rows"
-    local list = plans.append({
+    local list = plans.append(plans.list(
         {"N", spec.N, "rows of an expert's matrix"}, {"K", spec.K, "its columns"}, {"E", spec.E, "experts"},
         {"K_SLICES", round_up(spec.K, width) // width, "panels over K"},
-        spec.permute == "x" and (spec.op ~= "dX" or spec.reduce_topk) and {"TOP_K", spec.top_k, "rows of a token"} or nil,
-    }, panels.shape(plan))
+        spec.permute == "x" and (spec.op ~= "dX" or spec.reduce_topk) and {"TOP_K", spec.top_k, "rows of a token"},
+        reduces(spec) and {"SUM_LD", plans.odd_lines(spec.K), "floats between rows of sums: an odd number of cache lines"}
+    ), panels.shape(plan))
     if way(spec) == "columns" then
         return plans.append(list, in_place.constants(plan, spec), column_blocks.constants(plan, spec.N))
     end

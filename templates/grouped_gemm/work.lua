@@ -20,8 +20,8 @@ end
 
 -- What sums of a token's rows take: each row's, and theirs in f32 if they are rounded.
 local function sums(names)
-    return names.reduces and {"Y", "float", {"most_rows", "K"}, "what each row adds to dX", when = "apart(w)"},
-        names.reduces and names.narrow_out and {"sum", "float", {"w->args->T", "K"}, "dX in f32"}
+    return names.reduces and {"Y", "float", {"most_rows", "SUM_LD"}, "what each row adds to dX", when = "apart(w)"},
+        names.reduces and names.narrow_out and {"sum", "float", {"w->args->T", "SUM_LD"}, "dX in f32"}
 end
 
 function work.row_phases(names)

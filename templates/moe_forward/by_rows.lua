@@ -88,9 +88,9 @@ local function space_of(names, has, common)
         {"P", names.integers and "float" or names.panel_c, {names.integers and "I_ROWS" or "IK"}, "act(gate) * up" .. kind, of = "columns"},
         (names.integers or names.rounds and names.dots) and {"hidden", "float", {"IK"}, "and before it is quantised", of = "columns"},
         has.gate_apart and {"G", "float", {"columns", "MC"}, "sums of the gate", own = true, shape = "[panels][MC][WIDTH]"},
-        {"Y", "float", {"w->columns", "H"}, "what each row adds to the output", when = "apart(w)", shape = "[columns][H]"},
+        {"Y", "float", {"w->columns", "SUM_LD"}, "what each row adds to the output", when = "apart(w)", shape = "[columns][SUM_LD]"},
         {"at", "int64_t", {"columns"}, "row of a column, or -1", own = true},
-        {"out", "float *", {"columns"}, "where its output is summed", own = true},
+        {"out", "float *", {"columns + LANES"}, "where its output is summed", own = true},
         {"a", "float", {"columns"}, "affinity", own = true},
         {"nowhere", "float", {"H"}, "where columns without a token are added", own = true},
         has.checkpoint_down and {"transposed", "float", {"LANES", "CHUNK_ROWS"}, "parts of rows of what an expert gave", own = true})), {})

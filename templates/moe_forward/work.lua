@@ -16,7 +16,7 @@ function work.common(names)
         {"id", "int32_t", {"rows"}, "token of a row"},
         {"slot", "int64_t", {names.has.streams_up and "rows + 1" or "rows"}, "its place in token_position_to_id"},
         {"affinity", "float", {"rows"}, "of a row"},
-        names.narrow_output and {"sum", "float", {"tokens(w->args->T)", "H"}, "output in f32"})
+        names.narrow_output and {"sum", "float", {"tokens(w->args->T)", "SUM_LD"}, "output in f32"})
 end
 
 -- What products of columns keep.
@@ -27,7 +27,7 @@ function work.space(names, has)
         {"X", "float", {"STRIDE"}, "hidden states" .. (names.dots and ", f32 or pairs" or ""), of = "rows"},
         {"P", "float", {"STRIDE"}, "act(gate) * up" .. (names.dots and ", f32 or pairs" or ""), of = "rows"},
         {"held", "int64_t", nil, "rows of a batch, at most", starts = "most_rows"},
-        {"Y", "float", {"PARTS", "most_rows", "H"}, "what each row adds to the output", when = "apart(w)"},
+        {"Y", "float", {"PARTS", "most_rows", "SUM_LD"}, "what each row adds to the output", when = "apart(w)"},
         (has.bias_up or has.bias_down) and {"bias", "float", {"WIDTH"}, "of one panel", own = true},
         has.streams_up and {"rest", "float", {"SAVED_LINE * WIDTH"}, "rows of gate and up that fill no line of a checkpoint, and zeros",
             own = true},

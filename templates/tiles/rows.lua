@@ -200,7 +200,7 @@ function rows.transposed_weights(cfg, joined, coded)
         fetch = not coded, step = cfg.isa.lanes * width})
 end
 
--- A square of lanes x lanes sums (rows `width` apart) to the rows out[c][column ..].
+-- A square of lanes x lanes sums (rows `width` apart) to the rows out[c][column ..]; those of the next square are fetched.
 -- has: scaled (column c times a[c]), add (to what the rows hold), step (of S, from a row to the next one)
 function rows.scatter(cfg, name, has)
     local lanes = cfg.isa.lanes
@@ -214,6 +214,7 @@ function rows.scatter(cfg, name, has)
     end, function(c, x)
         local row = p:op("load_pointer", "out_" .. c, p:at(out, c))
         local at = p:at(row, 0, column)
+        p:op("prefetch_0", p:at(p:op("load_pointer", "soon_" .. c, p:at(out, lanes + c)), 0, column))
         p:op("store", at, has.add and p:op("add", "sum_" .. c, x, p:op("load", "before_" .. c, at)) or x)
     end)
     return p
