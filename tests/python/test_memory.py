@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", exc_type=ImportError)
 
 import moegen.torch  # noqa: E402
-from moegen import _memory, _pages  # noqa: E402
+from moegen import _memory, _pages, _tensors  # noqa: E402
 
 SHAPE = (3, 1024, 1024)
 
@@ -50,6 +50,25 @@ def test_outputs_of_kernels(module, monkeypatch):
     del part
     third = gradient(4)
     assert address(third) == at and (third[1] == 2 * want).all() and (second[1] == want).all()
+
+
+WAYS = {"slice": lambda a: a[1], "dlpack": torch.from_dlpack, "memoryview": memoryview, "torch": torch.from_numpy,
+        "bytes": lambda a: a.view("uint8"), "tensor": lambda t: t.numpy()[1:], "dlpack of a tensor": lambda t: t.__dlpack__(),
+        "storage": lambda t: t.untyped_storage()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_kept_by(way, monkeypatch):
+    """Whatever has been made of an output keeps its pages, alone."""
+    pytest.importorskip("numpy")
+    pool = _pages.Pages()
+    monkeypatch.setattr(_pages, "lend", pool.lend)
+    output = _tensors.empty(SHAPE, "f32", way in ("tensor", "dlpack of a tensor", "storage"))
+    held = WAYS[way](output)
+    del output
+    assert not pool._back
+    del held
+    assert len(pool._back) == 1
 
 
 def test_not_for_ever(monkeypatch):
