@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", exc_type=ImportError)
 
 import moegen.torch  # noqa: E402
-from moegen import _memory  # noqa: E402
+from moegen import _memory, _pages, _tensors  # noqa: E402
 
 SHAPE = (3, 1024, 1024)
 
@@ -23,36 +23,84 @@ def test_used_again():
     assert _memory.zeros(SHAPE, torch.float32).abs().max() == 0
 
 
+@pytest.mark.parametrize("module", ["numpy", "torch"])
+def test_outputs_of_kernels(module, monkeypatch):
+    """Each call's outputs are its own as long as there is one view of them; then the next call's."""
+    pytest.importorskip("numpy")
+    monkeypatch.setattr(_pages, "lend", _pages.Pages().lend)   # with no idle ones of others
+    kernel = moegen.kernel({"kernel": "moe_layer", "router": "given", "op": "backward", "checkpoint": "recompute", "dtype": "f32",
+                            "E": 4, "top_k": 1, "H": 512, "I_TP": 512, "block_size": 16, "weights": {"layout": "transposed"}})
+    g = torch.Generator().manual_seed(1)
+    given = {"hidden_states": torch.randn(4, 512, generator=g), "top_k_index": torch.arange(4, dtype=torch.int32).view(4, 1),
+             "top_k_weights": torch.rand(4, 1, generator=g), "gate_up_proj_weight": torch.randn(4, 1024, 512, generator=g) / 16,
+             "down_proj_weight": torch.randn(4, 512, 512, generator=g) / 16, "output_hidden_states_grad": torch.randn(4, 512, generator=g)}
+    if module == "numpy":
+        given = {name: t.numpy() for name, t in given.items()}
+
+    def gradient(factor):
+        return kernel(**{**given, "output_hidden_states_grad": factor * given["output_hidden_states_grad"]})["gate_up_proj_weight_grad"]
+
+    def address(t):
+        return t.ctypes.data if module == "numpy" else t.data_ptr()
+    first = gradient(1)
+    at, part, want = address(first), first[1], first[1] * 2
+    del first
+    second = gradient(2)
+    assert address(second) != at and (second[1] == want).all() and (part * 2 == want).all()   # a view keeps its pages
+    del part
+    third = gradient(4)
+    assert address(third) == at and (third[1] == 2 * want).all() and (second[1] == want).all()
+
+
+WAYS = {"slice": lambda a: a[1], "dlpack": torch.from_dlpack, "memoryview": memoryview, "torch": torch.from_numpy,
+        "bytes": lambda a: a.view("uint8"), "tensor": lambda t: t.numpy()[1:], "dlpack of a tensor": lambda t: t.__dlpack__(),
+        "storage": lambda t: t.untyped_storage()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_kept_by(way, monkeypatch):
+    """Whatever has been made of an output keeps its pages, alone."""
+    pytest.importorskip("numpy")
+    pool = _pages.Pages()
+    monkeypatch.setattr(_pages, "lend", pool.lend)
+    output = _tensors.empty(SHAPE, "f32", way in ("tensor", "dlpack of a tensor", "storage"))
+    held = WAYS[way](output)
+    del output
+    assert not pool._back
+    del held
+    assert len(pool._back) == 1
+
+
 def test_not_for_ever(monkeypatch):
     t = _memory.empty(SHAPE, torch.bfloat16)
     del t
-    monkeypatch.setattr(_memory, "KEEP", 0.0)
+    monkeypatch.setattr(_pages, "KEEP", 0.0)
     other = _memory.empty((1 << 24,), torch.bfloat16)
-    assert not _memory._pages._idle and other.numel() == 1 << 24
+    assert not _pages._pages._idle and other.numel() == 1 << 24
 
 
 def test_rest(monkeypatch):
     """What is used again at once is not the system's to take; what nobody uses for a while is, and then is given back."""
     offered, seen = [], threading.Event()
-    monkeypatch.setattr(_memory, "_advise", lambda pages, name: name == "MADV_FREE" and (offered.append(len(pages)), seen.set()))
-    monkeypatch.setattr(_memory, "REST", 3600.0)
-    pages = _memory._Pages()
+    monkeypatch.setattr(_pages, "_advise", lambda pages, name: name == "MADV_FREE" and (offered.append(len(pages)), seen.set()))
+    monkeypatch.setattr(_pages, "REST", 3600.0)
+    pages = _pages.Pages()
     for _ in range(5):
-        view = pages.lend(_memory.LARGE)
+        view = pages.lend(_pages.LARGE)
         del view
     assert not offered
-    monkeypatch.setattr(_memory, "REST", 0.01)
-    pages = _memory._Pages()
-    view, other = pages.lend(_memory.LARGE), pages.lend(3 * _memory.LARGE)
+    monkeypatch.setattr(_pages, "REST", 0.01)
+    pages = _pages.Pages()
+    view, other = pages.lend(_pages.LARGE), pages.lend(3 * _pages.LARGE)
     del other
-    assert seen.wait(60) and offered == [3 * _memory.LARGE] and pages._is_watched
-    monkeypatch.setattr(_memory, "KEEP", 0.0)
+    assert seen.wait(60) and offered == [3 * _pages.LARGE] and pages._is_watched
+    monkeypatch.setattr(_pages, "KEEP", 0.0)
     del view
     for thread in threading.enumerate():
         if getattr(getattr(thread, "_target", None), "__self__", None) is pages:
             thread.join(60)
     assert not pages._is_watched and not pages._idle and pages._lent == 0
-    assert len(pages.lend(_memory.LARGE)) == _memory.LARGE and pages._is_watched
+    assert len(pages.lend(_pages.LARGE)) == _pages.LARGE and pages._is_watched
 
 
 def test_small_ones():

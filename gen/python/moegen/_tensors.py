@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import math
 import sys
 from typing import Any, NamedTuple
 
+from . import _pages
 from ._library import ArgumentError, library
 
 # Of numpy, by its own names; ml_dtypes gives the small floats, else their bits are integers of that size.
@@ -79,19 +82,28 @@ def _torch_dtype(dtype: str) -> Any:
     return getattr(sys.modules["torch"], known.get(dtype, "uint8"))
 
 
-def empty(shape: tuple[int, ...], dtype: str, torch: bool) -> Any:
-    """A new array or tensor. Without ml_dtypes numpy's small floats are their bits: uint16, uint8."""
-    if torch:
-        return sys.modules["torch"].empty(shape, dtype=_torch_dtype(dtype))
+def _numpy_dtype(dtype: str) -> Any:
+    """Without ml_dtypes numpy's small floats are their bits: uint16, uint8."""
     import numpy
     known = {ours: theirs for theirs, ours in reversed(NUMPY.items())}
     name = known.get(dtype, "uint8")
     try:
-        return numpy.empty(shape, dtype=name)
+        return numpy.dtype(name)
     except TypeError:
         pass
     try:
         import ml_dtypes
-        return numpy.empty(shape, dtype=getattr(ml_dtypes, name))
+        return numpy.dtype(getattr(ml_dtypes, name))
     except ImportError:
-        return numpy.empty(shape, dtype=BITS[library.dtype_size[dtype]][0])
+        return numpy.dtype(BITS[library.dtype_size[dtype]][0])
+
+
+def empty(shape: tuple[int, ...], dtype: str, torch: bool) -> Any:
+    """A new array or tensor with any content; a large one in pages that are used again."""
+    module: Any = sys.modules["torch"] if torch else importlib.import_module("numpy")
+    own = _torch_dtype(dtype) if torch else _numpy_dtype(dtype)
+    count = math.prod(shape)
+    size = count * library.dtype_size[dtype]
+    if size < _pages.LARGE:
+        return module.empty(shape, dtype=own)
+    return module.frombuffer(_pages.lend(size), dtype=own, count=count).reshape(shape)
