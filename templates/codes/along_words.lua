@@ -62,17 +62,22 @@ local function scales_of(p, unit, scales, tables)
             return {[0] = p:op("groups_even", "scale_0", low, high), p:op("groups_odd", "scale_1", low, high)}
         end
     end
+    local spread = {}
+    for kind = 0, KINDS - 1 do
+        spread[kind] = p:op("load", "spread_" .. kind, p:at(tables, kind * lanes))
+    end
     return function()
         local each, out = read(p, "scales_each", p:at(scales, 0)), {}
         for kind = 0, KINDS - 1 do
-            out[kind] = p:op("lookup", "scale_" .. kind, p:op("load", "spread_" .. kind, p:at(tables, kind * lanes)), each)
+            out[kind] = p:op("lookup", "scale_" .. kind, spread[kind], each)
         end
         return out
     end
 end
 
--- parts[units][tokens][kinds] += scales * (W * X over a run of words), for n units of columns side by side. W's rows lie ld bytes apart;
--- those that come `ahead` are fetched. over: from a unit's sums to the next one's; back: from the end of its words to the next ones; X_back
+-- parts[units][tokens][kinds] += scales * (W * X over a run of words), for n units of columns side by side. Its rows lie ld bytes apart;
+-- those `ahead` are fetched. over: from a unit's sums to the next one's; back, x_back: from the end of its words to the next ones.
+-- Likewise for some strips of as many units each: W_leap and s_leap lead from the end of one to the next.
 function along_words.tile(cfg, tokens, has)
     local lanes, unit, line = cfg.isa.lanes, has.unit, has.line
     local p = ir.program(cfg.isa, ("%swords_%d"):format(cfg.prefix, tokens),
@@ -80,12 +85,13 @@ function along_words.tile(cfg, tokens, has)
     local parts, X = p:pointer("parts", "float", "LANES"), p:pointer("X", "const float", "LINE LANES")
     local W, scales = p:pointer("W", "const uint8_t"), p:pointer("scales", "const uint8_t")
     local tables = p:pointer("tables", "const float")
-    local n, run, ld, ahead = p:integer("n"), p:amount("run"), p:integer("ld"), p:integer("ahead")
+    local n, run, ld, ahead = p:amount("n"), p:amount("run"), p:integer("ld"), p:integer("ahead")
     local over, back, x_back = p:integer("over"), p:integer("back"), p:integer("x_back")
+    local strips, W_leap, s_leap = p:integer("strips"), p:integer("W_leap"), p:integer("s_leap")
     local first = unit.scale_of and KINDS or 0
     local read = formats.pairs_of(p, has.coded.format, function(i) return p:at(tables, (first + i) * lanes) end)
     local scale = scales_of(p, unit, scales, tables)
-    p:loop(n, function()
+    local function units()
         local sum = {}
         for token = 0, tokens - 1 do
             sum[token] = {}
@@ -119,7 +125,12 @@ function along_words.tile(cfg, tokens, has)
         p:advance(W, back)
         p:advance(X, x_back)
         p:advance(scales, unit.columns)
-    end, "units of columns")
+    end
+    p:loop(strips, function()
+        p:loop(p:count_from("left", n), units, "units of columns")
+        p:advance(W, W_leap)
+        p:advance(scales, s_leap)
+    end, "strips")
     return p
 end
 

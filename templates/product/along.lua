@@ -14,6 +14,7 @@ local stored = require "shared.stored"
 local tiles = require "tiles.along"
 local along_rows = require "tiles.along_rows"
 local units = require "tiles.along_units"
+local in_words = require "codes.words"
 
 local along = {}
 
@@ -28,10 +29,11 @@ function along.choose(plan, spec)
     local lanes, format = plan.isa.lanes, spec.weights and stored.format(spec)
     -- Matrix tiles multiply more than a few tokens as fast as memory gives weights. Other tiles leave lanes idle if tokens lie there, and
     -- rows are copied for few panels: on Zen 4, in f32 and bf16, K in lanes takes 0.7 of the time with 20 and 32 tokens of an expert, 0.97
-    -- with 40 and 48, 1.06 with 56
+    -- with 40 and 48, 1.06 with 56; of words of codes 0.78 to 0.88 with 24, about 1 with 32
     local many, numbers = plan.isa.registers.v >= 32, plan.tiled and 4 or 3 * lanes
     local pairs_of = plan.group == 2 and not plan.tiled   -- then decoding costs less, and so do products
-    plan:choose("along", format and (pairs_of and lanes or (many and 2 or 4) * lanes // format.bits) or numbers,
+    local few = pairs_of and (in_words.are(spec) and lanes * 3 // 2 or lanes)
+    plan:choose("along", format and (few or (many and 2 or 4) * lanes // format.bits) or numbers,
         "tokens up to which weights of contiguous K are multiplied where they lie, K in lanes: more of them fill lanes",
         limits.useful(128, "more tokens fill lanes"))
     if format and plan.along > 0 and not packed.are(spec) then
