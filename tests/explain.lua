@@ -10,7 +10,7 @@ end
 -- Tiles that a kind is made of, by what their names have before the number of rows.
 local tiles_of = {
     sweep = {"sweep", "direct"},   -- which finish what was swept
-    direct = {"direct", "direct_pairs"}, lines = {"lines"}, streams = {"streams"}, eights = {"eights"}, packed = {"gemm"}, along = {"along"}, quarters = {"quarters"}, across = {"across"},
+    direct = {"direct", "direct_pairs"}, lines = {"lines"}, streams = {"streams"}, eights = {"eights"}, packed = {"gemm"}, along = {"along"}, words = {"words"}, quarters = {"quarters"}, across = {"across"},
     product = {"product", "narrow"}, crossed = {"crossed_product", "crossed_narrow"}, gradient = {"gradient", "part", "stream"},
 }
 local intrinsics = {tile_dot = "_tile_dpbf16ps", tile_dot_i8 = "_tile_dpbssd", dot_bf16 = "_dpbf16_ps", dot_bytes = "_dpbusd_epi32"}

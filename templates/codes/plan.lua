@@ -225,7 +225,7 @@ function codes.tiles(names, cfg, spec)
     if c and c.sums == "rows" then
         list[#list + 1] = coded.scale_sums(cfg)
     end
-    if c and (names.runs or c.share == "group" and (c.widened or names.along and not names.along.halves)) then
+    if c and (names.runs or c.share == "group" and (c.widened or names.along and not names.along.halves and not c.words)) then
         list[#list + 1] = coded.scale_rows(cfg, c)
     end
     return plans.append(list, c and c.words and words.tiles(names, cfg, spec) or {})

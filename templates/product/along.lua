@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- along.lua - products of few tokens in which K lies in lanes: their plan, names and what they keep. The tiles: tiles/along.lua.
 local along_scales = require "codes.along_scales"
+local along_words = require "codes.along_words"
 local digits = require "codes.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
@@ -13,6 +14,7 @@ local stored = require "shared.stored"
 local tiles = require "tiles.along"
 local along_rows = require "tiles.along_rows"
 local units = require "tiles.along_units"
+local in_words = require "codes.words"
 
 local along = {}
 
@@ -27,10 +29,11 @@ function along.choose(plan, spec)
     local lanes, format = plan.isa.lanes, spec.weights and stored.format(spec)
     -- Matrix tiles multiply more than a few tokens as fast as memory gives weights. Other tiles leave lanes idle if tokens lie there, and
     -- rows are copied for few panels: on Zen 4, in f32 and bf16, K in lanes takes 0.7 of the time with 20 and 32 tokens of an expert, 0.97
-    -- with 40 and 48, 1.06 with 56
+    -- with 40 and 48, 1.06 with 56; of words of codes 0.78 to 0.88 with 24, about 1 with 32
     local many, numbers = plan.isa.registers.v >= 32, plan.tiled and 4 or 3 * lanes
     local pairs_of = plan.group == 2 and not plan.tiled   -- then decoding costs less, and so do products
-    plan:choose("along", format and (pairs_of and lanes or (many and 2 or 4) * lanes // format.bits) or numbers,
+    local few = pairs_of and (in_words.are(spec) and lanes * 3 // 2 or lanes)
+    plan:choose("along", format and (few or (many and 2 or 4) * lanes // format.bits) or numbers,
         "tokens up to which weights of contiguous K are multiplied where they lie, K in lanes: more of them fill lanes",
         limits.useful(128, "more tokens fill lanes"))
     if format and plan.along > 0 and not packed.are(spec) then
@@ -38,13 +41,33 @@ function along.choose(plan, spec)
     end
 end
 
+-- Those of codes in words, if there are tiles for them.
+local function names_in_words(names, cfg, plan, deep)
+    local coded = names.coded
+    local unit = along_words.unit(cfg, coded)
+    if not unit then
+        return
+    end
+    local line = plans.odd_lines(plans.round_up(deep, unit.elements) // unit.elements * unit.words)
+    names.along = {unit = unit, in_words = true, tokens = along_words.TOKENS, tall = 0, line = line, coded = coded, c = "uint8_t",
+        streams = false, streamed = false, later = false, longer = false, tables = along_words.tables(cfg, coded, unit)}
+    plans.append(names.constants, {
+        {"ALONG", plan.along, "tokens for which columns of words lie in lanes,"},
+        {"ALONG_SLOTS", plans.round_up(plan.along, cfg.isa.lanes), "as whole vectors;"},
+        {"ALONG_TOKENS", along_words.TOKENS, "tokens of a tile at most;"},
+        {"LINE", line, "words between tokens' rows: an odd number of cache lines"}})
+end
+
 -- Adds the names; deep: elements of the longest contraction of rows. narrow: does what follows products, of tokens that fit into a
 -- vector, look at no other one? A family may say so.
 function along.names(names, cfg, plan, deep)
     local coded = names.coded
     names.along, names.narrow = false, false
-    if not plan.along or plan.along == 0 or coded and (coded.along or coded.words or names.transposes
+    if not plan.along or plan.along == 0 or coded and (coded.along or names.transposes
         or not formats.scale_rows[coded.scale]) then
+        return
+    elseif coded and coded.words then
+        names_in_words(names, cfg, plan, deep)
         return
     end
     local lanes = cfg.isa.lanes
@@ -101,7 +124,7 @@ function along.space(names, add)
     end
     add("parts", "float", {"ALONG_SLOTS", "CHUNK_ROWS", "LANES"}, "sums in lanes")
     add("sums", "float", {"ALONG_SLOTS", "CHUNK_ROWS"}, "of tokens")
-    if names.along.coded then
+    if names.along.coded and not names.along.in_words then
         add("scales", "float", {"CHUNK_ROWS", "ALONG_SCALES"}, "of the rows at work")
     end
 end
@@ -113,7 +136,7 @@ function along.tiles(names, cfg)
     end
     local width = cfg.vectors * lanes
     for tokens = 1, has.tokens do
-        list[tokens] = tiles.tile(cfg, tokens, has)
+        list[tokens] = (has.in_words and along_words or tiles).tile(cfg, tokens, has)
     end
     for tokens = 1, has.streams or 0 do
         list[#list + 1] = tiles.streams(cfg, tokens, has)
@@ -123,7 +146,7 @@ function along.tiles(names, cfg)
     end
     return plans.append(list, plans.list(
         has.halves and along_scales.rows(cfg, has.coded), along_rows.lines(cfg, has), has.unit.digits and digits.rows(cfg, has),
-        along_rows.fold(cfg),
+        not has.in_words and along_rows.fold(cfg),
         rows.squares(cfg, "to_panels", {dtype = dtype.f32, stride = cfg.chunk_rows, s_units = "CHUNK_ROWS", pitch = width,
             step = lanes * width, along = lanes})))
 end

@@ -4,7 +4,6 @@ local ir = require "ir"
 local micro = require "tiles.micro"
 local quantise = require "tiles.quantise"
 local rows = require "tiles.rows"
-local units = require "tiles.along_units"
 
 local along_rows = {}
 
@@ -86,7 +85,7 @@ end
 -- n units of LANES columns of a panel, as words of their rows; pairs that codes are multiplied by one by one become both elements in f32.
 function along_rows.lines(cfg, has)
     local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-    local unit, joined = units.unit(cfg, has.coded), has.coded and cfg.product.group > 1
+    local unit, joined = has.unit, has.coded and cfg.product.group > 1
     local splits = joined and not unit.pairs
     local p = ir.program(cfg.isa, cfg.prefix .. "lines", {("n * %d rows of columns of a panel, as rows."):format(unit.elements)})
     local T, S, n = p:pointer("T", "float", "LINE LANES"), p:pointer("S", "const float", "WIDTH LANES"), p:integer("n")

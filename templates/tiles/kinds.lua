@@ -47,7 +47,9 @@ end
 local function rows(names, plan, phase)
     local vectors, tiles = ops(plan)
     local across, list = phase.layout == "n", {}
-    if names.along and not across then
+    if names.along and names.along.in_words and not across then
+        list[1] = {to(plan.along), "words", vectors, "weights are read once where they lie, columns of their words in lanes"}
+    elseif names.along and not across then
         local unit = names.along.unit
         local op = names.coded and (unit.digits and "dot_bytes" or not unit.pairs and "fma") or vectors
         local few = names.along.streamed
