@@ -160,6 +160,15 @@ expect 2 'two values at least' "$spec" --vary threads=1
 expect 2 'takes KEY=VALUE' "$spec" --vary threads
 expect 2 'takes one spec' a.json b.json --vary threads=1,2
 expect 2 'a file, please, not -' - --vary threads=1,2
+# Another program: this one, which is to make plain C.
+printf '#!/bin/sh\nshift\nexec %s bench --target=scalar "$@"\n' "$moegen" >older; chmod +x older
+expect 0 'A: ./older\. ' "$spec" --against ./older --T 64 --threads 1 --runs 2 --seconds 0.001
+grep -q 'toy_forward  this moegen .* 2  faster$' out || { cat out; failed=1; }
+expect 2 'cannot run ./none: No such' "$spec" --against ./none
+expect 2 'the file is empty' "$spec" --against /bin/true
+expect 2 '[-]-vary compares something else' "$spec" --against ./older --vary threads=1,2
+expect 2 '[-]-baseline compares something else' "$spec" --against ./older --baseline
+expect 2 'compare --against takes one spec' a.json b.json --against ./older
 expect 2 'more than 16 combinations' "$spec" --vary H=8,16,24,32,40,48 --vary I_TP=8,16,24
 expect 2 'no key .frogs.\|frogs' "$spec" --vary frogs=1,2 --runs 2
 expect 2 'cannot read no.yaml' no.yaml --vary threads=1,2

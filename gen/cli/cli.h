@@ -25,7 +25,8 @@ struct options {
     struct words vary;     /* KEY=V1,V2 */
     struct words in;       /* files, directories */
     const char *target, *spelling, *cc, *out, *depfile, *json, *max, *routing, *stem, *plot,
-        *cflags, *to, *from, *scale, *scale_rule, *gate_up, *token_list, *thread_list, *baseline;
+        *cflags, *to, *from, *scale, *scale_rule, *gate_up, *token_list, *thread_list, *baseline,
+        *against;
     struct words only;                                /* PATTERN */
     int64_t threads, tokens, runs, seed, axis, group; /* axis -1: not given */
     double seconds, margin, fail_below, budget;

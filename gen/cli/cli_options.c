@@ -72,6 +72,8 @@ static const struct option {
      "seed of the random inputs (1)"},
     {"--vary", NULL, "KEY=A,B", BENCH | COMPARE, LIST_OF, AT(vary),
      "compare variants side by side (repeatable: all combinations)"},
+    {"--against", NULL, "PROGRAM", COMPARE, TEXT, AT(against),
+     "A is what another version of moegen makes of the spec, B what this one makes of it"},
     {"--runs", NULL, "N", BENCH, INTEGER, AT(runs), "timed runs of each variant"},
     {"--runs", NULL, "N", COMPARE, INTEGER, AT(runs),
      "processes of each variant (default: until it is clear, or the budget is spent)"},

@@ -29,6 +29,7 @@ const struct command commands[] = {
     {"compare", "A.json B.json | SPEC",
      "is one variant faster than another? median ratio, 95 % interval, verdict",
      "  moegen compare specs/layer-a.yaml:forward --vary target=avx2,avx512 --T 64\n"
+     "  moegen compare specs/layer-a.yaml --against ../before/build/moegen --T 64\n"
      "  moegen compare before.json after.json --fail-below 0.97\n"
      "  moegen compare before-*.json after-*.json --md\n"
      "\n"

@@ -3,9 +3,11 @@
  * cmd_compare.c - `moegen compare`: is one variant faster than another? From files that `bench
  * --json` wrote, or from benches in fresh processes, in turns.
  */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "stored.h"
 
@@ -119,6 +121,12 @@ static void add_common(const struct options *o, struct side *s)
     side_add(s, "--seed=%lld", (long long)o->seed);
 }
 
+static void add_spec(const struct options *o, struct side *s)
+{
+    side_add(s, "--"); /* whatever its name begins with */
+    side_add(s, "%s", o->operands.at[0]);
+}
+
 /* A side for each combination of the axes, and its name. */
 static int make_sides(const struct options *o, struct axis *axes, struct side *side,
                       struct text *name, int *sides)
@@ -134,8 +142,7 @@ static int make_sides(const struct options *o, struct axis *axes, struct side *s
             side_add(s, "--vary=%s=%s", key, value);
             text_fmt(t, "%s%s=%s", i ? " " : "", key, value);
         }
-        side_add(s, "--"); /* whatever its name begins with */
-        side_add(s, "%s", o->operands.at[0]);
+        add_spec(o, s);
         if (s->lost || t->lost)
             return fail(MOEGEN_NO_MEMORY, NULL);
     } while (next_combination(axes, o->vary.count));
@@ -171,13 +178,35 @@ static int compare_variants(const struct options *o, double margin)
         return bad("more than %d options --vary", MAX_VARY);
     for (int i = 0; i < o->vary.count && !result; i++)
         result = parse_axis(&axes[i], o->vary.at[i]);
-    if (!result && strcmp(o->operands.at[0], "-") == 0)
-        result = bad("compare reads its spec again and again: a file, please, not -");
     if (!result)
         result = make_sides(o, axes, side, name, &sides);
     if (!result)
         result = compare_sides(o, side, name, sides, margin);
     for (int i = 0; i < MAX_SIDES; i++) {
+        side_free(&side[i]);
+        text_free(&name[i]);
+    }
+    return result;
+}
+
+/* The same spec by two programs. */
+static int compare_programs(const struct options *o, double margin)
+{
+    struct side side[2] = {{.program = o->against}};
+    struct text name[2] = {{0}};
+    bool lost = false;
+    text_fmt(&name[0], "%s", o->against);
+    text_fmt(&name[1], "this moegen");
+    for (int i = 0; i < 2; i++) {
+        add_common(o, &side[i]);
+        add_spec(o, &side[i]);
+        lost = lost || side[i].lost || name[i].lost;
+    }
+    int result = lost ? fail(MOEGEN_NO_MEMORY, NULL)
+                 : access(o->against, X_OK)
+                     ? bad("--against: cannot run %s: %s", o->against, strerror(errno))
+                     : compare_sides(o, side, name, 2, margin);
+    for (int i = 0; i < 2; i++) {
         side_free(&side[i]);
         text_free(&name[i]);
     }
@@ -193,18 +222,26 @@ int cmd_compare(struct options *o)
     bool is_stored = o->baseline && strcmp(o->baseline, "-") != 0;
     if (o->baseline && o->vary.count)
         return bad("--baseline compares files, and --vary runs benches");
+    if (o->against && (o->baseline || o->vary.count))
+        return bad("--against compares versions of moegen; %s compares something else",
+                   o->baseline ? "--baseline" : "--vary");
     if (o->record && !is_stored)
         return bad("--record: into which file? --baseline=F --record");
     if (is_stored)
         return count ? bad("--baseline=F benches what F lists, and takes no operand: '%s'",
                            o->operands.at[0])
                      : compare_stored(o, margin);
-    if (o->vary.count)
-        return count == 1 ? compare_variants(o, margin)
-                          : bad("compare --vary takes one spec, not %d operands", count);
+    if (o->against || o->vary.count) {
+        if (count == 1 && strcmp(o->operands.at[0], "-") == 0)
+            return bad("compare reads its spec again and again: a file, please, not -");
+        if (count != 1)
+            return bad("compare %s takes one spec, not %d operands",
+                       o->against ? "--against" : "--vary", count);
+        return o->against ? compare_programs(o, margin) : compare_variants(o, margin);
+    }
     if (count < 2 || count % 2)
         return bad(
             "compare takes two files of `moegen bench --json`, or as many of A and then of B, "
-            "or a spec with --vary KEY=A,B");
+            "or a spec with --vary KEY=A,B or --against=PROGRAM");
     return compare_files(o, margin);
 }

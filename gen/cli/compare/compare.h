@@ -127,13 +127,14 @@ void duels_free(struct duels *d);
 
 /* What a process is to bench: words after `moegen bench`, without --json. Starts as {0}. */
 struct side {
-    char **word; /* owned */
+    const char *program; /* another version of moegen, lent; NULL: this very program */
+    char **word;         /* owned */
     int words;
     bool lost; /* out of memory */
 };
 void side_add(struct side *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void side_free(struct side *s);
-/* One process of this very program: posix_spawn, so that nothing of this one's memory matters. Its
+/* One process of the side's program: posix_spawn, so that nothing of this one's memory matters. Its
  * complaints go to stderr; an exit code, its own where it fails. of_roof: as of results_read. Free
  * the results in any case. */
 int fresh_bench(const struct side *s, bool without_notes, bool of_roof, struct results *out);

@@ -46,8 +46,7 @@ void side_free(struct side *s)
 int bench_start(const struct side *s, const char *more, bool without_notes, int in, int out,
                 pid_t *child)
 {
-    static char program[] = "/proc/self/exe",
-                word[][10] = {"moegen", "bench", "--json=-", "--quiet"};
+    static char word[][10] = {"moegen", "bench", "--json=-", "--quiet"};
     char **argv = calloc((size_t)s->words + 6, sizeof *argv), *own = strdup(more);
     posix_spawn_file_actions_t files;
     int n = 0, failed = argv && own ? posix_spawn_file_actions_init(&files) : ENOMEM;
@@ -64,7 +63,8 @@ int bench_start(const struct side *s, const char *more, bool without_notes, int 
         if (!failed)
             failed = posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
         if (!failed)
-            failed = posix_spawn(child, program, &files, NULL, argv, environ);
+            failed = posix_spawn(child, s->program ? s->program : "/proc/self/exe", &files, NULL,
+                                 argv, environ);
         posix_spawn_file_actions_destroy(&files);
     }
     free(own);
