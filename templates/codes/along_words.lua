@@ -14,7 +14,7 @@ local along_words = {}
 local KINDS <const> = 2
 local TOKENS <const> = 6   -- of a tile: sums of both kinds, tables and what codes become are in registers
 
--- Codes of 8 bits: 4 lanes are words of two columns, two pairs each. rest: C, the sums of column c of a unit from those of its lanes, p.
+-- Codes of 8 bits: 4 lanes are words of two columns, two pairs each. sum: C, the sum of column c of a unit from those of its lanes, p.
 local function bytes(lanes)
     return {elements = 2 * lanes, vectors = 1, words = lanes, wide = 4 * lanes, pairs = true, looked_up = true, times = 1, columns = lanes,
         of_vector = function() return 0 end, of_lane = function(l) return 2 * l end, place = "i",

@@ -160,7 +160,7 @@ local function constants(spec, plan)
         {"N", spec.N, "rows of an expert's matrix"}, {"K", spec.K, "its columns"}, {"E", spec.E, "experts"},
         {"K_SLICES", round_up(spec.K, width) // width, "panels over K"},
         spec.permute == "x" and (spec.op ~= "dX" or spec.reduce_topk) and {"TOP_K", spec.top_k, "rows of a token"},
-        reduces(spec) and {"SUM_LD", plans.odd_lines(spec.K), "floats between rows of sums: an odd number of cache lines"}
+        reduces(spec) and plans.sum_ld(spec.K)
     ), panels.shape(plan))
     if way(spec) == "columns" then
         return plans.append(list, in_place.constants(plan, spec), column_blocks.constants(plan, spec.N))

@@ -114,7 +114,7 @@ local function constants(spec, plan)
     return plans.append({
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
         {"B", spec.block_size, "slots of a block"}, {"GATES", gates, "gate and up, or up alone"},
-        {"SUM_LD", plans.odd_lines(spec.H), "floats between rows of sums: an odd number of cache lines"},
+        plans.sum_ld(spec.H),
         {"H_DEEP", hk, "rows of a panel over H, full panels of k"}, {"G_DEEP", gk, "rows of a panel over gate and up"},
         {"HK", panels.apart(plan, hk), "rows from a panel over H to the next one"},
         {"GK", panels.apart(plan, gk), "from one over gate and up"},

@@ -145,7 +145,7 @@ local function constants(spec, plan)
     local list = {
         {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
         {"B", spec.block_size, "slots of a block"}, {"GATES", spec.gated and 2 or 1, "gate and up, or up alone"},
-        {"SUM_LD", plans.odd_lines(spec.H), "floats between rows of sums: an odd number of cache lines"},
+        plans.sum_ld(spec.H),
         {"STATIC_BLOCKS", type(spec.loop) == "table" and spec.loop.static_blocks or 0, "run whatever conditions say"},
     }
     if by_rows.takes(spec) then

@@ -11,6 +11,11 @@ function plans.odd_lines(n)
     return (plans.round_up(n, 16) // 16 | 1) * 16
 end
 
+-- The constant of rows of n f32 sums.
+function plans.sum_ld(n)
+    return {"SUM_LD", plans.odd_lines(n), "floats between rows of sums: an odd number of cache lines"}
+end
+
 -- A number as C text, a float.
 function plans.number(x)
     return (("%.9gf"):format(x):gsub("^(-?%d+)f$", "%1.0f"))
