@@ -108,6 +108,11 @@ function activations.wide(names, cfg)
     return names.rounds and setmetatable({product = micro.widened}, {__index = cfg}) or cfg
 end
 
+-- C text of the table by which rows of P become words on their way to memory, if they do: of pairs, unless they are rounded again.
+function activations.hidden_order(names, cfg)
+    return names.dots and names.hidden == "P" and micro.word_order("hidden_order", cfg.isa.lanes)
+end
+
 -- The tiles.
 function activations.tiles(names, spec, cfg, of_weights)
     if not is(spec) then

@@ -155,6 +155,7 @@ function mlp.forward_names(spec, plan, job)
     local totals = {spec.I_TP, spec.H, stored.of(spec).interleaved and 2 * spec.I_TP or nil}
     local names, cfg, tiles, decode = names_of(spec, plan, job, totals, stores, {"hidden_states"})
     names.save, names.splits = save, false
+    names.hidden_order = activations.hidden_order(names, cfg)
     names.parts_rows = names.in_turn and save   -- what is given of each is rows that follow each other
     work.forward(names, spec)
     decode()
@@ -162,7 +163,7 @@ function mlp.forward_names(spec, plan, job)
     names.tiles = function()
         local wide = activations.wide(names, cfg)
         return plans.append(tiles(), plans.list(names.parts_rows and rows.move(cfg, "move", {}), epilogue.hidden(wide, spec,
-            {intermediates = save, stores = names.quantised, step = names.in_turn and not save and 2 or 1})))
+            {intermediates = save, stores = names.quantised, step = names.in_turn and not save and 2 or 1, words = names.hidden_order})))
     end
     return names
 end

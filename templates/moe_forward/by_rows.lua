@@ -107,7 +107,7 @@ local function tiles(spec, plan, names, cfg, of_weights)
     end
     local function hidden(narrow)
         return epilogue.hidden(wide, spec, {checkpoint = has.checkpoint_up, bias = has.bias_up, scaled = has.affinity_on_p,
-            step = has.step, narrow = narrow})
+            step = has.step, narrow = narrow, words = names.hidden_order})
     end
     local products = plans.append(panels.tiles(names, of_weights, plan), codes.tiles(names, cfg, spec),
         activations.tiles(names, spec, cfg, of_weights))
@@ -137,6 +137,7 @@ function by_rows.names(names, spec, plan, job, common)
     local of_weights = activations.cfg(cfg, spec, plan)
     panels.products(names, of_weights, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
     activations.names(names, spec, plan, cfg, of_weights, {"H_ROWS", "HK"}, true)
+    names.hidden_order = activations.hidden_order(names, cfg)
     names.splits, names.in_words = false, in_words.are(spec)
     names.gathers_words, names.transpose_words = names.in_words, "transpose"
     names.save_step = names.in_words and in_words.WORD or has.step

@@ -55,9 +55,9 @@ local function zeros(p, zero, count)
     return acc
 end
 
--- So many independent chains of an op, n times `rounds` steps of each: their sums.
-local function chains_of(p, n, zero, count, op)
-    local acc, a, b = zeros(p, zero, count), p:op(zero, "a"), p:op(zero, "b")
+-- So many independent chains of an op on factors a and b, n times `rounds` steps of each: their sums.
+local function chains_of(p, n, zero, count, op, a, b)
+    local acc = zeros(p, zero, count)
     p:loop(n, function()
         for _ = 1, rounds do
             for i = 1, count do
@@ -70,8 +70,8 @@ end
 
 local function loop(isa, name, op)
     local p = ir.program(isa, name .. "_loop", {"Independent ops from registers."})
-    local out, n = p:pointer("out", "float"), p:integer("n")
-    local acc = chains_of(p, n, "zero", chains, op)
+    local out, numbers, n = p:pointer("out", "float"), p:pointer("numbers", "const uint8_t"), p:integer("n")
+    local acc = chains_of(p, n, "zero", chains, op, p:op("load", "a", p:at(numbers, 0)), p:op("load", "b", p:at(numbers, isa.bytes)))
     for i = 3, chains do
         acc[1 + i % 2] = p:op("add", "sum_" .. i, acc[1 + i % 2], acc[i])
     end
@@ -82,8 +82,9 @@ end
 
 local function tile_loop(isa, name, op)
     local p = ir.program(isa, name .. "_loop", {"Independent ops on tiles."})
-    p:pointer("out", "float")
-    chains_of(p, p:integer("n"), "tile_zero", tile_chains, op)
+    local numbers, stride, n = p:pointer("numbers", "const uint8_t"), p:integer("pitch"), p:integer("n")
+    local a, b = p:op("tile_load", "a", p:at(numbers, 0), stride), p:op("tile_load", "b", p:at(numbers, 0), stride)
+    chains_of(p, n, "tile_zero", tile_chains, op, a, b)
     return p
 end
 
@@ -127,7 +128,8 @@ function probe.names(spec, plan, job)
         constants = plans.list({"LANES", isa.lanes, "f32 lanes of a vector"}, {"STEP", reads * isa.bytes, "bytes read per iteration"},
             spec.state and {"STATE_STEPS", steps, "steps of a pass"},
             spec.state and {"STATE_CYCLES", steps * block * block * cycles, "that they take in the fast state"},
-            spec.state and {"PITCH", pitch, "bytes from row to row of a tile"}, spec.state and {"PACES", 16, "floats from rank to rank"}),
+            {"NUMBERS_BYTES", 1 << 10, "of what is multiplied: a tile"},
+            plan.tiled and {"PITCH", pitch, "bytes from row to row of a tile"}, spec.state and {"PACES", 16, "floats from rank to rank"}),
         tiles = function()
             return plans.list((spec.state and tile_steps or plan.tiled and tile_loop or loop)(isa, job.name, spec.op), read(isa, job.name),
                 plan.tiled and amx.on(cfg), plan.tiled and amx.off(cfg))

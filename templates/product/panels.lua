@@ -79,7 +79,7 @@ function panels.product_constants(plan)
         {"HALVED_ROWS", matrix.halved_rows, "of the tallest tile for half a vector of tokens"},
     } or {
         {"UNIT_ROWS", amx.unit, "rows of a matrix tile: products are of whole ones"},
-        {"NEAR_PANELS", math.max(1, (1 << 18) // (panels.block(plan) * width * width * 4)), "panels of tokens whose k stay in L2"},
+        {"NEAR_PANELS", math.max(1, (3 << 17) // (panels.block(plan) * width * width * 4)), "panels of tokens whose k stay in L2"},
     })
 end
 
@@ -235,7 +235,7 @@ function panels.tiles(names, cfg, plan)
         rows.zero(cfg),
         names.transposes_whole and not names.crosses and rows.transposed_weights(cfg, dots, names.coded),
         names.transposes_whole and not names.crosses and names.by_lines and not names.coded and panel_rows.transposed_lines(cfg),
-        dots and panel_rows.join(cfg, "join")))
+        dots and not names.hidden_order and panel_rows.join(cfg, "join")))
     return names.gradient_rows and plans.append(list, gradients.tiles(names, cfg), {
         rows.squares(cfg, "transpose_back", {dtype = dots and cfg.dtype or dtype.f32, words = dots, stride = width, pitch = width,
             step = lanes, apart = cfg.alternate, along = (cfg.alternate and 4 or lanes) * width})}) or list

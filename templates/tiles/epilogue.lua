@@ -4,6 +4,7 @@
 local ir = require "ir"
 local clamp = require "math.clamp"
 local dtype = require "dtype"
+local micro = require "tiles.micro"
 local over_rows = require "tiles.over_rows"
 local panel_rows = require "tiles.panel_rows"
 local plans = require "shared.plans"
@@ -99,11 +100,14 @@ end
 --     step            rows from a gate to the next one, and from an up (none: 1)
 --     stores          gate, up, what the activation gave and P are numbers of the dtype, as if each had been stored
 --     narrow          only of the last vector of a panel
+--     words           n pairs of rows of P, which are B of the second product, become a row of words each: in the order at `order`,
+--                     see micro.words
 function epilogue.hidden(cfg, spec, has)
     local tile = has.narrow and "hidden_last" or "hidden"
-    local p = ir.program(cfg.isa, cfg.prefix .. tile, {"What the second product sees, for rows of I."})
-    local rows = "WIDTH LANES"
-    local panel = panel_rows.column(cfg)
+    local p = ir.program(cfg.isa, cfg.prefix .. tile, {has.words and "What the second product sees, for pairs of rows of I."
+        or "What the second product sees, for rows of I."})
+    local rows, width, step, count = "WIDTH LANES", cfg.vectors * cfg.isa.lanes, has.step or 1, has.words and 2 or 1
+    local panel = has.words and micro.words(cfg) or panel_rows.column(cfg)
     local S, P, n = p:pointer("S", "float", rows), p:pointer("P", panel.dtype.c, rows), p:integer("n")
     local G = spec.gated and p:pointer("G", "float", rows)
     local A = spec.gated and has.intermediates and p:pointer("A", "float", rows)
@@ -111,38 +115,48 @@ function epilogue.hidden(cfg, spec, has)
     local of_up = has.bias and p:pointer("up_bias", "const float")
     local of_gate = has.bias and G and p:pointer("gate_bias", "const float")
     local a = has.scaled and p:pointer("a", "const float")
-    local act, step = clamp.activation(spec).forward, (has.step or 1) * cfg.vectors * cfg.isa.lanes
+    local order = has.words and p:op("load", "word_order", p:at(p:pointer("order", "const float"), 0))
+    local act = clamp.activation(spec).forward
     local keep = has.intermediates or has.checkpoint
-    local pointers = plans.list({S, step}, P, G and {G, step}, A, P_0, of_up and {of_up, 1}, of_gate and {of_gate, 1})
-    over_rows.each(p, cfg, n, pointers, function(tag, at, v)
-        local function keeps(to, x)
-            if to and keep then
-                p:op("store", p:at(to, at), x)
-            end
+    local function keeps(to, at, x)
+        if to and keep then
+            p:op("store", p:at(to, at), x)
         end
-        local function stored(x)
-            return has.stores and quantise.round(p, cfg.dtype, x) or x
-        end
+    end
+    local function stored(x)
+        return has.stores and quantise.round(p, cfg.dtype, x) or x
+    end
+    -- Vector `at` of row i of those at hand.
+    local function value_of(tag, at, i)
         local function entered(from, bias, is_gate, name)
-            local sum = p:op("load", name .. "_sum" .. tag, p:at(from, at))
+            local sum = p:op("load", name .. "_sum" .. tag, p:at(from, i * step * width + at))
             if bias then
-                sum = p:op("add", name .. "_biased" .. tag, sum, p:op("bcast", name .. "_bias" .. tag, p:at(bias, 0)))
+                sum = p:op("add", name .. "_biased" .. tag, sum, p:op("bcast", name .. "_bias" .. tag, p:at(bias, i)))
             end
             return stored(seen(p, spec, sum, is_gate, name .. tag))
         end
         local up = entered(S, of_up, false, "up")
-        keeps(S, up)
+        keeps(S, i * step * width + at, up)
         local gate = G and entered(G, of_gate, true, "gate") or up
-        keeps(G, gate)
+        keeps(G, i * step * width + at, gate)
         local value = stored(act(p, "act" .. tag, gate))
-        keeps(A, value)
+        keeps(A, i * width + at, value)
         value = G and stored(p:op("mul", "p" .. tag, value, up)) or value
         if a then
             value = p:op("mul", "p_scaled" .. tag, value, p:op("load", "a" .. tag, p:at(a, at)))
         end
-        panel.put(p, P, v, value)
-        keeps(P_0, value)
-    end, "rows of I", has.narrow and cfg.vectors - 1)
+        keeps(P_0, i * width + at, value)
+        return value
+    end
+    local pointers = plans.list({S, count * step * width}, P, G and {G, count * step * width}, A and {A, count * width},
+        P_0 and {P_0, count * width}, of_up and {of_up, count}, of_gate and {of_gate, count})
+    over_rows.each(p, cfg, n, pointers, function(tag, at, v)
+        if has.words then
+            panel.put(p, P, v, value_of("_0" .. tag, at, 0), value_of("_1" .. tag, at, 1), order)
+        else
+            panel.put(p, P, v, value_of(tag, at, 0))
+        end
+    end, has.words and "pairs of rows of I" or "rows of I", has.narrow and cfg.vectors - 1)
     return p
 end
 

@@ -150,4 +150,22 @@ function micro.join(p, how, dt, name, vectors, src, ld, at, meanwhile)
     return words
 end
 
+-- C text of a table: the order in which 16-bit elements of two rounded vectors are words of one of each.
+function micro.word_order(name, lanes)
+    local list = {}
+    for l = 0, lanes - 1 do
+        list[l + 1] = ("0x%08xu"):format(l | lanes + l << 16)
+    end
+    return ("static const uint32_t %s[LANES] = {%s};"):format(name, table.concat(list, ", "))
+end
+
+-- Rows of a panel of words, each made of two rows, x and y, vector by vector: how vector v of the row at a pointer is stored. order: see
+-- word_order
+function micro.words(cfg)
+    return {dtype = dtype.f32, put = function(p, to, v, x, y, order)
+        local both = p:op(cfg.dtype.pair, x.name .. "_both", y, x)
+        p:op("store", p:at(to, v * cfg.isa.lanes), p:op("lookup_words", x.name .. "_words", order, both))
+    end}
+end
+
 return micro
