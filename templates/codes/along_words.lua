@@ -7,6 +7,7 @@
 -- of K wait in L1, so that runs of many columns follow each other as memory has them.
 local formats = require "tiles.formats"
 local ir = require "ir"
+local micro = require "tiles.micro"
 local plans = require "shared.plans"
 
 local along_words = {}
@@ -92,13 +93,7 @@ function along_words.tile(cfg, tokens, has)
     local read = formats.pairs_of(p, has.coded.format, function(i) return p:at(tables, (first + i) * lanes) end)
     local scale = scales_of(p, unit, scales, tables)
     local function units()
-        local sum = {}
-        for token = 0, tokens - 1 do
-            sum[token] = {}
-            for kind = 0, KINDS - 1 do
-                sum[token][kind] = p:op("zero", ("sum_%d_%d"):format(token, kind))
-            end
-        end
+        local sum = micro.zeros(p, tokens, KINDS, "sum")
         p:loop(p:count_from("words", run), function()
             p:op("prefetch_1", p:at(W, 0, ahead))
             local w = read("w", p:at(W, 0))

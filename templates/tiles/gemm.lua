@@ -11,6 +11,7 @@
 -- Both multiply as cfg.product says, see micro.lua.
 local ir = require "ir"
 local micro = require "tiles.micro"
+local over_rows = require "tiles.over_rows"
 local plans = require "shared.plans"
 local quantise = require "tiles.quantise"
 
@@ -81,17 +82,6 @@ function gemm.packed(cfg, rows)
     local function fetch(i, at)
         p:op("prefetch_1", p:at(src[i], at, ahead[i]))
     end
-    local function fold(acc)
-        for r = 0, rows - 1 do
-            p:row(r)
-            for v = 0, cfg.vectors - 1 do
-                local at = p:at(S, r * width + v * lanes)
-                local sum = ("sum_%d_%d"):format(r, v)
-                p:op("store", at, p:op("add", sum, acc[r][v], p:op("load", sum .. "_before", at)))
-            end
-        end
-        p:row(nil)
-    end
     local acc = micro.zeros(p, rows, cfg.vectors, "acc")
     p:loop(steps, function()
         local left = p:count_from("left", inner)
@@ -106,7 +96,7 @@ function gemm.packed(cfg, rows)
             gemm.pack_row(p, cfg, {src = src, step = step, ld = ld, dst = dst, fetch = fetch})
         end)
     end)
-    fold(acc)
+    micro.put(p, acc, cfg.vectors, function(r, v) return p:at(S, r * width + v * lanes) end, true)
     return p
 end
 
@@ -170,7 +160,7 @@ function gemm.pack(cfg)
     local dst, src = p:pointer("dst", "float", "WIDTH LANES"), p:pointer("src", "const " .. cfg.weights.c)
     local ld, second, n = p:integer("ld"), p:integer("second"), p:integer("n")
     local ahead = p:pointer("ahead", "const " .. cfg.weights.c)
-    p:loop(n, function()
+    over_rows.vectors(p, n, {{src, ld}, {dst, cfg.vectors * lanes}}, function()
         local words = micro.join(p, cfg.product, cfg.weights, "w", cfg.vectors, src, ld, function(v)
             return p:at(src, 0, v > 0 and second or nil)
         end, function()
@@ -181,8 +171,6 @@ function gemm.pack(cfg)
         for v = 0, cfg.vectors - 1 do
             p:op("store", p:at(dst, v * lanes), words[v])
         end
-        p:advance(src, ld)
-        p:advance(dst, cfg.vectors * lanes)
     end, "rows")
     return p
 end

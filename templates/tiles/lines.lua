@@ -47,18 +47,6 @@ local function line_of(p, how, dt, B, ld)
     return {[0] = p:op("unpack_low_words", "low", first, second), p:op("unpack_high_words", "high", first, second)}
 end
 
--- Stores the sums of all rows at place(row, vector), added to what is there or not.
-local function add_sums(p, acc, place, adds)
-    for r = 0, #acc do
-        p:row(r)
-        for v = 0, 1 do
-            local at, x, name = place(r, v), acc[r][v], ("sum_%d_%d"):format(r, v)
-            p:op("store", at, adds and p:op("add", name, x, p:op("load", name .. "_before", at)) or x)
-        end
-    end
-    p:row(nil)
-end
-
 -- For some lines of columns, over steps * inner words of K of B; A is words, `row` elements from a token to the next one and `word` from
 -- one to the next. The sums of a line are two vectors, `apart` elements apart, those of the next line `along` elements on. Each step
 -- fetches as much as it reads from `ahead` on, which goes `pace` elements on, and after `inner` steps `jump` more. A goes `back` and B
@@ -112,7 +100,7 @@ function lines.tile(cfg, rows, has, kind)
             end, "over K")
             p:advance(ahead, jump)
         end)
-        add_sums(p, acc, sum, has.adds)
+        micro.put(p, acc, 2, sum, has.adds)
         p:advance(S, p:count_from("next", along))
         p:advance(A, back)
         p:advance(B, over)

@@ -12,6 +12,7 @@
 -- gradient(rows)   C = A * B for some panels of columns, straight to memory, in its dtype
 local ir = require "ir"
 local micro = require "tiles.micro"
+local over_rows = require "tiles.over_rows"
 local panel_rows = require "tiles.panel_rows"
 local quantise = require "tiles.quantise"
 local row_tiles = require "tiles.rows"
@@ -258,10 +259,8 @@ function matrix.put(cfg, has)
         {("C[n rows of %d] %s S."):format(cfg.vectors * lanes, has.add and "+=" or "=")})
     local C, S = p:pointer("C", has.dtype.c), p:pointer("S", "const float")
     local n, ld = p:integer("n"), p:integer("ld")
-    p:loop(n, function()
+    over_rows.vectors(p, n, {{C, ld}, {S, cfg.vectors * lanes}}, function()
         matrix.put_row(p, cfg, C, has, "c", function(v) return p:op("load", "s_" .. v, p:at(S, v * lanes)) end)
-        p:advance(C, ld)
-        p:advance(S, cfg.vectors * lanes)
     end, "rows")
     return p
 end
