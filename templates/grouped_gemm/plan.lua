@@ -208,7 +208,7 @@ end
 
 function tiles.rows(spec, plan, names, cfg, of_weights)
     local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
-    local products = panels.product_tiles(names, of_weights, plan)
+    local products = panels.product_tiles(names, of_weights)
     plans.append(products, panels.switches(cfg), codes.tiles(names, cfg, spec), activations.tiles(names, spec, cfg, of_weights))
     return plans.append(products, entering(spec, plan, names, cfg), plans.list(
         not (cfg.in_place or names.coded) and panel_rows.copy(of_weights, {name = "copy", pitch = plan.mc * width}),

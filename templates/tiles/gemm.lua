@@ -9,6 +9,7 @@
 -- direct(rows)   B is read where it lies, one vector to a row, `ld` elements apart; S is added to. For experts with few
 --                rows, whose weights are used only once.
 -- Both multiply as cfg.product says, see micro.lua.
+local heights = require "tiles.heights"
 local ir = require "ir"
 local micro = require "tiles.micro"
 local over_rows = require "tiles.over_rows"
@@ -175,22 +176,9 @@ function gemm.pack(cfg)
     return p
 end
 
--- Tiles of all these heights (ascending): the tallest is built, the others are it without its last rows.
-function gemm.heights(build, cfg, heights)
-    local list = {}
-    local most = heights[#heights]
-    local tallest = most and build(cfg, most)
-    for i = #heights, 1, -1 do
-        local rows = heights[i]
-        list[#list + 1] = rows == most and tallest or ir.shorter(tallest, rows, (tallest.name:gsub("%d+$", rows)),
-            {(tallest.note[1]:gsub("%d+ rows", rows .. " rows", 1))})
-    end
-    return list
-end
-
 -- The tiles that multiply where weights lie; of: heights of those of rows, and of pairs of rows.
 function gemm.tiles(cfg, of)
-    return plans.append(gemm.heights(gemm.direct, cfg, of.rows), gemm.heights(gemm.direct_pairs, cfg, of.pairs))
+    return plans.append(heights.tiles(gemm.direct, cfg, of.rows), heights.tiles(gemm.direct_pairs, cfg, of.pairs))
 end
 
 -- The kinds that multiply where weights lie, for kinds.lua: rows {tokens at most, kind, why}.

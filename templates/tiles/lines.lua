@@ -16,7 +16,7 @@
 -- A NEW KIND OF TILE for few tokens takes 2 files: here, its builder, in `tiles`, and when it multiplies and why, in `kinds`; its call, in
 -- product/in_lines.c.in. Of single vectors likewise: gemm.lua, product/in_place.c.in.
 local dtype = require "dtype"
-local gemm = require "tiles.gemm"
+local heights = require "tiles.heights"
 local ir = require "ir"
 local micro = require "tiles.micro"
 local panel_rows = require "tiles.panel_rows"
@@ -221,10 +221,10 @@ function lines.kinds(plan)
 end
 
 -- Heights of tiles that keep what they decode: of the first of several tiles of rows.
-function lines.first(heights)
+function lines.first(all)
     local list = {}
-    for _, m in ipairs(heights) do
-        list[#list + 1] = 2 * m > heights[#heights] and m or nil
+    for _, m in ipairs(all) do
+        list[#list + 1] = 2 * m > all[#all] and m or nil
     end
     return list
 end
@@ -240,13 +240,13 @@ function lines.kept(name, c)
 end
 
 -- Those that multiply so many rows; has: see lines.tile; first: heights of those that keep lines for the others, or none
-function lines.rows(cfg, heights, has, first)
+function lines.rows(cfg, wanted, has, first)
     local function all(of, name, dt, keeps)
-        return gemm.heights(function(_, rows) return lines.tile(cfg, rows, has, {name = name, dtype = dt, keeps = keeps}) end, cfg, of)
+        return heights.tiles(function(_, rows) return lines.tile(cfg, rows, has, {name = name, dtype = dt, keeps = keeps}) end, cfg, of)
     end
     local kept = first and lines.kept(has.name, has.weights.c)
-    return plans.append(all(heights, has.name, has.weights), first and all(first, "keep", has.weights, true) or {},
-        kept and kept ~= has.name and all(heights, kept, dtype.f32) or {})
+    return plans.append(all(wanted, has.name, has.weights), first and all(first, "keep", has.weights, true) or {},
+        kept and kept ~= has.name and all(wanted, kept, dtype.f32) or {})
 end
 
 -- What those of rows of tokens have; adds: see lines.tile
@@ -255,8 +255,8 @@ function lines.of_rows(cfg, adds)
 end
 
 -- The tiles of in_lines.c.in: those that multiply so many rows, and what a single row, or few, are multiplied by.
-function lines.tiles(cfg, heights, few)
-    return plans.append(lines.rows(cfg, heights, lines.of_rows(cfg)), few and gemm.heights(lines.of_eights, cfg, {2, 3, few}) or {},
+function lines.tiles(cfg, wanted, few)
+    return plans.append(lines.rows(cfg, wanted, lines.of_rows(cfg)), few and heights.tiles(lines.of_eights, cfg, {2, 3, few}) or {},
         {lines.streams(cfg), panel_rows.quarters(cfg), panel_rows.in_order(cfg)})
 end
 

@@ -10,6 +10,7 @@
 --
 -- product(rows)    S[rows][WIDTH] += A * B, on its way copying the next weights; narrow: only one vector of columns, halves: half of one
 -- gradient(rows)   C = A * B for some panels of columns, straight to memory, in its dtype
+local heights = require "tiles.heights"
 local ir = require "ir"
 local micro = require "tiles.micro"
 local over_rows = require "tiles.over_rows"
@@ -265,18 +266,10 @@ function matrix.put(cfg, has)
     return p
 end
 
--- The products of a name (product, narrow, halves) for some heights, ascending: the tallest first.
-function matrix.products(cfg, name, heights)
-    local how, vectors = name == "halves" and micro.in_halves(cfg.product) or cfg.product, name == "product" and cfg.vectors or 1
-    local list = {product(cfg, heights[#heights], name, vectors, how)}
-    for i = #heights - 1, 1, -1 do
-        list[#list + 1] = matrix.shorter(list[1], heights[i])
-    end
-    return list
-end
-
-function matrix.shorter(tallest, rows)
-    return ir.shorter(tallest, rows, (tallest.name:gsub("%d+$", rows)), {(tallest.note[1]:gsub("%d+ rows", rows .. " rows", 1))})
+-- The products of a kind: {name, heights, vectors; halves: of half a vector}.
+function matrix.products(cfg, kind)
+    local how = kind.halves and micro.in_halves(cfg.product) or cfg.product
+    return heights.tiles(function(_, rows) return product(cfg, rows, kind.name, kind.vectors, how) end, cfg, kind.heights)
 end
 
 return matrix
