@@ -3,7 +3,7 @@
 local dtype = require "dtype"
 local types = require("schema").types
 local activations = require "codes.activations"
-local along = require "product.along"
+local along = require "along.plan"
 local amx = require "tiles.amx"
 local args = require "grouped_gemm.args"
 local codes = require "codes.plan"
@@ -197,12 +197,10 @@ end
 
 -- Rows of tokens into panels.
 local function entering(spec, plan, names, cfg)
-    local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
     return {
         rows.zero(cfg),
         names.dots and rows.words(cfg, cfg.dtype, "words") or rows.move(cfg, "widen", {from = cfg.dtype}),
-        rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = stage(spec, plan), s_units = "STAGE", pitch = width, along = lanes,
-            step = lanes * width}),
+        panels.transposes(cfg, "transpose", stage(spec, plan)),
     }
 end
 

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- by_rows.lua - moe_forward with weights whose rows are contracted: they are broadcast as they lie, and tokens are columns of panels.
 local activations = require "codes.activations"
-local along = require "product.along"
+local along = require "along.plan"
 local codes = require "codes.plan"
 local dtype = require "dtype"
 local epilogue = require "tiles.epilogue"
@@ -112,8 +112,7 @@ local function tiles(spec, plan, names, cfg, of_weights)
     local products = plans.append(panels.tiles(names, of_weights, plan), codes.tiles(names, cfg, spec),
         activations.tiles(names, spec, cfg, of_weights))
     return plans.append(products, saved.tiles_of_rows(names, cfg, spec, cfg.chunk_rows, names.save_step), plans.list(
-        rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(by_rows.stage(spec, plan)),
-            s_units = "STAGE", pitch = apart, along = lanes, step = lanes * apart}),
+        panels.transposes(cfg, "transpose", panels.stage(by_rows.stage(spec, plan)), apart),
         names.dots and not names.in_words and rows.words(cfg, io, "words"),
         has.affinity_on_x and rows.scale(cfg, "scale"),
         hidden(false), names.narrow and hidden(true),

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- panel_plan.lua - plans of products in panels of tokens: their keys, what is chosen, and limits.
-local along = require "product.along"
+local along = require "along.plan"
 local amx = require "tiles.amx"
 local coded = require "tiles.coded"
 local crossed = require "crossed.plan"

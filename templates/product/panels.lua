@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- panels.lua - what families with products in panels of tokens share: constants, names and tiles that matrix.c.in refers to. Their plan:
 -- panel_plan.lua; the layout of a panel: matrix.lua.
-local along = require "product.along"
+local along = require "along.plan"
 local amx = require "tiles.amx"
 local crossed = require "crossed.plan"
 local dtype = require "dtype"
@@ -233,6 +233,13 @@ function panels.product_tiles(names, cfg)
         cfg.product.group > 1 and panel_rows.in_order(cfg),
         names.transpose_sums == "transpose_sums" and rows.squares(cfg, "transpose_sums", {dtype = dtype.f32,
             stride = width, pitch = width, step = lanes, along = lanes * width}))) or {})
+end
+
+-- The tile that makes rows of tokens, `stage` floats apart, columns of a panel. apart: floats between its rows, if not those of a panel
+function panels.transposes(cfg, name, stage, apart)
+    local lanes, pitch = cfg.isa.lanes, apart or cfg.vectors * cfg.isa.lanes
+    return rows.squares(cfg, name, {dtype = dtype.f32, stride = stage, s_units = "STAGE", pitch = pitch, along = lanes,
+        step = lanes * pitch})
 end
 
 -- The tiles of products, and of gradients if the names have them.

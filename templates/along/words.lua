@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- along_words.lua - tiles of few tokens beside weights in words of 4 codes (layout `nki`, see words.lua): words are read where they lie, a
--- column in each lane, or in two, and tokens' words of K are broadcast. They take the place of those of ../tiles/along.lua.
+-- words.lua - tiles of few tokens beside weights in words of 4 codes (layout `nki`, see codes/words.lua): words are read where they
+-- lie, a column in each lane, or in two, and tokens' words of K are broadcast. They take the place of those of tiles.lua.
 --
 -- A unit is a vector of memory, words of neighbouring columns, which becomes pairs in vectors of two kinds: those of a kind have the same
 -- columns in their lanes, and a sum for each token. Sums are of a run of words that share their scales, which multiply them; sums of all
