@@ -14,7 +14,7 @@ local gradients = require "gradients.plan"
 local in_place = require "product.in_place"
 local integers = require "codes.integers"
 local limits = require "shared.limits"
-local packed = require "shared.packed"
+local packed = require "packed.form"
 local packed_plan = require "packed.plan"
 local panel_rows = require "tiles.panel_rows"
 local panel_plan = require "product.panel_plan"
@@ -243,7 +243,7 @@ function grouped.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, by_rows = by_rows, by_columns = by_columns, reduces = reduces(spec),
         product = args.products[spec.op] or false, from_y = spec.op ~= "forward",
         out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
-        narrow_out = out.narrow ~= nil, out_size = out.size, lanes = lanes, staged = false, bursts = false,
+        narrow_out = out.narrow ~= nil, out_size = out.size, staged = false, bursts = false,
         clears = reduces(spec) or dw and not adds, routed_rows = "w->args->M", edges = edges, lone = false,
         parts_add = dw, reads_past = true, scaled = false, long = spec.N, enters = dw or by_columns and (reduces(spec) or not out.narrow),
         tile_sums = "w->tile",

@@ -7,7 +7,7 @@ local crossed = require "crossed.plan"
 local dtype = require "dtype"
 local gradients = require "gradients.plan"
 local limits = require "shared.limits"
-local packed = require "shared.packed"
+local packed = require "packed.form"
 local plans = require "shared.plans"
 local schema = require "schema"
 

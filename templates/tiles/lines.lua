@@ -191,7 +191,7 @@ end
 
 -- For some tokens, rows of A, and n lines of columns, over so many times 8 rows of B: B_0 .. B_3, and those `four` elements on. The next
 -- 8 are fetched, which lie `near` elements on, and `far`. After n lines B goes `over` elements on, S `back`.
-function lines.of_eights(cfg, tokens)
+local function of_eights(cfg, tokens)
     local p = ir.program(cfg.isa, ("%seights_%d"):format(cfg.prefix, tokens), {
         ("S[%d rows] += A * B for n lines of columns: 8 rows of B at a time."):format(tokens)})
     local S, A = p:pointer("S", "float", "WIDTH LANES"), p:pointer("A", "const float", "STRIDE")
@@ -256,7 +256,7 @@ end
 
 -- The tiles of in_lines.c.in: those that multiply so many rows, and what a single row, or few, are multiplied by.
 function lines.tiles(cfg, wanted, few)
-    return plans.append(lines.rows(cfg, wanted, lines.of_rows(cfg)), few and heights.tiles(lines.of_eights, cfg, {2, 3, few}) or {},
+    return plans.append(lines.rows(cfg, wanted, lines.of_rows(cfg)), few and heights.tiles(of_eights, cfg, {2, 3, few}) or {},
         {lines.streams(cfg), panel_rows.quarters(cfg), panel_rows.in_order(cfg)})
 end
 
