@@ -33,7 +33,7 @@ line=$(grep -n 'include "queue"' "$2/templates/moe_forward.c.in" | cut -d: -f1)
 cp "$tmp/templates/shared/queue.c.in" "$tmp/templates/product/queue.c.in"
 built "templates/moe_forward.c.in:$line: error: fragment 'queue' is in more than one room: product, shared"
 rm "$tmp/templates/product/queue.c.in" "$tmp/templates/shared/queue.c.in"
-built "templates/moe_forward.c.in:$line: error: no fragment 'queue' in the rooms moe_forward, product, crossed, packed, codes, math, shared"
+built "templates/moe_forward.c.in:$line: error: no fragment 'queue' in the rooms moe_forward, product, along, crossed, packed, codes, math, shared"
 cp "$2/templates/shared/queue.c.in" "$tmp/templates/shared/"
 sed '3s/^@//' "$2/templates/router.c.in" >"$tmp/templates/router.c.in"
 built "templates/router.c.in:3: error: a line above \`@ ----\` that does not start with @"
