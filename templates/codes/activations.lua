@@ -103,7 +103,7 @@ function activations.names(names, spec, plan, cfg, of_weights, token_rows, secon
     names.gathered = names.dots and "DEPTH" or names.rounds and "MX_BLOCK" or "LANES"   -- rows that are gathered together
 end
 
--- Panels of a product's factor: its own, or words of integers with `rows` rows.
+-- What a product multiplies, see phases.lua: a panel of so many words, or of integers, which has `rows`.
 function activations.factor(names, panel, words, rows)
     return names.integers and {"w->" .. panel, rows} or {names.as_floats("w->" .. panel), words}
 end
