@@ -29,12 +29,12 @@ built ''
 mkdir "$tmp/gen/lua/math" && echo 'return {}' >"$tmp/gen/lua/math/norm.lua"
 built "embed: math.norm: a room of gen/lua and one of templates have a module of this name"
 rm -r "$tmp/gen/lua/math"
-line=$(grep -n 'include "team"' "$2/templates/moe_forward.c.in" | cut -d: -f1)
-cp "$tmp/templates/shared/team.c.in" "$tmp/templates/product/team.c.in"
-built "templates/moe_forward.c.in:$line: error: fragment 'team' is in more than one room: product, shared"
-rm "$tmp/templates/product/team.c.in" "$tmp/templates/shared/team.c.in"
-built "templates/moe_forward.c.in:$line: error: no fragment 'team' in the rooms moe_forward, product, crossed, packed, codes, math, shared"
-cp "$2/templates/shared/team.c.in" "$tmp/templates/shared/"
+line=$(grep -n 'include "queue"' "$2/templates/moe_forward.c.in" | cut -d: -f1)
+cp "$tmp/templates/shared/queue.c.in" "$tmp/templates/product/queue.c.in"
+built "templates/moe_forward.c.in:$line: error: fragment 'queue' is in more than one room: product, shared"
+rm "$tmp/templates/product/queue.c.in" "$tmp/templates/shared/queue.c.in"
+built "templates/moe_forward.c.in:$line: error: no fragment 'queue' in the rooms moe_forward, product, along, crossed, packed, codes, math, shared"
+cp "$2/templates/shared/queue.c.in" "$tmp/templates/shared/"
 sed '3s/^@//' "$2/templates/router.c.in" >"$tmp/templates/router.c.in"
 built "templates/router.c.in:3: error: a line above \`@ ----\` that does not start with @"
 # Without a build, too.

@@ -226,7 +226,7 @@ static int try_format(moegen_engine *engine, const struct rt_format *f, int64_t 
                           *set = emulated + 1;
     struct how w = {f, group, (WIDE + group - 1) / group, strcmp(dtype, "f32") == 0, 0};
     if (!w.wide && f->element->bits == 4 && strcmp(target, "amx") == 0)
-        w.apart = 0x1p-22; /* integers, see templates/codes/digits.lua */
+        w.apart = 0x1p-22; /* integers, see templates/along/digits.lua */
     moegen_spec spec = spec_of(text);
     moegen_kernel *kernel = NULL;
     spec.overrides = set;

@@ -103,6 +103,31 @@ function activations.names(names, spec, plan, cfg, of_weights, token_rows, secon
     names.gathered = names.dots and "DEPTH" or names.rounds and "MX_BLOCK" or "LANES"   -- rows that are gathered together
 end
 
+-- What a product multiplies, see phases.lua: a panel of so many words, or of integers, which has `rows`.
+function activations.factor(names, panel, words, rows)
+    return names.integers and {"w->" .. panel, rows} or {names.as_floats("w->" .. panel), words}
+end
+
+-- Phases that quantise tokens, and what the second product multiplies: false where nothing is.
+function activations.phases(names)
+    local vectors = "w->panels * VECTORS"
+    return names.integers and {"ENCODE", parts = vectors, run = "encode_tokens"},
+        names.rounds and {"ROUND", parts = "IK / MX_BLOCK", run = "round_part"}
+            or names.integers and {"ENCODE_HIDDEN", parts = vectors, run = "encode_hidden"}
+end
+
+-- What tokens and the second product's factor, `says`, take: rows of workspace.lua. c: type of the tokens' panels unless they are integers,
+-- of so many rows
+function activations.space(names, c, rows, says)
+    local words = names.integers
+    local kind = words and ", in words with scales" or names.dots and ", in pairs" or ""
+    return plans.list(
+        words and {"tokens", "float", {"HK"}, "hidden states", of = "columns"},
+        {"X", words and "float" or c, {words and "H_ROWS" or rows}, "hidden states" .. kind, of = "columns"},
+        {"P", words and "float" or names.panel_c, {words and "I_ROWS" or "IK"}, says .. kind, of = "columns"},
+        names.hidden == "hidden" and {"hidden", "float", {"IK"}, "and before it is quantised", of = "columns"})
+end
+
 -- cfg of what makes the second product's factor: it is quantised from f32.
 function activations.wide(names, cfg)
     return names.rounds and setmetatable({product = micro.widened}, {__index = cfg}) or cfg

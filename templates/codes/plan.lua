@@ -207,6 +207,11 @@ function codes.names(names, spec, plan, matrices, how)
         local each = set[share]:format(all, (run or 1) - 1, run or 1):gsub("M%.", member)
         return stored.factors(spec, weights, "_scale", expert, each)
     end
+    -- Are rows of scales of groups made f32, by tile scale_rows?
+    function names.coded.widens()
+        local along_runs = names.along and not names.along.halves and not names.coded.words
+        return share == "group" and (widened or names.runs or along_runs)
+    end
     -- What multiplies all of them, for each of its parts.
     function names.coded.seconds(weights, expert, member)
         return stored.factors(spec, weights, "_scale_2", expert, member .. "parts")
@@ -225,7 +230,7 @@ function codes.tiles(names, cfg, spec)
     if c and c.sums == "rows" then
         list[#list + 1] = coded.scale_sums(cfg)
     end
-    if c and (names.runs or c.share == "group" and (c.widened or names.along and not names.along.halves and not c.words)) then
+    if c and (names.runs or c.widens()) then
         list[#list + 1] = coded.scale_rows(cfg, c)
     end
     return plans.append(list, c and c.words and words.tiles(names, cfg, spec) or {})

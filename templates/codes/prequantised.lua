@@ -13,6 +13,7 @@
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local ir = require "ir"
+local over_rows = require "tiles.over_rows"
 local plans = require "shared.plans"
 local quantise = require "tiles.quantise"
 local schema = require "schema"
@@ -198,23 +199,20 @@ end
 
 -- n vectors of codes, each with a scale of its own, as numbers.
 local function decode(cfg, name, format, to)
-    local lanes, f = cfg.isa.lanes, formats.rows[format]
+    local f = formats.rows[format]
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("%s = codes of %s, times scales."):format(to.name, format)})
     local dst, code, scale = p:pointer("dst", to.c), p:pointer("code", "const uint8_t"), p:pointer("scale", "const uint8_t")
     local n = p:integer("n")
     local unit = f.unit and p:op("const", "unit", f.unit)
     local least = p:op("const", "least_scale", 0x00400000)
-    p:loop(n, function()
+    over_rows.vectors(p, n, {code, scale, dst}, function()
         local x = f.decode(p, "x", p:at(code, 0))
         x = unit and p:op("mul", "x_exact", x, unit) or x
         -- 2^(byte - 127), as formats.scales has it
         local power = p:op("max", "power", p:op("shl", "exponent", p:op("load_u8", "byte", p:at(scale, 0)), 23), least)
         power = p:op("add", "scale_or_nan", power, p:op("sub", "none", power, power))
         quantise.store_exact(p, to, p:at(dst, 0), p:op("mul", "value", x, power))
-        p:advance(code, lanes)
-        p:advance(scale, lanes)
-        p:advance(dst, lanes)
-    end, "vectors")
+    end)
     return p
 end
 

@@ -11,6 +11,7 @@
 local dtype = require "dtype"
 local ir = require "ir"
 local micro = require "tiles.micro"
+local over_rows = require "tiles.over_rows"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
 local stored = require "shared.stored"
@@ -104,12 +105,10 @@ local function join_quarters(cfg, H)
     local p = ir.program(cfg.isa, cfg.prefix .. "join_quarters", {"Pairs of two quarters of a row, n vectors."})
     local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const " .. cfg.dtype.c), p:integer("n")
     local how = micro.pairs(cfg.dtype)
-    p:loop(n, function()
+    over_rows.vectors(p, n, {src, dst}, function()
         local low = how.load(p, cfg.dtype, "low", p:at(src, 0))
         p:op("store", p:at(dst, 0), how.join(p, "pair", low, how.load(p, cfg.dtype, "high", p:at(src, H // WORD))))
-        p:advance(src, cfg.isa.lanes)
-        p:advance(dst, cfg.isa.lanes)
-    end, "vectors")
+    end)
     return p
 end
 

@@ -30,6 +30,17 @@ local function over_tokens(p, cfg, t, beside, adds)
     end
 end
 
+-- Parameters of these: what is multiplied. jump: between panels of A, unless it is a parameter, too
+local function factors(p, jump)
+    return {A = p:pointer("A", "const uint16_t", "WIDTH"), B = p:pointer("B", "const float", "WIDTH LANES"),
+        panels = p:integer("panels"), jump = jump or p:integer("jump")}
+end
+
+-- Bytes between rows of tiles.
+local function set_pitches(p, t, width)
+    t.pitch, t.a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
+end
+
 -- A row of sums, so many rows on from t.S, to C.
 local function put_row(p, cfg, C, has, t, r, tag)
     local lanes = cfg.isa.lanes
@@ -44,14 +55,13 @@ function sums.gradient(cfg, rows, has)
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
         {("C[%d rows] %s A * B for n panels of columns, on tiles: rows `ld` apart."):format(rows, has.add and "+=" or "=")})
     local C = p:pointer("C", has.dtype.c)
-    local t = {A = p:pointer("A", "const uint16_t", "WIDTH"), B = p:pointer("B", "const float", "WIDTH LANES"),
-        panels = p:integer("panels"), jump = has.jump or p:integer("jump")}
+    local t = factors(p, has.jump)
     local n, again, skip = p:integer("n"), p:integer("again"), p:integer("skip")
     local ld = has.ld or p:integer("ld")
     local up = has.ld and width - rows * ld or p:integer("up")
     t.S = p:pointer("sums", "float", "WIDTH LANES")
     local stream_lines = matrix.streamer(p, cfg, has)
-    t.pitch, t.a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
+    set_pitches(p, t, width)
     p:loop(n, function()
         over_tokens(p, cfg, t)()
         for r = 0, rows - 1 do
@@ -71,11 +81,10 @@ function sums.part(cfg)
     local width = cfg.vectors * cfg.isa.lanes
     local p = ir.program(cfg.isa, ("%spart_%d"):format(cfg.prefix, amx.unit),
         {"S[groups of 16 rows] += A * B for a panel of columns, on tiles."})
-    local t = {S = p:pointer("S", "float", "WIDTH LANES"), A = p:pointer("A", "const uint16_t", "WIDTH"),
-        B = p:pointer("B", "const float", "WIDTH LANES"), panels = p:integer("panels"), jump = p:integer("jump")}
-    local groups = p:integer("groups")
-    local again, back = p:amount("again"), p:amount("back")
-    t.pitch, t.a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
+    local S, t = p:pointer("S", "float", "WIDTH LANES"), factors(p)
+    local groups, again, back = p:integer("groups"), p:amount("again"), p:amount("back")
+    t.S = S
+    set_pitches(p, t, width)
     p:loop(groups, function()
         over_tokens(p, cfg, t, nil, true)()
         p:advance(t.S, amx.unit * width)
@@ -93,14 +102,12 @@ function sums.stream(cfg, rows, has)
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, has.name, rows),
         {("C[%d rows] = A * B for n panels of columns, on tiles; beside a panel the sums of the one before are stored."):format(rows)})
     local C = p:pointer("before", has.dtype.c)
-    local t = {A = p:pointer("A", "const uint16_t", "WIDTH"), B = p:pointer("B", "const float", "WIDTH LANES"),
-        panels = p:integer("panels"), jump = p:integer("jump")}
-    local n = p:integer("n")
-    local again, skip, ld = p:amount("again"), p:amount("skip"), p:integer("ld")
-    local up = p:integer("up")
+    local t = factors(p)
+    local n, again, skip = p:integer("n"), p:amount("again"), p:amount("skip")
+    local ld, up = p:integer("ld"), p:integer("up")
     t.S = p:pointer("sums", "float", "WIDTH LANES")
     local each, rest, over = p:amount("each"), p:amount("rest"), p:integer("over")
-    t.pitch, t.a_pitch = p:count_from("pitch", 4 * width), p:count_from("a_pitch", 2 * width)
+    set_pitches(p, t, width)
     local function store_rows(tag, count)
         p:loop(p:count_from("rows_" .. tag, count), function()
             put_row(p, cfg, C, has, t, 0, tag)

@@ -33,7 +33,7 @@ function gradients.odd_steps(spec)
 end
 
 -- Are stores of a vector parts of cache lines, so that groups of rows of a gradient are put together before they are stored?
-function gradients.stores_bursts(isa)
+local function stores_bursts(isa)
     return isa.lanes * 4 < 64
 end
 
@@ -46,7 +46,7 @@ function gradients.choose_sums(plan, info)
         plan:choose("t_unroll", width, "tokens of a matrix tile", {useful = width, of = "a tile has no more", step = width})
         return
     end
-    plan:choose("t_unroll", gradients.stores_bursts(plan.isa) and 2 or 4,
+    plan:choose("t_unroll", stores_bursts(plan.isa) and 2 or 4,
         "tokens of a step of a weight gradient's loop: the shorter a tile, the fewer may be wasted")
     limits.check_steps(plan, info, "t_unroll")
 end
@@ -59,7 +59,7 @@ function gradients.choose_cuts(plan, block_bytes, rows, columns, size)
         limits.useful(rows * pass, ("a pass has %d rows of %d tokens"):format(rows, plan.pass_rows)))
     plan:choose("row_bytes", 1 << 14, "of the columns' rows stay in L1 while groups of a weight gradient's rows pass",
         limits.useful(all * pass, ("a pass has %d columns of %d tokens"):format(columns, plan.pass_rows)))
-    plan:choose("run_bytes", gradients.stores_bursts(plan.isa) and 256 or 128,
+    plan:choose("run_bytes", stores_bursts(plan.isa) and 256 or 128,
         "of a weight gradient's row at least are stored together: runs of lines are faster",
         limits.useful(all * size, ("rows of gradients have %d columns"):format(columns)))
     plan.columns = all
@@ -96,7 +96,7 @@ end
 -- least) allow it. streams: stores of tiles, which are whole cache lines; bursts: the tiles' stores would be shorter, so a
 -- group of rows is put together first.
 local function ways(isa, width, out, adds, columns, paired)
-    local whole = not gradients.stores_bursts(isa)
+    local whole = not stores_bursts(isa)
     local aligned = not whole and 64 // out.size or paired and width or isa.lanes   -- elements
     local some = false
     for _, total in ipairs(columns) do

@@ -2,7 +2,7 @@
 -- args.lua - what grouped_gemm takes and gives: how W is stored, and the arguments.
 local activations = require "codes.activations"
 local codes = require "codes.plan"
-local packed = require "shared.packed"
+local packed = require "packed.form"
 local plans = require "shared.plans"
 local stored = require "shared.stored"
 local stored_rules = require "shared.stored_rules"
@@ -26,7 +26,7 @@ args.weight_rules = plans.append({
     stored_rules.of(setmetatable({shared = true}, {__index = codes.takes_numbers{"transposed", "contiguous", "packed"}})),
     activations.rules("K"), {activations.scale_rule})
 
--- As stored.matrices has those of experts; rows: see packed.lua.
+-- As stored.matrices has those of experts; rows: see packed/form.lua.
 function args.matrices(s)
     return {{name = "W", K = s.K, C = s.N, width = s.N, parts = 1, rows = true, says = "of each expert"}}
 end

@@ -3,7 +3,7 @@
 local dtype = require "dtype"
 local types = require("schema").types
 local activations = require "codes.activations"
-local along = require "product.along"
+local along = require "along.plan"
 local amx = require "tiles.amx"
 local args = require "grouped_gemm.args"
 local codes = require "codes.plan"
@@ -14,7 +14,7 @@ local gradients = require "gradients.plan"
 local in_place = require "product.in_place"
 local integers = require "codes.integers"
 local limits = require "shared.limits"
-local packed = require "shared.packed"
+local packed = require "packed.form"
 local packed_plan = require "packed.plan"
 local panel_rows = require "tiles.panel_rows"
 local panel_plan = require "product.panel_plan"
@@ -197,18 +197,16 @@ end
 
 -- Rows of tokens into panels.
 local function entering(spec, plan, names, cfg)
-    local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
     return {
         rows.zero(cfg),
         names.dots and rows.words(cfg, cfg.dtype, "words") or rows.move(cfg, "widen", {from = cfg.dtype}),
-        rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = stage(spec, plan), s_units = "STAGE", pitch = width, along = lanes,
-            step = lanes * width}),
+        panels.transposes(cfg, "transpose", stage(spec, plan)),
     }
 end
 
 function tiles.rows(spec, plan, names, cfg, of_weights)
     local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
-    local products = panels.product_tiles(names, of_weights, plan)
+    local products = panels.product_tiles(names, of_weights)
     plans.append(products, panels.switches(cfg), codes.tiles(names, cfg, spec), activations.tiles(names, spec, cfg, of_weights))
     return plans.append(products, entering(spec, plan, names, cfg), plans.list(
         not (cfg.in_place or names.coded) and panel_rows.copy(of_weights, {name = "copy", pitch = plan.mc * width}),
@@ -245,7 +243,7 @@ function grouped.names(spec, plan, job)
         spec = spec, plan = plan, isa = isa, p = cfg.prefix, by_rows = by_rows, by_columns = by_columns, reduces = reduces(spec),
         product = args.products[spec.op] or false, from_y = spec.op ~= "forward",
         out_c = out.c, index = spec.index_dtype == "i64" and "int64_t" or "int32_t", factor = factor,
-        narrow_out = out.narrow ~= nil, out_size = out.size, lanes = lanes, staged = false, bursts = false,
+        narrow_out = out.narrow ~= nil, out_size = out.size, staged = false, bursts = false,
         clears = reduces(spec) or dw and not adds, routed_rows = "w->args->M", edges = edges, lone = false,
         parts_add = dw, reads_past = true, scaled = false, long = spec.N, enters = dw or by_columns and (reduces(spec) or not out.narrow),
         tile_sums = "w->tile",

@@ -2,20 +2,22 @@
 -- post_norm.lua - tiles of the norm behind an expert, over rows of n vectors of H: of d, what an expert gave, and the weight w,
 -- z = w * d and y = z / sqrt(mean(z * z) + eps).
 local ir = require "ir"
+local over_rows = require "tiles.over_rows"
 local quantise = require "tiles.quantise"
 
 local post_norm = {}
 
 -- In program p: body(load) for each of n vectors, where load(name) is of the row at the pointer rows[name], {pointer, dtype}.
 local function each(p, n, rows, body)
-    p:loop(n, function()
+    local pointers = {}
+    for i, name in ipairs(rows) do
+        pointers[i] = rows[name][1]
+    end
+    over_rows.vectors(p, n, pointers, function()
         body(function(name)
             return quantise.load(p, rows[name][2], name .. "_here", p:at(rows[name][1], 0))
         end)
-        for _, name in ipairs(rows) do
-            p:advance(rows[name][1], p.isa.lanes)
-        end
-    end, "vectors")
+    end)
 end
 
 -- x = x * w, in place, and sums of its squares, lane by lane. dt: of the weight
@@ -23,13 +25,11 @@ function post_norm.weigh(cfg, dt)
     local p = ir.program(cfg.isa, cfg.prefix .. "weigh", {"A row times the weight, and partial sums of its squares."})
     local sums, x = p:pointer("sums", "float"), p:pointer("x", "float")
     local weight, n, acc = p:pointer("weight", "const " .. dt.c), p:integer("n"), p:op("zero", "acc")
-    p:loop(n, function()
+    over_rows.vectors(p, n, {x, weight}, function()
         local z = p:op("mul", "z", p:op("load", "d", p:at(x, 0)), quantise.load(p, dt, "w", p:at(weight, 0)))
         p:op("store", p:at(x, 0), z)
         p:op("fma", acc, z, z)
-        p:advance(x, cfg.isa.lanes)
-        p:advance(weight, cfg.isa.lanes)
-    end, "vectors")
+    end)
     p:op("store", p:at(sums, 0), acc)
     return p
 end

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - plans of mlp_forward and mlp_backward, and the names that their templates' holes refer to.
 local activations = require "codes.activations"
-local along = require "product.along"
+local along = require "along.plan"
 local args = require "mlp.args"
 local dtype = require "dtype"
 local back = require "tiles.back"
@@ -10,7 +10,7 @@ local codes = require "codes.plan"
 local epilogue = require "tiles.epilogue"
 local gradients = require "gradients.plan"
 local integers = require "codes.integers"
-local packed = require "shared.packed"
+local packed = require "packed.form"
 local packed_plan = require "packed.plan"
 local panel_plan = require "product.panel_plan"
 local panel_rows = require "tiles.panel_rows"
@@ -133,8 +133,7 @@ local function names_of(spec, plan, job, totals, stores, tokens)
     end
     local function tiles()
         local list = plans.append(panels.tiles(names, of_weights, plan), codes.tiles(names, cfg, spec), plans.list(
-            rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE",
-                pitch = plan.vectors * lanes, along = lanes, step = lanes * plan.vectors * lanes}),
+            panels.transposes(cfg, "transpose", panels.stage(widest(spec, plan))),
             names.dots and names.widens and rows.words(cfg, io, "words"),
             names.splits and panel_rows.split(cfg, "split")), activations.tiles(names, spec, cfg, of_weights))
         plans.append(list, names.quantised and quantised.tiles(names, of_weights, spec) or {},

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- work.lua - what a call of an MLP family keeps, see workspace.lua, and what its tokens go through, see phases.lua.
+local activations = require "codes.activations"
 local args = require "mlp.args"
 local phases = require "product.phases"
 local plans = require "shared.plans"
@@ -19,36 +20,28 @@ local function quantised_weights(names)
 end
 
 function work.forward(names, spec)
-    local words, floats, q, integers = names.words, names.as_floats, names.quantised, names.integers
-    local x = integers and {"w->X", "H_ROWS"} or {floats "w->X", words "HK"}
-    local p = integers and {"w->P", "I_ROWS"} or {floats "w->P", words "IK"}
+    local words, q = names.words, names.quantised
+    local x, p = activations.factor(names, "X", words "HK", "H_ROWS"), activations.factor(names, "P", words "IK", "I_ROWS")
+    local quantises, quantises_hidden = activations.phases(names)
     names.token_rows_too = q and not names.given.hidden_states
     phases.add(names, {
         gather(names),
         names.token_rows_too and {"TOKEN_ROWS", panels = true, run = "token_rows"},
-        integers and {"ENCODE", parts = "w->panels * VECTORS", run = "encode_tokens"},
+        quantises,
         stored.gate_up_product(spec, {"HIDDEN", by = x, run = "hidden_rows"}),
         q and {"HIDDEN_ROWS", panels = true, run = "product_rows"},
-        names.rounds and {"ROUND", parts = "IK / MX_BLOCK", run = "round_part"},
-        integers and {"ENCODE_HIDDEN", parts = "w->panels * VECTORS", run = "encode_hidden"},
+        quantises_hidden,
         {"OUTPUT", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = p, run = "output_columns"},
     })
 end
 
 function work.forward_space(names, spec, save)
-    local integers, dots = names.integers, names.dots
-    local io, kind = integers and "float" or names.panel_c, integers and ", in words with scales" or dots and ", in pairs" or ""
     local by_block = "[panels][MC][WIDTH]"
-    space.rows(names, {
-        integers and {"tokens", "float", {"HK"}, "hidden states", of = "columns"},
-        {"X", io, {integers and "H_ROWS" or "HK"}, "hidden states" .. kind, of = "columns"},
-        {"P", io, {integers and "I_ROWS" or "IK"}, "what the second product sees" .. kind, of = "columns"},
-        names.hidden == "hidden" and {"hidden", "float", {"IK"}, "and before it is quantised", of = "columns"},
+    space.rows(names, plans.append(activations.space(names, names.panel_c, "HK", "what the second product sees"), plans.list(
         spec.gated and (save or not names.in_turn) and {"G", "float", {"columns", "MC"}, "sums of the gate", own = true, shape = by_block},
         save and spec.gated and {"act", "float", {"columns", "MC"}, "act(gate)", own = true, shape = by_block},
-        save and dots and names.hidden == "P" and {"kept", "float", {"columns", "MC"}, "P in f32", own = true, shape = by_block},
-        names.quantised and quantised_weights(names),
-    }, {})
+        save and names.dots and names.hidden == "P" and {"kept", "float", {"columns", "MC"}, "P in f32", own = true, shape = by_block},
+        names.quantised and quantised_weights(names))), {})
 end
 
 -- Gate and up that the caller did not keep; in turn both, if there is one that he did not.

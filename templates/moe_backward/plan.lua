@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - the plan of moe_backward, and the names that its template's holes refer to.
-local along = require "product.along"
+local along = require "along.plan"
 local dtype = require "dtype"
 local back = require "tiles.back"
 local codes = require "codes.plan"
@@ -11,7 +11,7 @@ local epilogue = require "tiles.epilogue"
 local gradients = require "gradients.plan"
 local norm = require "math.norm"
 local panel_rows = require "tiles.panel_rows"
-local packed = require "shared.packed"
+local packed = require "packed.form"
 local packed_plan = require "packed.plan"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
@@ -130,7 +130,7 @@ end
 local function tiles(spec, plan, names, cfg, of_weights)
     local has, io, bias, dx = names.has, dtype[spec.dtype], dtype[spec.bias_dtype], dtype[spec.hidden_grad_dtype]
     local lanes, whole, f32 = cfg.isa.lanes, spec.H >= cfg.isa.lanes, dtype.f32
-    local width = plan.vectors * lanes
+    local width, stage = plan.vectors * lanes, panels.stage(widest(spec, plan))
     local through = {scaled = has.post, affinity_sums = has.affinity_sums, apart = names.dots and has.again,
         step = has.interleaved and 2 or 1, stores = names.quantised}
     local step = has.in_words and words.WORD or nil   -- rows of sums from an element of a token to the next one
@@ -143,10 +143,8 @@ local function tiles(spec, plan, names, cfg, of_weights)
         names.dots and names.widens and rows.words(cfg, io, "words"),
         names.moves and rows.move(cfg, "move", {}),
         names.dots and panel_rows.split(cfg, "split"),
-        rows.squares(cfg, "transpose", {dtype = f32, stride = panels.stage(widest(spec, plan)), s_units = "STAGE", pitch = width,
-            along = lanes, step = lanes * width}),
-        has.words_gathered and rows.squares(cfg, names.transpose_words, {dtype = dtype.f32, stride = panels.stage(widest(spec, plan)),
-            s_units = "STAGE", pitch = words.apart(plan) * width, along = lanes, step = lanes * words.apart(plan) * width}),
+        panels.transposes(cfg, "transpose", stage),
+        has.words_gathered and panels.transposes(cfg, names.transpose_words, stage, words.apart(plan) * width),
         whole and rows.scatter(cfg, "scatter", {scaled = has.pre, step = step}),
         whole and rows.scatter(cfg, "scatter_add", {scaled = has.pre, add = true, step = step}),
         has.norm and norm.through(cfg, activation[spec.activation].both, through)

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- rules.lua - keys of moe_backward that other families have otherwise, and which of its values go together.
 local codes = require "codes.plan"
-local packed = require "shared.packed"
+local packed = require "packed.form"
 local prequantised = require "codes.prequantised"
 local quantised = require "codes.quantised"
 local stored = require "shared.stored"

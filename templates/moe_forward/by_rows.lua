@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- by_rows.lua - moe_forward with weights whose rows are contracted: they are broadcast as they lie, and tokens are columns of panels.
 local activations = require "codes.activations"
-local along = require "product.along"
+local along = require "along.plan"
 local codes = require "codes.plan"
 local dtype = require "dtype"
 local epilogue = require "tiles.epilogue"
@@ -63,30 +63,23 @@ function by_rows.constants(spec, plan)
 end
 
 local function phases_of(names, spec, has)
-    local words, floats = names.words, names.as_floats
-    local x, p = {"w->X", words "HK"}, {floats "w->P", words "IK"}
-    if names.integers then
-        x, p = {"w->X", "H_ROWS"}, {"w->P", "I_ROWS"}
-    end
+    local words = names.words
+    local x = {"w->X", names.integers and "H_ROWS" or words "HK"}   -- floats
+    local quantises, quantises_hidden = activations.phases(names)
     phases.add(names, {
         {"GATHER", parts = "HK / " .. names.gathered, run = "gather_part"},
-        names.integers and {"ENCODE", parts = "w->panels * VECTORS", run = "encode_tokens"},
+        quantises,
         stored.gate_up_product(spec, {"GATE_UP", by = x, ordered = names.in_words, run = "hidden_rows"}),
-        names.rounds and {"ROUND", parts = "IK / MX_BLOCK", run = "round_part"},
-        names.integers and {"ENCODE_HIDDEN", parts = "w->panels * VECTORS", run = "encode_hidden"},
-        {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = "k", by = p, run = "output_rows",
+        quantises_hidden,
+        {"DOWN", rows = "H", k = "I", weights = "down_proj_weight", layout = "k",
+            by = activations.factor(names, "P", words "IK", "I_ROWS"), run = "output_rows",
             as_rows = not has.checkpoint_down and not names.integers or nil},
         has.post_norm and {"POST_NORM", parts = "w->rows", run = "weigh_part"},
     })
 end
 
 local function space_of(names, has, common)
-    local kind = names.integers and ", in words with scales" or names.dots and ", in pairs" or ""
-    space.rows(names, plans.append(common, plans.list(
-        names.integers and {"tokens", "float", {"HK"}, "hidden states", of = "columns"},
-        {"X", "float", {names.integers and "H_ROWS" or names.words "HK"}, "hidden states" .. kind, of = "columns"},
-        {"P", names.integers and "float" or names.panel_c, {names.integers and "I_ROWS" or "IK"}, "act(gate) * up" .. kind, of = "columns"},
-        (names.integers or names.rounds and names.dots) and {"hidden", "float", {"IK"}, "and before it is quantised", of = "columns"},
+    space.rows(names, plans.append(common, activations.space(names, "float", names.words "HK", "act(gate) * up"), plans.list(
         has.gate_apart and {"G", "float", {"columns", "MC"}, "sums of the gate", own = true, shape = "[panels][MC][WIDTH]"},
         {"Y", "float", {"w->columns", "SUM_LD"}, "what each row adds to the output", when = "apart(w)", shape = "[columns][SUM_LD]"},
         {"at", "int64_t", {"columns"}, "row of a column, or -1", own = true},
@@ -112,8 +105,7 @@ local function tiles(spec, plan, names, cfg, of_weights)
     local products = plans.append(panels.tiles(names, of_weights, plan), codes.tiles(names, cfg, spec),
         activations.tiles(names, spec, cfg, of_weights))
     return plans.append(products, saved.tiles_of_rows(names, cfg, spec, cfg.chunk_rows, names.save_step), plans.list(
-        rows.squares(cfg, "transpose", {dtype = dtype.f32, stride = panels.stage(by_rows.stage(spec, plan)),
-            s_units = "STAGE", pitch = apart, along = lanes, step = lanes * apart}),
+        panels.transposes(cfg, "transpose", panels.stage(by_rows.stage(spec, plan)), apart),
         names.dots and not names.in_words and rows.words(cfg, io, "words"),
         has.affinity_on_x and rows.scale(cfg, "scale"),
         hidden(false), names.narrow and hidden(true),

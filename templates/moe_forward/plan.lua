@@ -13,7 +13,7 @@ local in_place = require "product.in_place"
 local keys = require "shared.keys"
 local limits = require "shared.limits"
 local norm = require "math.norm"
-local packed = require "shared.packed"
+local packed = require "packed.form"
 local panel_plan = require "product.panel_plan"
 local post_norm = require "math.post_norm"
 local panels = require "product.panels"
@@ -153,7 +153,7 @@ local function constants(spec, plan)
     end
     plans.append(list, {
         {"UP_COLUMNS", up, "columns of I that a panel holds"},
-        {"UP_PANELS", (spec.I_TP + up - 1) // up, "over I"}, {"DOWN_PANELS", (spec.H + width - 1) // width, "over H"},
+        {"UP_PANELS", (spec.I_TP + up - 1) // up, "over I"},
         {"PARTS", plan.parts, "of I, summed apart"},
         {"DEEP", deep, "rows of the taller matrix"},
     }, saved.constants(spec, plan))

@@ -2,6 +2,7 @@
 -- saved.lua - checkpoints of products of columns: when they pass the caches by, and the tiles that write them.
 local dtype = require "dtype"
 local ir = require "ir"
+local over_rows = require "tiles.over_rows"
 local plans = require "shared.plans"
 local quantise = require "tiles.quantise"
 local rows = require "tiles.rows"
@@ -86,21 +87,17 @@ end
 
 -- n rows of a panel of sums to rows of dtype dt, `pitch` apart; streams: past the caches.
 local function save_rows(cfg, dt, pitch, streams)
-    local lanes, name = cfg.isa.lanes, streams and "stream_rows" or "save_rows"
+    local name = streams and "stream_rows" or "save_rows"
     local p = ir.program(cfg.isa, cfg.prefix .. name, {dt.name .. " rows from rows of sums" .. (streams and ", to memory." or ".")})
     local dst, src, n = p:pointer("dst", dt.c, "H"), p:pointer("src", "const float"), p:integer("n")
-    p:loop(n, function()
-        for v = 0, cfg.vectors - 1 do
-            local at, x = p:at(dst, v * lanes), p:op("load", "x_" .. v, p:at(src, v * lanes))
-            if streams then
-                p:op("store_stream", at, x)
-            else
-                quantise.store(p, dt, at, x)
-            end
+    over_rows.each(p, cfg, n, {src, {dst, pitch}}, function(tag, at)
+        local to, x = p:at(dst, at), p:op("load", "x" .. tag, p:at(src, at))
+        if streams then
+            p:op("store_stream", to, x)
+        else
+            quantise.store(p, dt, to, x)
         end
-        p:advance(src, cfg.vectors * lanes)
-        p:advance(dst, pitch)
-    end, "rows")
+    end)
     return p
 end
 

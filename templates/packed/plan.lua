@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- plan.lua - products of rows with packed weights, see shared/packed.lua: what is planned, and the names that fragments refer to.
+-- plan.lua - products of rows with packed weights, see form.lua: what is planned, and the names that fragments refer to.
 local dtype = require "dtype"
-local packed = require "shared.packed"
+local packed = require "packed.form"
 local panels = require "product.panels"
 
 local plan_of = {}
@@ -24,7 +24,7 @@ function plan_of.choose(plan, spec, back)
     end
 end
 
--- matrices: as stored.matrices has them. Adds packed: false, or {in_place, run, of[tensor] = form, see shared/packed.lua}, and what
+-- matrices: as stored.matrices has them. Adds packed: false, or {in_place, run, of[tensor] = form, see form.lua}, and what
 -- tiles are to know.
 function plan_of.names(names, cfg, spec, plan, matrices)
     names.packed, cfg.in_place = false, false

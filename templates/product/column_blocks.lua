@@ -6,6 +6,7 @@ local columns = require "tiles.amx_columns"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local gemm = require "tiles.gemm"
+local heights = require "tiles.heights"
 local limits = require "shared.limits"
 local micro = require "tiles.micro"
 local panels = require "product.panels"
@@ -40,7 +41,7 @@ end
 -- The tiles that multiply packed panels.
 function column_blocks.packed(names, cfg)
     return cfg.tiled and plans.append(columns.heights(cfg, names.packed_rows), panels.switches(cfg))
-        or gemm.heights(gemm.packed, cfg, names.packed_rows)
+        or heights.tiles(gemm.packed, cfg, names.packed_rows)
 end
 
 -- Steps of a loop over K.

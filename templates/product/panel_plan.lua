@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- panel_plan.lua - plans of products in panels of tokens: their keys, what is chosen, and limits.
-local along = require "product.along"
+local along = require "along.plan"
 local amx = require "tiles.amx"
 local coded = require "tiles.coded"
 local crossed = require "crossed.plan"
 local dtype = require "dtype"
 local gradients = require "gradients.plan"
 local limits = require "shared.limits"
-local packed = require "shared.packed"
+local packed = require "packed.form"
 local plans = require "shared.plans"
 local schema = require "schema"
 

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- panels.lua - what families with products in panels of tokens share: constants, names and tiles that matrix.c.in refers to. Their plan:
 -- panel_plan.lua; the layout of a panel: matrix.lua.
-local along = require "product.along"
+local along = require "along.plan"
 local amx = require "tiles.amx"
 local crossed = require "crossed.plan"
 local dtype = require "dtype"
@@ -76,7 +76,6 @@ function panels.product_constants(plan)
         {"CHUNK_ROWS", plan.chunk_rows or plan.mc, "of a chunk at most, for few tokens"},
     }, not plan.tiled and {
         {"AHEAD", plan.fetch, "rows of weights fetched ahead"},
-        {"HALVED_ROWS", matrix.halved_rows, "of the tallest tile for half a vector of tokens"},
     } or {
         {"UNIT_ROWS", amx.unit, "rows of a matrix tile: products are of whole ones"},
         {"NEAR_PANELS", math.max(1, (3 << 17) // (panels.block(plan) * width * width * 4)), "panels of tokens whose k stay in L2"},
@@ -181,37 +180,50 @@ function panels.products(names, cfg, plan, totals)
     names.narrow_rows = plan.vectors == 1 and {} or plan.tiled and names.product_rows
         or heights.blocks(2 * plan.tile_rows, lanes, plan.mc, totals)
     names.halves = not plan.tiled and not cfg.product.run and cfg.isa.rows.groups_upper ~= nil
-    names.tile_kinds = plans.list({"FULL", "product", names.product_rows}, {"NARROW", "narrow", names.narrow_rows},
-        names.halves and {"HALVES", "halves", heights.blocks(matrix.halved_rows, lanes, plan.mc, totals)})
+    names.tile_kinds = plans.list(   -- of tiles of vectors, see matrix.products; case: C
+        {case = "FULL", name = "product", heights = names.product_rows, vectors = plan.vectors},
+        {case = "NARROW", name = "narrow", heights = names.narrow_rows, vectors = 1},
+        names.halves and {case = "HALVES", name = "halves", heights = heights.blocks(matrix.halved_rows, lanes, plan.mc, totals),
+            vectors = 1, halves = true})
+    plans.append(names.constants, names.halves and {
+        {"HALVED_ROWS", matrix.halved_rows, "rows of the tallest tile for half a vector of tokens"}} or {})
     across(names, cfg, plan)
     crossed.names(names, panels.block(plan))
 end
 
+-- Products on matrix tiles, of a height and so many vectors of columns.
+local function on_tiles(names, cfg, m, vectors)
+    if cfg.product.run then
+        return {runs.blocks(cfg, m, vectors)}
+    end
+    local list = {}
+    for _, is_crossed in ipairs(names.all_crossed and {true} or names.crosses and {false, true} or {false}) do
+        plans.append(list, {amx.blocks(cfg, m, vectors, true, is_crossed), amx.blocks(cfg, m, vectors, false, is_crossed)})
+    end
+    local places = vectors == cfg.vectors and amx.places(cfg) and not names.all_crossed
+    return plans.append(list, places and {amx.place(cfg, m, true), amx.place(cfg, m)} or {})
+end
+
+-- Products of a kind, see names.tile_kinds.
+local function of_kind(names, cfg, kind)
+    if cfg.tiled then
+        local list = {}
+        for i = #kind.heights, 1, -1 do
+            plans.append(list, on_tiles(names, cfg, kind.heights[i], kind.vectors))
+        end
+        return list
+    elseif cfg.product.run then
+        return heights.tiles(function(_, m) return runs.product(cfg, m, kind.vectors) end, cfg, kind.heights)
+    end
+    return matrix.products(cfg, kind)
+end
+
 -- The tiles that multiply.
-function panels.product_tiles(names, cfg, plan)
+function panels.product_tiles(names, cfg)
     local list = {}
     cfg.decodes = names.coded and true or false
-    for _, set in ipairs{{names.product_rows, plan.vectors}, {names.narrow_rows, 1}} do
-        local most = set[1][#set[1]]
-        local tallest = most and cfg.product.run and not cfg.tiled and runs.product(cfg, most, set[2])
-        for i = #set[1], 1, -1 do
-            local m = set[1][i]
-            if cfg.tiled and cfg.product.run then
-                list[#list + 1] = runs.blocks(cfg, m, set[2])
-            elseif cfg.tiled then
-                for _, is_crossed in ipairs(names.all_crossed and {true} or names.crosses and {false, true} or {false}) do
-                    plans.append(list, {amx.blocks(cfg, m, set[2], true, is_crossed), amx.blocks(cfg, m, set[2], false, is_crossed)})
-                end
-                if set[2] == plan.vectors and amx.places(cfg) and not names.all_crossed then
-                    plans.append(list, {amx.place(cfg, m, true), amx.place(cfg, m)})
-                end
-            elseif tallest then
-                list[#list + 1] = m == most and tallest or matrix.shorter(tallest, m)
-            end
-        end
-    end
-    for _, kind in ipairs(not cfg.tiled and not cfg.product.run and names.tile_kinds or {}) do
-        plans.append(list, matrix.products(cfg, kind[2], kind[3]))
+    for _, kind in ipairs(names.tile_kinds) do
+        plans.append(list, of_kind(names, cfg, kind))
     end
     list[#list + 1] = names.halves and panel_rows.fold(cfg) or nil
     local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
@@ -223,12 +235,19 @@ function panels.product_tiles(names, cfg, plan)
             stride = width, pitch = width, step = lanes, along = lanes * width}))) or {})
 end
 
+-- The tile that makes rows of tokens, `stage` floats apart, columns of a panel. apart: floats between its rows, if not those of a panel
+function panels.transposes(cfg, name, stage, apart)
+    local lanes, pitch = cfg.isa.lanes, apart or cfg.vectors * cfg.isa.lanes
+    return rows.squares(cfg, name, {dtype = dtype.f32, stride = stage, s_units = "STAGE", pitch = pitch, along = lanes,
+        step = lanes * pitch})
+end
+
 -- The tiles of products, and of gradients if the names have them.
 function panels.tiles(names, cfg, plan)
     local lanes, width, dots = plan.isa.lanes, plan.vectors * plan.isa.lanes, names.dots
     local crossing = names.crosses and crossed.tiles(cfg) or {}
     local copies = not (names.coded or cfg.in_place or names.all_crossed)   -- rows of weights
-    local list = plans.append(panels.product_tiles(names, cfg, plan), panels.switches(cfg), crossing, plans.list(
+    local list = plans.append(panels.product_tiles(names, cfg), panels.switches(cfg), crossing, plans.list(
         copies and panel_rows.copy(cfg, {name = "copy", pitch = plan.mc * width}),
         copies and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.mc * width, masked = true}),
         not dots and names.widens and rows.move(cfg, "widen", {from = names.tensor or cfg.dtype}),

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- space.lua - what products keep in the workspace: rows of workspace.lua.
-local along = require "product.along"
+local along = require "along.plan"
 local workspace = require "shared.workspace"
 
 local space = {}

@@ -6,6 +6,7 @@
 -- stat[0] largest, [1] sum, [2] sum of what was not chosen, [3] factor of what was not chosen; each a row.
 local ir = require "ir"
 local math_lib = require "math.functions"
+local over_rows = require "tiles.over_rows"
 local plans = require "shared.plans"
 
 local lanes = {}
@@ -32,12 +33,7 @@ end
 -- The body for each of `count` rows. Pointers (those in a table by an amount of their own) advance from row to row, and
 -- go back afterwards by `back`, if that is given.
 function lanes.pass(p, count, pointers, body, back)
-    p:loop(count, function()
-        body()
-        for _, at in ipairs(pointers) do
-            p:advance(at[1] or at, at[2] or p.isa.lanes)
-        end
-    end, "rows")
+    over_rows.vectors(p, count, pointers, body, "rows")
     for _, at in ipairs(back and pointers or {}) do
         p:advance(at[1] or at, at[3] or back)
     end

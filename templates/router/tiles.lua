@@ -3,7 +3,7 @@
 -- has, s (shape) and names: see plan.lua; cfg: isa, prefix, vectors, unroll, kc, nc, many, method
 local back = require "router.back"
 local dtype = require "dtype"
-local gemm = require "tiles.gemm"
+local heights = require "tiles.heights"
 local groups = require "router.groups"
 local lanes = require "router.lanes"
 local product = require "tiles.narrow"
@@ -42,7 +42,7 @@ local function of_norm(has, cfg, names)
 end
 
 function tiles.forward(spec, has, cfg, s, names)
-    local products = gemm.heights(product.add, with(cfg, {name = "product", a_row = s.x_pitch, a_k = 1, pitch = s.pitch,
+    local products = heights.tiles(product.add, with(cfg, {name = "product", a_row = s.x_pitch, a_k = 1, pitch = s.pitch,
         a_units = "X_PITCH", s_units = "PITCH LANES"}), names.tile_rows)
     local method, of = cfg.method, spec.groups
     local size = of and spec.E // of.count
@@ -80,8 +80,8 @@ function tiles.backward(spec, has, cfg, s, names)
     local function pack(name, nc)
         return product.pack(with(cfg, {name = name, dtype = names.io_type, nc = nc, panel = panel, ld = spec.H}))
     end
-    return plans.append(of_norm(has, cfg, names), gemm.heights(product.set, set, names.tile_rows),
-        gemm.heights(product.add, outer, names.outer_rows), plans.list(
+    return plans.append(of_norm(has, cfg, names), heights.tiles(product.set, set, names.tile_rows),
+        heights.tiles(product.add, outer, names.outer_rows), plans.list(
         pack("pack", 1),
         s.full >= cfg.nc and pack("pack_side_by_side", cfg.nc),
         rows.squares(cfg, "transpose_weights", {dtype = names.io_type, stride = spec.E, s_units = "E", pitch = s.width,

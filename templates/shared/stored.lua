@@ -2,7 +2,7 @@
 -- stored.lua - how the experts' matrices are stored: the key `weights`, and the tensors' shapes. Rules: stored_rules.lua.
 local dtype = require "dtype"
 local formats = require "tiles.formats"
-local packed = require "shared.packed"
+local packed = require "packed.form"
 local schema = require "schema"
 local types = schema.types
 
@@ -147,7 +147,7 @@ function stored.beside(weights, suffix)
 end
 
 -- The matrices [K][parts * width]. name: of the tensor of weights. axis: the parts are an extent of a tensor's shape, of scales alone if
--- rows are contracted (`rows`, see packed.lua). A family may have a list of its own; says: what it is.
+-- rows are contracted (`rows`, see packed/form.lua). A family may have a list of its own; says: what it is.
 function stored.matrices(s)
     local list, rows = {}, s.weights.rows
     local function add(name, K, width, parts, down)

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- stored_rules.lua - what of the key `weights` a family takes, and which of its values go together.
 local formats = require "tiles.formats"
-local packed = require "shared.packed"
+local packed = require "packed.form"
 local stored = require "shared.stored"
 
 local stored_rules = {}

@@ -43,7 +43,8 @@ function epilogue.intermediate(cfg, spec, has, pairs)
     local bias = has.bias and p:pointer("bias", "const float")
     local affinity = has.affinity and p:pointer("affinity", "const float")
     local act = clamp.activation(spec).forward
-    p:loop(n, function()
+    local pointers = plans.list({S, cfg.vectors * lanes}, {P, cfg.stride * 4 // to.size}, affinity and {affinity, 1})
+    over_rows.vectors(p, n, pointers, function()
         local x, sum = {}, {}
         local function name_of(v)
             return spec.gated and (has.interleaved and "both_" .. v or v == 0 and "gate" or "up") or "up_" .. v
@@ -82,11 +83,6 @@ function epilogue.intermediate(cfg, spec, has, pairs)
             for v = 0, cfg.vectors - 1 do
                 put(v, has.raw and x[v] or act(p, "act_" .. v, x[v]), "p_" .. v)
             end
-        end
-        p:advance(S, cfg.vectors * lanes)
-        p:advance(P, cfg.stride * 4 // to.size)
-        if a then
-            p:advance(affinity, 1)
         end
     end, "rows")
     return p
@@ -172,7 +168,7 @@ function epilogue.output(cfg, has)
     local scale = has.scale and p:pointer("scale", "const float")
     local bias = has.bias and p:pointer("bias", "const float")
     local affinity = (has.affinity or has.bias_scaled) and p:pointer("affinity", "const float")
-    p:loop(n, function()
+    over_rows.vectors(p, n, plans.list({S, cfg.vectors * lanes}, {out, 1}, affinity and {affinity, 1}), function()
         local soon = p:op("load_pointer", "soon", p:at(out, 8))
         p:op("prefetch_0", p:at(soon, 0, column))
         p:op("prefetch_0", p:at(soon, (cfg.vectors - 1) * lanes, column))
@@ -201,33 +197,23 @@ function epilogue.output(cfg, has)
             end
             p:op("store", p:at(row, v * lanes, column), y)
         end
-        p:advance(S, cfg.vectors * lanes)
-        p:advance(out, 1)
-        if a then
-            p:advance(affinity, 1)
-        end
     end, "rows")
     return p
 end
 
 -- Rows of gate or up from sums: Y = max(lo, min(hi, S + bias)) + offset, each row with its own bias. step: every so manieth row
 function epilogue.bounded(cfg, step)
-    local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "bounded", {"Gate or up, for rows of I: bounds = lo, hi, offset."})
     local Y, S, bias = p:pointer("Y", "float"), p:pointer("S", "const float"), p:pointer("bias", "const float")
     local n, bounds = p:integer("n"), p:pointer("bounds", "const float")
     local lo, hi = p:op("bcast", "lo", p:at(bounds, 0)), p:op("bcast", "hi", p:at(bounds, 1))
     local offset = p:op("bcast", "offset", p:at(bounds, 2))
-    p:loop(n, function()
-        local b = p:op("bcast", "b", p:at(bias, 0))
-        for v = 0, cfg.vectors - 1 do
-            local y = p:op("add", "y_" .. v, b, p:op("load", "s_" .. v, p:at(S, v * lanes)))
-            y = p:op("max", "clamped_" .. v, lo, p:op("min", "capped_" .. v, hi, y))
-            p:op("store", p:at(Y, v * lanes), p:op("add", "offset_" .. v, y, offset))
-        end
-        p:advance(Y, step * cfg.vectors * lanes)
-        p:advance(S, step * cfg.vectors * lanes)
-        p:advance(bias, step)
+    local b, row = nil, step * cfg.vectors * cfg.isa.lanes
+    over_rows.each(p, cfg, n, {{Y, row}, {S, row}, {bias, step}}, function(tag, at, v)
+        b = v > 0 and b or p:op("bcast", "b", p:at(bias, 0))
+        local y = p:op("add", "y" .. tag, b, p:op("load", "s" .. tag, p:at(S, at)))
+        y = p:op("max", "clamped" .. tag, lo, p:op("min", "capped" .. tag, hi, y))
+        p:op("store", p:at(Y, at), p:op("add", "offset" .. tag, y, offset))
     end, "rows of I")
     return p
 end
@@ -252,13 +238,12 @@ end
 -- The same and what follows, of sums that are a row of n vectors: dst = [dst +] [a *] (src + bias). has: bias, bias_scaled (times a),
 -- scaled, add
 function epilogue.row(cfg, name, has)
-    local lanes = cfg.isa.lanes
     local does = has.add and "added to" or "put into"
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("A row of sums is %s one of the output."):format(does)})
     local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const float"), p:integer("n")
     local bias = has.bias and p:pointer("bias", "const float")
     local a = (has.scaled or has.bias_scaled) and p:op("bcast", "scale", p:at(p:pointer("a", "const float"), 0))
-    p:loop(n, function()
+    over_rows.vectors(p, n, plans.list(dst, src, bias), function()
         local x, b = p:op("load", "x", p:at(src, 0)), bias and p:op("load", "b", p:at(bias, 0))
         if b and has.bias_scaled then
             p:op("fma", x, b, a)
@@ -268,10 +253,7 @@ function epilogue.row(cfg, name, has)
         x = has.scaled and p:op("mul", "scaled", x, a) or x
         x = has.add and p:op("add", "sum", x, p:op("load", "before", p:at(dst, 0))) or x
         p:op("store", p:at(dst, 0), x)
-        for _, at in ipairs{dst, src, bias or nil} do
-            p:advance(at, lanes)
-        end
-    end, "vectors")
+    end)
     return p
 end
 

@@ -9,8 +9,10 @@
 -- direct(rows)   B is read where it lies, one vector to a row, `ld` elements apart; S is added to. For experts with few
 --                rows, whose weights are used only once.
 -- Both multiply as cfg.product says, see micro.lua.
+local heights = require "tiles.heights"
 local ir = require "ir"
 local micro = require "tiles.micro"
+local over_rows = require "tiles.over_rows"
 local plans = require "shared.plans"
 local quantise = require "tiles.quantise"
 
@@ -81,17 +83,6 @@ function gemm.packed(cfg, rows)
     local function fetch(i, at)
         p:op("prefetch_1", p:at(src[i], at, ahead[i]))
     end
-    local function fold(acc)
-        for r = 0, rows - 1 do
-            p:row(r)
-            for v = 0, cfg.vectors - 1 do
-                local at = p:at(S, r * width + v * lanes)
-                local sum = ("sum_%d_%d"):format(r, v)
-                p:op("store", at, p:op("add", sum, acc[r][v], p:op("load", sum .. "_before", at)))
-            end
-        end
-        p:row(nil)
-    end
     local acc = micro.zeros(p, rows, cfg.vectors, "acc")
     p:loop(steps, function()
         local left = p:count_from("left", inner)
@@ -106,7 +97,7 @@ function gemm.packed(cfg, rows)
             gemm.pack_row(p, cfg, {src = src, step = step, ld = ld, dst = dst, fetch = fetch})
         end)
     end)
-    fold(acc)
+    micro.put(p, acc, cfg.vectors, function(r, v) return p:at(S, r * width + v * lanes) end, true)
     return p
 end
 
@@ -170,7 +161,7 @@ function gemm.pack(cfg)
     local dst, src = p:pointer("dst", "float", "WIDTH LANES"), p:pointer("src", "const " .. cfg.weights.c)
     local ld, second, n = p:integer("ld"), p:integer("second"), p:integer("n")
     local ahead = p:pointer("ahead", "const " .. cfg.weights.c)
-    p:loop(n, function()
+    over_rows.vectors(p, n, {{src, ld}, {dst, cfg.vectors * lanes}}, function()
         local words = micro.join(p, cfg.product, cfg.weights, "w", cfg.vectors, src, ld, function(v)
             return p:at(src, 0, v > 0 and second or nil)
         end, function()
@@ -181,28 +172,13 @@ function gemm.pack(cfg)
         for v = 0, cfg.vectors - 1 do
             p:op("store", p:at(dst, v * lanes), words[v])
         end
-        p:advance(src, ld)
-        p:advance(dst, cfg.vectors * lanes)
     end, "rows")
     return p
 end
 
--- Tiles of all these heights (ascending): the tallest is built, the others are it without its last rows.
-function gemm.heights(build, cfg, heights)
-    local list = {}
-    local most = heights[#heights]
-    local tallest = most and build(cfg, most)
-    for i = #heights, 1, -1 do
-        local rows = heights[i]
-        list[#list + 1] = rows == most and tallest or ir.shorter(tallest, rows, (tallest.name:gsub("%d+$", rows)),
-            {(tallest.note[1]:gsub("%d+ rows", rows .. " rows", 1))})
-    end
-    return list
-end
-
 -- The tiles that multiply where weights lie; of: heights of those of rows, and of pairs of rows.
 function gemm.tiles(cfg, of)
-    return plans.append(gemm.heights(gemm.direct, cfg, of.rows), gemm.heights(gemm.direct_pairs, cfg, of.pairs))
+    return plans.append(heights.tiles(gemm.direct, cfg, of.rows), heights.tiles(gemm.direct_pairs, cfg, of.pairs))
 end
 
 -- The kinds that multiply where weights lie, for kinds.lua: rows {tokens at most, kind, why}.

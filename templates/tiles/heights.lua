@@ -1,8 +1,21 @@
 -- SPDX-License-Identifier: Apache-2.0
--- heights.lua - of which heights the tiles of matrix.lua are needed.
+-- heights.lua - of which heights tiles are needed, and tiles of several heights.
+local ir = require "ir"
 local plans = require "shared.plans"
 
 local heights = {}
+
+-- Tiles of all these heights (ascending), the tallest first: that is built, the others are it without its last rows.
+function heights.tiles(build, cfg, list)
+    local out, most = {}, list[#list]
+    out[1] = most and build(cfg, most)
+    for i = #list - 1, 1, -1 do
+        local tallest, rows = out[1], list[i]
+        local note = tallest.note[1]:gsub("%d+ rows", rows .. " rows", 1)
+        out[#out + 1] = ir.shorter(tallest, rows, (tallest.name:gsub("%d+$", rows)), {note})
+    end
+    return out
+end
 
 -- Rows of both whole tiles and whole vectors: blocks of rows that start at multiples of it need tiles of few heights.
 function heights.group(tile_rows, lanes)

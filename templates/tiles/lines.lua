@@ -16,7 +16,7 @@
 -- A NEW KIND OF TILE for few tokens takes 2 files: here, its builder, in `tiles`, and when it multiplies and why, in `kinds`; its call, in
 -- product/in_lines.c.in. Of single vectors likewise: gemm.lua, product/in_place.c.in.
 local dtype = require "dtype"
-local gemm = require "tiles.gemm"
+local heights = require "tiles.heights"
 local ir = require "ir"
 local micro = require "tiles.micro"
 local panel_rows = require "tiles.panel_rows"
@@ -45,18 +45,6 @@ local function line_of(p, how, dt, B, ld)
     end
     local first, second = p:op("load_bits", "first", p:at(B, 0)), p:op("load_bits", "second", p:at(B, 0, ld))
     return {[0] = p:op("unpack_low_words", "low", first, second), p:op("unpack_high_words", "high", first, second)}
-end
-
--- Stores the sums of all rows at place(row, vector), added to what is there or not.
-local function add_sums(p, acc, place, adds)
-    for r = 0, #acc do
-        p:row(r)
-        for v = 0, 1 do
-            local at, x, name = place(r, v), acc[r][v], ("sum_%d_%d"):format(r, v)
-            p:op("store", at, adds and p:op("add", name, x, p:op("load", name .. "_before", at)) or x)
-        end
-    end
-    p:row(nil)
 end
 
 -- For some lines of columns, over steps * inner words of K of B; A is words, `row` elements from a token to the next one and `word` from
@@ -112,7 +100,7 @@ function lines.tile(cfg, rows, has, kind)
             end, "over K")
             p:advance(ahead, jump)
         end)
-        add_sums(p, acc, sum, has.adds)
+        micro.put(p, acc, 2, sum, has.adds)
         p:advance(S, p:count_from("next", along))
         p:advance(A, back)
         p:advance(B, over)
@@ -203,7 +191,7 @@ end
 
 -- For some tokens, rows of A, and n lines of columns, over so many times 8 rows of B: B_0 .. B_3, and those `four` elements on. The next
 -- 8 are fetched, which lie `near` elements on, and `far`. After n lines B goes `over` elements on, S `back`.
-function lines.of_eights(cfg, tokens)
+local function of_eights(cfg, tokens)
     local p = ir.program(cfg.isa, ("%seights_%d"):format(cfg.prefix, tokens), {
         ("S[%d rows] += A * B for n lines of columns: 8 rows of B at a time."):format(tokens)})
     local S, A = p:pointer("S", "float", "WIDTH LANES"), p:pointer("A", "const float", "STRIDE")
@@ -233,10 +221,10 @@ function lines.kinds(plan)
 end
 
 -- Heights of tiles that keep what they decode: of the first of several tiles of rows.
-function lines.first(heights)
+function lines.first(all)
     local list = {}
-    for _, m in ipairs(heights) do
-        list[#list + 1] = 2 * m > heights[#heights] and m or nil
+    for _, m in ipairs(all) do
+        list[#list + 1] = 2 * m > all[#all] and m or nil
     end
     return list
 end
@@ -252,13 +240,13 @@ function lines.kept(name, c)
 end
 
 -- Those that multiply so many rows; has: see lines.tile; first: heights of those that keep lines for the others, or none
-function lines.rows(cfg, heights, has, first)
+function lines.rows(cfg, wanted, has, first)
     local function all(of, name, dt, keeps)
-        return gemm.heights(function(_, rows) return lines.tile(cfg, rows, has, {name = name, dtype = dt, keeps = keeps}) end, cfg, of)
+        return heights.tiles(function(_, rows) return lines.tile(cfg, rows, has, {name = name, dtype = dt, keeps = keeps}) end, cfg, of)
     end
     local kept = first and lines.kept(has.name, has.weights.c)
-    return plans.append(all(heights, has.name, has.weights), first and all(first, "keep", has.weights, true) or {},
-        kept and kept ~= has.name and all(heights, kept, dtype.f32) or {})
+    return plans.append(all(wanted, has.name, has.weights), first and all(first, "keep", has.weights, true) or {},
+        kept and kept ~= has.name and all(wanted, kept, dtype.f32) or {})
 end
 
 -- What those of rows of tokens have; adds: see lines.tile
@@ -267,8 +255,8 @@ function lines.of_rows(cfg, adds)
 end
 
 -- The tiles of in_lines.c.in: those that multiply so many rows, and what a single row, or few, are multiplied by.
-function lines.tiles(cfg, heights, few)
-    return plans.append(lines.rows(cfg, heights, lines.of_rows(cfg)), few and gemm.heights(lines.of_eights, cfg, {2, 3, few}) or {},
+function lines.tiles(cfg, wanted, few)
+    return plans.append(lines.rows(cfg, wanted, lines.of_rows(cfg)), few and heights.tiles(of_eights, cfg, {2, 3, few}) or {},
         {lines.streams(cfg), panel_rows.quarters(cfg), panel_rows.in_order(cfg)})
 end
 

@@ -10,8 +10,10 @@
 --
 -- product(rows)    S[rows][WIDTH] += A * B, on its way copying the next weights; narrow: only one vector of columns, halves: half of one
 -- gradient(rows)   C = A * B for some panels of columns, straight to memory, in its dtype
+local heights = require "tiles.heights"
 local ir = require "ir"
 local micro = require "tiles.micro"
+local over_rows = require "tiles.over_rows"
 local panel_rows = require "tiles.panel_rows"
 local quantise = require "tiles.quantise"
 local row_tiles = require "tiles.rows"
@@ -258,26 +260,16 @@ function matrix.put(cfg, has)
         {("C[n rows of %d] %s S."):format(cfg.vectors * lanes, has.add and "+=" or "=")})
     local C, S = p:pointer("C", has.dtype.c), p:pointer("S", "const float")
     local n, ld = p:integer("n"), p:integer("ld")
-    p:loop(n, function()
+    over_rows.vectors(p, n, {{C, ld}, {S, cfg.vectors * lanes}}, function()
         matrix.put_row(p, cfg, C, has, "c", function(v) return p:op("load", "s_" .. v, p:at(S, v * lanes)) end)
-        p:advance(C, ld)
-        p:advance(S, cfg.vectors * lanes)
     end, "rows")
     return p
 end
 
--- The products of a name (product, narrow, halves) for some heights, ascending: the tallest first.
-function matrix.products(cfg, name, heights)
-    local how, vectors = name == "halves" and micro.in_halves(cfg.product) or cfg.product, name == "product" and cfg.vectors or 1
-    local list = {product(cfg, heights[#heights], name, vectors, how)}
-    for i = #heights - 1, 1, -1 do
-        list[#list + 1] = matrix.shorter(list[1], heights[i])
-    end
-    return list
-end
-
-function matrix.shorter(tallest, rows)
-    return ir.shorter(tallest, rows, (tallest.name:gsub("%d+$", rows)), {(tallest.note[1]:gsub("%d+ rows", rows .. " rows", 1))})
+-- The products of a kind: {name, heights, vectors; halves: of half a vector}.
+function matrix.products(cfg, kind)
+    local how = kind.halves and micro.in_halves(cfg.product) or cfg.product
+    return heights.tiles(function(_, rows) return product(cfg, rows, kind.name, kind.vectors, how) end, cfg, kind.heights)
 end
 
 return matrix

@@ -112,19 +112,33 @@ function micro.step(p, how, acc, vectors, a, b)
     micro.multiply(p, how, acc, vectors, a, x)
 end
 
--- The sums of so many rows and vectors: zero, or what start(name, vector, row) gives.
-function micro.zeros(p, rows, vectors, name, start)
-    local acc = {}
+-- body(row, vector, tag) for each of a tile's sums; tag: for names.
+function micro.each(p, rows, vectors, body)
     for r = 0, rows - 1 do
         p:row(r)
-        acc[r] = {}
         for v = 0, vectors - 1 do
-            local it = ("%s_%d_%d"):format(name, r, v)
-            acc[r][v] = start and start(it, v, r) or p:op("zero", it)
+            body(r, v, ("_%d_%d"):format(r, v))
         end
     end
     p:row(nil)
+end
+
+-- The sums of so many rows and vectors: zero, or what start(name, vector, row) gives.
+function micro.zeros(p, rows, vectors, name, start)
+    local acc = {}
+    micro.each(p, rows, vectors, function(r, v, tag)
+        acc[r] = acc[r] or {}
+        acc[r][v] = start and start(name .. tag, v, r) or p:op("zero", name .. tag)
+    end)
     return acc
+end
+
+-- Stores the sums of all rows at place(row, vector), added to what is there or not.
+function micro.put(p, acc, vectors, place, adds)
+    micro.each(p, #acc + 1, vectors, function(r, v, tag)
+        local at, x, name = place(r, v), acc[r][v], "sum" .. tag
+        p:op("store", at, adds and p:op("add", name, x, p:op("load", name .. "_before", at)) or x)
+    end)
 end
 
 -- Vectors of words of `group` rows of weights, which are ld apart (nil: group is 1): at(v) gives the places in the first one, before

@@ -3,6 +3,7 @@
 -- f32, `vectors` vectors to a row.
 local ir = require "ir"
 local micro = require "tiles.micro"
+local over_rows = require "tiles.over_rows"
 local quantise = require "tiles.quantise"
 
 local product = {}
@@ -14,16 +15,6 @@ local function step(p, cfg, acc, A, B, k)
     end, function(v)
         return p:at(B, (k * cfg.vectors + v) * cfg.isa.lanes)
     end)
-end
-
-local function each(p, cfg, rows, body)
-    for r = 0, rows - 1 do
-        p:row(r)
-        for v = 0, cfg.vectors - 1 do
-            body(r, v, ("_%d_%d"):format(r, v))
-        end
-    end
-    p:row(nil)
 end
 
 local function steps(p, cfg, acc, A, B, n)
@@ -46,7 +37,7 @@ function product.add(cfg, rows)
     local B, n = p:pointer("B", "const float", "WIDTH LANES"), p:integer("n")
     local acc = micro.zeros(p, rows, cfg.vectors, "acc")
     steps(p, cfg, acc, A, B, n)
-    each(p, cfg, rows, function(r, v, at)
+    micro.each(p, rows, cfg.vectors, function(r, v, at)
         local mem = p:at(S, r * cfg.pitch + v * cfg.isa.lanes)
         p:op("store", mem, p:op("add", "sum" .. at, acc[r][v], p:op("load", "before" .. at, mem)))
     end)
@@ -70,7 +61,7 @@ function product.set(cfg, rows)
         local one = cfg.folds and p:op("const", "unit", 1.0)
         local acc
         local function fold()
-            each(p, cfg, rows, function(r, v) p:op("fma", sum[r][v], acc[r][v], one) end)
+            micro.each(p, rows, cfg.vectors, function(r, v) p:op("fma", sum[r][v], acc[r][v], one) end)
         end
         if cfg.folds then
             p:loop(p:count_from("folds_left", folds), function()
@@ -89,7 +80,7 @@ function product.set(cfg, rows)
         if cfg.folds then
             fold()
         end
-        each(p, cfg, rows, function(r, v)
+        micro.each(p, rows, cfg.vectors, function(r, v)
             quantise.store(p, cfg.dtype, p:at(S, r * cfg.pitch + v * cfg.isa.lanes), (sum or acc)[r][v])
         end)
         p:advance(S, width)
@@ -104,31 +95,26 @@ function product.pack(cfg)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. cfg.name, {("Rows of %d panels from rows of a matrix."):format(cfg.nc)})
     local dst, src, n = p:pointer("dst", "float", "KC*WIDTH WIDTH LANES"), p:pointer("src", "const " .. cfg.dtype.c), p:integer("n")
-    p:loop(n, function()
+    over_rows.vectors(p, n, {{src, cfg.ld}, {dst, cfg.vectors * lanes}}, function()
         for q = 0, cfg.nc - 1 do
             for v = 0, cfg.vectors - 1 do
                 local x = quantise.load(p, cfg.dtype, ("x_%d_%d"):format(q, v), p:at(src, (q * cfg.vectors + v) * lanes))
                 p:op("store", p:at(dst, q * cfg.panel + v * lanes), x)
             end
         end
-        p:advance(src, cfg.ld)
-        p:advance(dst, cfg.vectors * lanes)
     end, "rows")
     return p
 end
 
 -- f32 rows of n vectors from rows of dtype cfg.dtype; to_next and from_next lead from the end of a row to the next row.
 function product.gather(cfg)
-    local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. cfg.name, {"Some rows in f32."})
     local dst, src = p:pointer("dst", "float"), p:pointer("src", "const " .. cfg.dtype.c)
     local rows, n, to_next, from_next = p:integer("rows"), p:integer("n"), p:integer("to_next"), p:integer("from_next")
     p:loop(rows, function()
-        p:loop(p:count_from("left", n), function()
+        over_rows.vectors(p, p:count_from("left", n), {src, dst}, function()
             p:op("store", p:at(dst, 0), quantise.load(p, cfg.dtype, "x", p:at(src, 0)))
-            p:advance(src, lanes)
-            p:advance(dst, lanes)
-        end, "vectors")
+        end)
         p:advance(dst, to_next)
         p:advance(src, from_next)
     end, "rows")

@@ -1,19 +1,26 @@
 -- SPDX-License-Identifier: Apache-2.0
--- over_rows.lua - loops of programs over rows of a panel's width, cfg.vectors vectors each.
+-- over_rows.lua - loops of programs over vectors side by side, or over rows of a panel's width, cfg.vectors vectors each.
 local over_rows = {}
+
+-- body() n times. The pointers (those in a table by an amount of their own) go on by `step` each time, a vector.
+function over_rows.vectors(p, n, pointers, body, title, step)
+    p:loop(n, function()
+        body()
+        for _, pointer in ipairs(pointers) do
+            p:advance(pointer[1] or pointer, pointer[2] or step or p.isa.lanes)
+        end
+    end, title or "vectors")
+end
 
 -- body(tag, at, v) for each vector v of n rows, from number `first` (0) on: `_v` for names, and where in a row it is. The pointers (those
 -- in a table by an amount of their own) follow the rows.
 function over_rows.each(p, cfg, n, pointers, body, title, first)
     local lanes = cfg.isa.lanes
-    p:loop(n, function()
+    over_rows.vectors(p, n, pointers, function()
         for v = first or 0, cfg.vectors - 1 do
             body("_" .. v, v * lanes, v)
         end
-        for _, pointer in ipairs(pointers) do
-            p:advance(pointer[1] or pointer, pointer[2] or cfg.vectors * lanes)
-        end
-    end, title or "rows")
+    end, title or "rows", cfg.vectors * lanes)
 end
 
 -- The vectors of row i, from 0 on.

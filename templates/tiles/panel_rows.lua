@@ -4,6 +4,7 @@
 local dtype = require "dtype"
 local ir = require "ir"
 local micro = require "tiles.micro"
+local over_rows = require "tiles.over_rows"
 local quantise = require "tiles.quantise"
 local squares = require "tiles.rows"
 
@@ -102,15 +103,13 @@ function panel_rows.join(cfg, name, across)
     local ld, n = p:integer("ld"), p:integer("n")
     local over = across and p:integer("over") or ld
     local pitch = across and p:integer("pitch") or cfg.vectors * lanes
-    p:loop(n, function()
+    over_rows.vectors(p, n, {{src, over}, {dst, pitch}}, function()
         local words = micro.join(p, cfg.product, cfg.dtype, "pair", cfg.vectors, src, ld, function(v)
             return p:at(src, v * lanes)
         end)
         for v = 0, cfg.vectors - 1 do
             p:op("store", p:at(dst, v * lanes), words[v])
         end
-        p:advance(src, over)
-        p:advance(dst, pitch)
     end, across and "panels" or "pairs of rows")
     return p
 end
@@ -121,15 +120,13 @@ function panel_rows.split(cfg, name)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Rows of words as pairs of rows."})
     local dst, src, n = p:pointer("dst", cfg.dtype.c), p:pointer("src", "const float", "WIDTH LANES"), p:integer("n")
     local half = p:op("const", "low_half", 0xffff)
-    p:loop(n, function()
+    over_rows.vectors(p, n, {{src, 2 * lanes}, {dst, 4 * lanes}}, function()
         local x, y = p:op("load", "x", p:at(src, 0)), p:op("load", "y", p:at(src, lanes))
         local even, odd = p:op("groups_even", "even", x, y), p:op("groups_odd", "odd", x, y)   -- what packing keeps together
         p:op("store_bits", p:at(dst, 0), p:op("pack_u16", "low", p:op("bit_and", "even_low", even, half),
             p:op("bit_and", "odd_low", odd, half)))
         p:op("store_bits", p:at(dst, 2 * lanes), p:op("pack_u16", "high", p:op("shr", "even_high", even, 16),
             p:op("shr", "odd_high", odd, 16)))
-        p:advance(src, 2 * lanes)
-        p:advance(dst, 4 * lanes)
     end, "rows of words")
     return p
 end
@@ -159,20 +156,15 @@ end
 
 -- A row of n panels, which are `pitch` floats apart, to C in its dtype. has: name, dtype, add
 function panel_rows.collect(cfg, has)
-    local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. has.name, {("C %s a row of n panels."):format(has.add and "+=" or "=")})
     local C, S = p:pointer("C", has.dtype.c), p:pointer("S", "const float", "WIDTH LANES")
     local n, pitch = p:integer("n"), p:integer("pitch")
-    p:loop(n, function()
-        for v = 0, cfg.vectors - 1 do
-            local at, x = p:at(C, v * lanes), p:op("load", "c_" .. v, p:at(S, v * lanes))
-            if has.add then
-                x = p:op("add", "sum_" .. v, x, quantise.load(p, has.dtype, "before_" .. v, at))
-            end
-            quantise.store(p, has.dtype, at, x)
+    over_rows.each(p, cfg, n, {C, {S, pitch}}, function(tag, at)
+        local to, x = p:at(C, at), p:op("load", "c" .. tag, p:at(S, at))
+        if has.add then
+            x = p:op("add", "sum" .. tag, x, quantise.load(p, has.dtype, "before" .. tag, to))
         end
-        p:advance(C, cfg.vectors * lanes)
-        p:advance(S, pitch)
+        quantise.store(p, has.dtype, to, x)
     end, "panels")
     return p
 end
@@ -184,7 +176,7 @@ function panel_rows.collect_rows(cfg, has)
     local p = ir.program(cfg.isa, cfg.prefix .. has.name, {("Columns of n rows %s two panels."):format(has.add and "+=" or "=")})
     local out, column = p:pointer("out", "float *const"), p:integer("column")
     local S, n, pitch = p:pointer("S", "const float", "WIDTH LANES"), p:integer("n"), p:integer("pitch")
-    p:loop(n, function()
+    over_rows.vectors(p, n, {{S, width}, {out, 1}}, function()
         local soon, row = p:op("load_pointer", "soon", p:at(out, 8)), p:op("load_pointer", "row", p:at(out, 0))
         for i = 0, 2 * width - 1, 16 do
             p:op("prefetch_0", p:at(soon, i, column))
@@ -194,8 +186,6 @@ function panel_rows.collect_rows(cfg, has)
             local x = p:op("load", "s_" .. v, p:at(S, v % cfg.vectors * lanes, v >= cfg.vectors and pitch or nil))
             p:op("store", at, has.add and p:op("add", "sum_" .. v, x, p:op("load", "before_" .. v, at)) or x)
         end
-        p:advance(S, width)
-        p:advance(out, 1)
     end, "rows")
     return p
 end
@@ -242,16 +232,14 @@ end
 
 -- n vectors of pairs of a row of tokens, from elements that are `quarter` apart.
 function panel_rows.quarters(cfg)
-    local how, lanes = cfg.product, cfg.isa.lanes
+    local how = cfg.product
     local p = ir.program(cfg.isa, cfg.prefix .. "quarters", {"n vectors of pairs of a row's elements that lie a quarter of it apart."})
     local to, from = p:pointer("to", "float"), p:pointer("from", "const " .. cfg.weights.c)
     local quarter, n = p:integer("quarter"), p:integer("n")
-    p:loop(n, function()
+    over_rows.vectors(p, n, {from, to}, function()
         local first = how.load(p, cfg.weights, "first", p:at(from, 0))
         p:op("store", p:at(to, 0), how.join(p, "word", first, how.load(p, cfg.weights, "second", p:at(from, 0, quarter))))
-        p:advance(from, lanes)
-        p:advance(to, lanes)
-    end, "vectors")
+    end)
     return p
 end
 

@@ -2,18 +2,19 @@
 -- rows.lua - tiles over rows of n vectors: move, transpose, sum, zero.
 local dtype = require "dtype"
 local ir = require "ir"
+local over_rows = require "tiles.over_rows"
 local quantise = require "tiles.quantise"
 
 local rows = {}
 
 -- dst = [dst +] [a *] src for a row of n vectors of lanes, rounded once. how: from, to (dtypes; none: f32), add, scaled
 function rows.move(cfg, name, how)
-    local lanes, from, to = cfg.isa.lanes, how.from or dtype.f32, how.to or dtype.f32
+    local from, to = how.from or dtype.f32, how.to or dtype.f32
     local p = ir.program(cfg.isa, cfg.prefix .. name,
         {("%s row %s= %s%s row."):format(to.name, how.add and "+" or "", how.scaled and "a * " or "", from.name)})
     local dst, src, n = p:pointer("dst", to.c), p:pointer("src", "const " .. from.c), p:integer("n")
     local a = how.scaled and p:op("bcast", "scale", p:at(p:pointer("a", "const float"), 0))
-    p:loop(n, function()
+    over_rows.vectors(p, n, {src, dst}, function()
         local x = quantise.load(p, from, "x", p:at(src, 0))
         if how.scaled then
             x = p:op("mul", "x_scaled", x, a)
@@ -22,9 +23,7 @@ function rows.move(cfg, name, how)
             x = p:op("add", "sum", x, quantise.load(p, to, "before", p:at(dst, 0)))
         end
         quantise.store(p, to, p:at(dst, 0), x)
-        p:advance(src, lanes)
-        p:advance(dst, lanes)
-    end, "vectors")
+    end)
     return p
 end
 
@@ -61,14 +60,11 @@ end
 
 -- dst = src, n vectors of words, each some elements of dtype dt.
 function rows.words(cfg, dt, name)
-    local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Row of words = row, " .. dt.name .. "."})
     local dst, src, n = p:pointer("dst", "float"), p:pointer("src", "const " .. dt.c), p:integer("n")
-    p:loop(n, function()
+    over_rows.vectors(p, n, {{src, cfg.isa.lanes * 4 // dt.size}, dst}, function()
         p:op("store", p:at(dst, 0), p:op("load_bits", "x", p:at(src, 0)))
-        p:advance(src, lanes * 4 // dt.size)
-        p:advance(dst, lanes)
-    end, "vectors")
+    end)
     return p
 end
 
@@ -77,10 +73,7 @@ function rows.zero(cfg)
     local p = ir.program(cfg.isa, cfg.prefix .. "zero", {"Zero n vectors."})
     local dst, n = p:pointer("dst", "float"), p:integer("n")
     local zero = p:op("zero", "zero")
-    p:loop(n, function()
-        p:op("store", p:at(dst, 0), zero)
-        p:advance(dst, cfg.isa.lanes)
-    end, "vectors")
+    over_rows.vectors(p, n, {dst}, function() p:op("store", p:at(dst, 0), zero) end)
     return p
 end
 
@@ -222,35 +215,24 @@ end
 
 -- sums[lanes] = a * b, lane by lane, over n vectors; both are widened.
 function rows.dot(cfg, name, of_a, of_b)
-    local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Partial sums of a product of two rows."})
     local sums, a, b = p:pointer("sums", "float"), p:pointer("a", "const " .. of_a.c), p:pointer("b", "const " .. of_b.c)
     local n, acc = p:integer("n"), p:op("zero", "acc")
-    p:loop(n, function()
+    over_rows.vectors(p, n, {a, b}, function()
         p:op("fma", acc, quantise.load(p, of_a, "x", p:at(a, 0)), quantise.load(p, of_b, "y", p:at(b, 0)))
-        p:advance(a, lanes)
-        p:advance(b, lanes)
-    end, "vectors")
+    end)
     p:op("store", p:at(sums, 0), acc)
     return p
 end
 
 -- n rows of a panel of width floats: dst = a * src, column by column.
 function rows.scale(cfg, name)
-    local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Columns of a panel times a."})
     local dst, src, a = p:pointer("dst", "float"), p:pointer("src", "const float"), p:pointer("a", "const float")
-    local n, scale = p:integer("n"), {}
-    for v = 0, cfg.vectors - 1 do
-        scale[v] = p:op("load", "a_" .. v, p:at(a, v * lanes))
-    end
-    p:loop(n, function()
-        for v = 0, cfg.vectors - 1 do
-            p:op("store", p:at(dst, v * lanes), p:op("mul", "x_" .. v, p:op("load", "s_" .. v, p:at(src, v * lanes)), scale[v]))
-        end
-        p:advance(src, cfg.vectors * lanes)
-        p:advance(dst, cfg.vectors * lanes)
-    end, "rows")
+    local n, scale = p:integer("n"), over_rows.load(p, cfg, "a_", a)
+    over_rows.each(p, cfg, n, {src, dst}, function(tag, at, v)
+        p:op("store", p:at(dst, at), p:op("mul", "x" .. tag, p:op("load", "s" .. tag, p:at(src, at)), scale[v]))
+    end)
     return p
 end
 
@@ -259,14 +241,12 @@ function rows.column(cfg, dt, name, pitch, as_is)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"LANES elements of each of n rows" .. (as_is and "." or ", in f32.")})
     local dst, src = p:pointer("dst", as_is and dt.c or "float"), p:pointer("src", "const " .. dt.c)
     local n, ld = p:integer("n"), p:integer("ld")
-    p:loop(n, function()
+    over_rows.vectors(p, n, {{src, ld}, {dst, pitch}}, function()
         if as_is then
             p:op("store_u16", p:at(dst, 0), p:op("load_u16", "x", p:at(src, 0)))
         else
             p:op("store", p:at(dst, 0), quantise.load(p, dt, "x", p:at(src, 0)))
         end
-        p:advance(src, ld)
-        p:advance(dst, pitch)
     end, "rows")
     return p
 end
@@ -276,10 +256,8 @@ function rows.store_column(cfg, dt, name, pitch)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("LANES elements of each of n rows, to %s."):format(dt.name)})
     local dst, src = p:pointer("dst", dt.c), p:pointer("src", "const float", "WIDTH")
     local n, ld = p:integer("n"), p:integer("ld")
-    p:loop(n, function()
+    over_rows.vectors(p, n, {{src, pitch}, {dst, ld}}, function()
         quantise.store(p, dt, p:at(dst, 0), p:op("load", "x", p:at(src, 0)))
-        p:advance(src, pitch)
-        p:advance(dst, ld)
     end, "rows")
     return p
 end

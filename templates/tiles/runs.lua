@@ -125,13 +125,9 @@ function runs.product(cfg, rows, vectors)
         end
     end
     local function put()
-        for r = 0, kept and rows - 1 or -1 do
-            p:row(r)
-            for v = 0, vectors - 1 do
-                p:op("store", p:at(S, r * width + v * lanes), kept[r][v])
-            end
+        if kept then
+            micro.put(p, kept, vectors, function(r, v) return p:at(S, r * width + v * lanes) end)
         end
-        p:row(nil)
     end
     local to_next = (cfg.mc - 1) * width   -- panel of A
     if how.run < width then

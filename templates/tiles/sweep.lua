@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- sweep.lua - register tiles of S += A B for so few rows that memory is the limit, in f32; see gemm.lua.
-local gemm = require "tiles.gemm"
+local heights = require "tiles.heights"
 local ir = require "ir"
 local quantise = require "tiles.quantise"
 
@@ -105,14 +105,14 @@ end
 
 local sweep = {}
 
--- heights: of the tiles, or false
-function sweep.tiles(cfg, heights)
-    return gemm.heights(tile, cfg, heights or {})
+-- of: their heights, or false
+function sweep.tiles(cfg, of)
+    return heights.tiles(tile, cfg, of or {})
 end
 
 -- For kinds.lua, as gemm.kinds. Sums are f32, whatever others multiply.
-function sweep.kinds(heights)
-    local most = heights and heights[#heights]
+function sweep.kinds(of)
+    local most = of and of[#of]
     return most and {{most, "sweep", "weights are read once where they lie, at memory's speed", "fma"}} or {}
 end
 

@@ -2,7 +2,7 @@
 -- amx.lua - AMX tiles with dot products of bf16 and of bytes, over AVX-512 with BF16. Columns: see avx512.lua. Place T: a memory operand whose rows
 -- are a stride register apart (SIB, index = stride). gcc's load does not say that it reads memory: hence the barrier.
 -- down: the op by which words are best moved down to be looked up, if it is no shift: these CPUs shift where they multiply pairs.
--- few: how few tokens multiply codes of 4 bits, if not as pairs: by `digits`, see templates/codes/digits.lua. These CPUs take four steps
+-- few: how few tokens multiply codes of 4 bits, if not as pairs: by `digits`, see templates/along/digits.lua. These CPUs take four steps
 -- for a dot product of pairs, and two to look words up.
 return {
     name = "amx", summary = "AMX: 8 tiles of 16 rows x 64 bytes, dot products of bf16 and bytes, over avx512_bf16",

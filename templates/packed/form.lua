@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- packed.lua - weights in the order in which products of rows read them: weights.layout = packed, see `moegen pack`.
+-- form.lua - weights in the order in which products of rows read them: weights.layout = packed, see `moegen pack`.
 --
 -- [expert][HEADER bytes, then panel of K][row][run]: a row's `run` elements of a panel lie together, and rows follow each other. Where
 -- tiles multiply elements as they lie, a run is a row of a panel of A; otherwise it is what tiles copy of a row at a time. Zeros: past K,

@@ -1,19 +1,19 @@
 -- SPDX-License-Identifier: Apache-2.0
--- along.lua - products of few tokens in which K lies in lanes: their plan, names and what they keep. The tiles: tiles/along.lua.
-local along_scales = require "codes.along_scales"
-local along_words = require "codes.along_words"
-local digits = require "codes.digits"
+-- plan.lua - products of few tokens in which K lies in lanes: their plan, names and what they keep.
+local along_scales = require "along.scales"
+local along_words = require "along.words"
+local digits = require "along.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local limits = require "shared.limits"
-local packed = require "shared.packed"
+local packed = require "packed.form"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
 local schema = require "schema"
 local stored = require "shared.stored"
-local tiles = require "tiles.along"
-local along_rows = require "tiles.along_rows"
-local units = require "tiles.along_units"
+local tiles = require "along.tiles"
+local along_rows = require "along.rows"
+local units = require "along.units"
 local in_words = require "codes.words"
 
 local along = {}

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- along.lua - tiles of products of few tokens in which K lies in lanes: weights are read once where they lie, in memory's order, and
+-- tiles.lua - tiles of products of few tokens in which K lies in lanes: weights are read once where they lie, in memory's order, and
 -- sums are added up across lanes in the end.
 --
 -- Tokens are rows, [LINE] words of each, zeros past K. A unit is what tiles take of a row of weights at a time: as many vectors of
@@ -7,11 +7,11 @@
 -- Words of a unit are in the order in which decoding leaves them, and so are the tokens' rows: the word of lane l of vector v begins
 -- with element of_vector(v) + of_lane(l), and where element i is, `place` says in C.
 --
--- Units: along_units.lua; tiles around it, which make rows of tokens and of scales, and sums of lanes: along_rows.lua.
-local along_rows = require "tiles.along_rows"
-local along_scales = require "codes.along_scales"
-local along_units = require "tiles.along_units"
-local digits = require "codes.digits"
+-- Units: units.lua; tiles around it, which make rows of tokens and of scales, and sums of lanes: rows.lua.
+local along_rows = require "along.rows"
+local along_scales = require "along.scales"
+local along_units = require "along.units"
+local digits = require "along.digits"
 local ir = require "ir"
 local quantise = require "tiles.quantise"
 

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- along_scales.lua - scales of runs along K for tiles of ../tiles/along.lua, which have K in lanes: each lane has that of its run.
+-- scales.lua - scales of runs along K for tiles of tiles.lua, which have K in lanes: each lane has that of its run.
 --
 -- Rows of them are f32, or where a unit has 2 or 4 and nothing is lost, bf16 (`halves`): these rows are half as long, as much as L1 has
 -- room for beside codes, and a unit's scales are read alone, not a vector of which most are those of the next units.

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- along_units.lua - what tiles of along.lua take of a row of weights at a time, how much of it registers hold, and its tables.
-local along_scales = require "codes.along_scales"
-local digits = require "codes.digits"
+-- units.lua - what tiles of tiles.lua take of a row of weights at a time, how much of it registers hold, and its tables.
+local along_scales = require "along.scales"
+local digits = require "along.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local quantise = require "tiles.quantise"

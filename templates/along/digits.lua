@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- digits.lua - codes of 4 bits times few tokens as integers, for tiles of ../tiles/along.lua on CPUs where dot products of pairs are slow.
+-- digits.lua - codes of 4 bits times few tokens as integers, for tiles of tiles.lua on CPUs where dot products of pairs are slow.
 --
 -- A lane has 8 neighbours along K. Of a token these share a power of two, that of the largest one, and are integers of 22 bits beside
 -- their sign: exact, unless one is 2^14 times as small as another one. An integer is COUNT digits of 8 bits, which have signs. Codes
@@ -157,7 +157,7 @@ end
 
 -- ---- tiles ----
 
--- Returns a function that multiplies a unit: acc += sums of lanes, times scale(r). t: see along.lua; table: place of digits.table
+-- Returns a function that multiplies a unit: acc += sums of lanes, times scale(r). t: see tiles.lua; table: place of digits.table
 function digits.step(p, t, table, scale)
     local lanes = p.isa.lanes
     local bytes = p:op("load", "bytes", table)

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- along_rows.lua - around the tiles of along.lua: tokens as rows, scales of rows in f32, what sums start from and become, sums of lanes.
+-- rows.lua - around the tiles of tiles.lua: tokens as rows, scales of rows in f32, what sums start from and become, sums of lanes.
 local ir = require "ir"
 local micro = require "tiles.micro"
+local over_rows = require "tiles.over_rows"
 local quantise = require "tiles.quantise"
 local rows = require "tiles.rows"
 
@@ -73,11 +74,9 @@ function along_rows.fold(cfg)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "fold", {"sums = lanes of parts, for n vectors of a token's rows."})
     local sums, parts, n = p:pointer("sums", "float", "MC LANES"), p:pointer("parts", "const float"), p:integer("n")
-    p:loop(n, function()
+    over_rows.vectors(p, n, {sums, {parts, lanes * lanes}}, function()
         local x = folded(p, function(i) return p:op("load", "part_" .. i, p:at(parts, i * lanes)) end)
         p:op("store", p:at(sums, 0), x)
-        p:advance(sums, lanes)
-        p:advance(parts, lanes * lanes)
     end, "vectors of rows")
     return p
 end

@@ -1,12 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
--- along_words.lua - tiles of few tokens beside weights in words of 4 codes (layout `nki`, see words.lua): words are read where they lie, a
--- column in each lane, or in two, and tokens' words of K are broadcast. They take the place of those of ../tiles/along.lua.
+-- words.lua - tiles of few tokens beside weights in words of 4 codes (layout `nki`, see codes/words.lua): words are read where they
+-- lie, a column in each lane, or in two, and tokens' words of K are broadcast. They take the place of those of tiles.lua.
 --
 -- A unit is a vector of memory, words of neighbouring columns, which becomes pairs in vectors of two kinds: those of a kind have the same
 -- columns in their lanes, and a sum for each token. Sums are of a run of words that share their scales, which multiply them; sums of all
 -- of K wait in L1, so that runs of many columns follow each other as memory has them.
 local formats = require "tiles.formats"
 local ir = require "ir"
+local micro = require "tiles.micro"
 local plans = require "shared.plans"
 
 local along_words = {}
@@ -92,13 +93,7 @@ function along_words.tile(cfg, tokens, has)
     local read = formats.pairs_of(p, has.coded.format, function(i) return p:at(tables, (first + i) * lanes) end)
     local scale = scales_of(p, unit, scales, tables)
     local function units()
-        local sum = {}
-        for token = 0, tokens - 1 do
-            sum[token] = {}
-            for kind = 0, KINDS - 1 do
-                sum[token][kind] = p:op("zero", ("sum_%d_%d"):format(token, kind))
-            end
-        end
+        local sum = micro.zeros(p, tokens, KINDS, "sum")
         p:loop(p:count_from("words", run), function()
             p:op("prefetch_1", p:at(W, 0, ahead))
             local w = read("w", p:at(W, 0))
