@@ -252,7 +252,7 @@ function grouped.names(spec, plan, job)
         narrow_o = convert(out, "narrow"),
         widen_factor = factor and convert(factor, "widen"),
         constants = constants(spec, plan),
-        scalars = {(by_columns or not dots) and {io, "widen"} or false,
+        scalars = {not dots and {io, "widen"} or false,
             (by_rows or by_columns and edges or reduces(spec)) and {out, "narrow"} or false,
             factor and {factor, "widen"} or false},
     }
@@ -279,6 +279,7 @@ function grouped.names(spec, plan, job)
     else
         column_blocks.names(names, plan, cfg)
         in_place.names(names, cfg, plan, spec, {spec.N})
+        names.scalars[1] = (names.mixed and by_columns or not dots) and {io, "widen"} or false   -- of rows in f32
     end
     work[way(spec)](names)
     names.tiles = function()

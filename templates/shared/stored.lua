@@ -137,8 +137,9 @@ function stored.scale(s)
     return format and (s.weights.scale or format.scale)
 end
 
+-- Elements that share a scale; nil where the format has no groups, which a rule refuses: other rules may ask first.
 function stored.group(s)
-    return s.weights.group or stored.format(s).groups[1]
+    return s.weights.group or (stored.format(s).groups or {})[1]
 end
 
 -- The tensor of scales of weights, as `moegen quantize` names it.
