@@ -123,13 +123,13 @@ end
 -- Which steps of the semantics this spec has.
 local function steps(spec, shard)
     local scale, on = spec.affinity.scale, spec.affinity.on
-    local on_p = on == "intermediate" and scale ~= "none"
+    local on_p = on == "intermediate" and scale == "post"   -- `pre` multiplies hidden states, wherever `post` would
     local behind = spec.post_norm ~= nil   -- of whole rows, which are kept apart until all of them are there
     local whole = shard ~= "intermediate" and not behind
     return {
         norm = spec.norm == "layer", post_norm = behind, scale = stored.scale(spec) or false,
         bias_up = spec.bias.gate_up, bias_down = spec.bias.down,
-        affinity_on_x = scale == "pre" and not on_p, affinity_on_p = on_p,
+        affinity_on_x = scale == "pre", affinity_on_p = on_p,
         bias_scaled = on_p and spec.bias.down,
         affinity_in_finish = scale == "post" and not on_p and whole, affinity_in_combine = scale == "post" and not on_p and not whole,
         add = spec.accumulate and whole,

@@ -30,7 +30,7 @@ function dot.legal(spec, isa, why_not, exact)
         return false, ("weights of %s have digits that %s has not"):format(weights.name, dt.name)
     elseif spec.norm == "layer" then
         return false, "normalisation wants its rows in f32"
-    elseif spec.affinity and spec.affinity.scale == "pre" and spec.affinity.on == "hidden" then
+    elseif spec.affinity and spec.affinity.scale == "pre" then
         return false, ("affinity scaling `pre` makes f32 of the %s rows"):format(dt.name)
     elseif spec.H == 1 then
         return false, "a row is one number, which loses digits where a sum of rounded intermediates cancels"

@@ -41,7 +41,7 @@ local row = {
     gated = {"gated", bool(), default = true, doc = "act(gate) * up; false: act(up)"},
     affinity = {"affinity", map{
         {"scale", enum{"post", "pre", "none"}, default = "post", doc = "where the affinity multiplies"},
-        {"on", enum{"hidden", "intermediate"}, default = "hidden", doc = "which activations it multiplies"}}},
+        {"on", enum{"hidden", "intermediate"}, default = "hidden", doc = "which activations `post` multiplies"}}},
     bias = {"bias", either(bool(), map{{"gate_up", bool(), default = false}, {"down", bool(), default = false}}),
         default = false, doc = "biases of the projections", into = function(v)
             return type(v) == "boolean" and {gate_up = v, down = v} or v
