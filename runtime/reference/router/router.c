@@ -84,7 +84,9 @@ static void normalise(const struct rt_router *r, const double *p, int64_t n, dou
 static void normalise_back(const struct rt_router *r, const double *p, const double *dq, int64_t n,
                            double *dp)
 {
-    double by = divisor(r, p, n), mean = by > r->least ? rt_dot(dq, p, n) / by : 0;
+    double by = divisor(r, p, n), mean = 0;
+    for (int64_t i = 0; i < n && by > r->least; i++)
+        mean += dq[i] * (p[i] / by); /* of one: exactly dq, which leaves 0 */
     for (int64_t i = 0; i < n; i++)
         dp[i] = (dq[i] - mean) / by;
 }
