@@ -17,15 +17,18 @@ A library that may not be there is imported by need(module, how to install it).
 Requests: {"do": "check", "what": "forward"} -> {"errors": {answer: relative error}}; {"do": "time", "what": ..., "seconds": s}
 -> {"samples": [seconds of a run, ...]}; {"do": "quit"}. Any failure is answered by {"failed": reason}.
 """
+import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 
 from problem import Problem, error, reference
 
 LEAST = 2   # runs that are timed at once
+PR_SET_PDEATHSIG = 1   # prctl's
 
 
 class Missing(Exception):
@@ -72,6 +75,7 @@ def answer(peer, problem, request):
 
 
 def serve(kind):
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)   # it may be stopped when its parent ends, and would stay
     try:
         problem = Problem(sys.argv[1])
         peer = kind(problem, int(sys.argv[2]))
