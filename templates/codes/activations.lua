@@ -133,9 +133,12 @@ function activations.wide(names, cfg)
     return names.rounds and setmetatable({product = micro.widened}, {__index = cfg}) or cfg
 end
 
--- C text of the table by which rows of P become words on their way to memory, if they do: of pairs, unless they are rounded again.
-function activations.hidden_order(names, cfg)
-    return names.dots and names.hidden == "P" and micro.word_order("hidden_order", cfg.isa.lanes)
+-- Sums of gate and up before they are rows of P. step: 2 where rows of both come in turn
+--     hidden_sums     where they lie, of panel 0, and rows from one to the next
+--     hidden_order    C text of the table by which they become words on their way to memory, if they do: pairs that are not rounded again
+function activations.sums_of_hidden(names, cfg, step)
+    names.hidden_sums = {up = step == 2 and "w->S + WIDTH" or "w->S", gate = step == 2 and "w->S" or "w->G", step = step}
+    names.hidden_order = names.dots and names.hidden == "P" and micro.word_order("hidden_order", cfg.isa.lanes)
 end
 
 -- The tiles.

@@ -148,13 +148,22 @@ local function names_of(spec, plan, job, totals, stores, tokens)
     return names, cfg, tiles, decode
 end
 
+-- What the epilogue of panel q takes, as C.
+local function hidden_arguments(names, spec)
+    local P, q, words = ("w->%s + (q * IK + i) * WIDTH"):format(names.hidden), " + q * MC * WIDTH", names.hidden_order
+    return table.concat(plans.list(names.hidden_sums.up .. q, words and names.as_floats(P) or P, words and "(rows + 1) / 2" or "rows",
+        spec.gated and names.hidden_sums.gate .. q, names.save and spec.gated and "w->act" .. q, names.save and words and "w->kept" .. q,
+        words and "(const float *)(const void *)hidden_order"), ", ")
+end
+
 function mlp.forward_names(spec, plan, job)
     local save = spec.checkpoint == "save"
     local stores = {{"store_output", spec.output_dtype, "H", "H"}, save and {"store_kept", spec.dtype, "I", "I_TP"} or nil}
     local totals = {spec.I_TP, spec.H, stored.of(spec).interleaved and 2 * spec.I_TP or nil}
     local names, cfg, tiles, decode = names_of(spec, plan, job, totals, stores, {"hidden_states"})
     names.save, names.splits = save, false
-    names.hidden_order = activations.hidden_order(names, cfg)
+    activations.sums_of_hidden(names, cfg, names.in_turn and not save and 2 or 1)
+    names.hidden_arguments = hidden_arguments(names, spec)
     names.parts_rows = names.in_turn and save   -- what is given of each is rows that follow each other
     work.forward(names, spec)
     decode()
@@ -162,7 +171,7 @@ function mlp.forward_names(spec, plan, job)
     names.tiles = function()
         local wide = activations.wide(names, cfg)
         return plans.append(tiles(), plans.list(names.parts_rows and rows.move(cfg, "move", {}), epilogue.hidden(wide, spec,
-            {intermediates = save, stores = names.quantised, step = names.in_turn and not save and 2 or 1, words = names.hidden_order})))
+            {intermediates = save, stores = names.quantised, step = names.hidden_sums.step, words = names.hidden_order})))
     end
     return names
 end

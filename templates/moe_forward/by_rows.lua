@@ -129,7 +129,7 @@ function by_rows.names(names, spec, plan, job, common)
     local of_weights = activations.cfg(cfg, spec, plan)
     panels.products(names, of_weights, plan, {spec.I_TP, spec.H, has.step == 2 and 2 * spec.I_TP or nil})
     activations.names(names, spec, plan, cfg, of_weights, {"H_ROWS", "HK"}, true)
-    names.hidden_order = activations.hidden_order(names, cfg)
+    activations.sums_of_hidden(names, cfg, has.step)
     names.splits, names.in_words = false, in_words.are(spec)
     names.gathers_words, names.transpose_words = names.in_words, "transpose"
     names.save_step = names.in_words and in_words.WORD or has.step
