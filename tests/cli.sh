@@ -74,6 +74,19 @@ expect 2 . explain MOEGEN_BAD
 expect 0 "2 ok, 0 failed" check "$spec:forward,forward" --target scalar --routing one --T 3
 expect 2 "no kernel 'nope'" check "$spec:forward,nope" --target scalar
 
+# what cannot be read is no check that passed, nor one that this machine has nothing for
+mkdir -p folder
+for no in no.yaml folder /dev/null "$spec:" "$spec:forward," ''; do expect 2 'error: ' check "$no"; done
+expect 2 'takes one spec' check "$spec:forward" "$spec:forward"
+expect 2 '--threads: 4294967297 is not in 0..1024' check "$spec:forward" --threads 4294967297
+expect 2 "threads: '1x' is not in 1..1024" bench "$spec:forward" --vary threads=1x
+expect 2 "threads: '4294967297' is not in 1..1024" bench "$spec:forward" --vary threads=4294967297
+expect 2 '--vary T: more than 32 values' bench "$spec:forward" --vary T="$(seq -s, 33)"
+long=$(printf '%0300d' 0)
+expect 2 '--vary: an item of 300 bytes' bench "$spec:forward" --vary plan.tuned="$long,$long"
+expect 2 '--cc: an item of 300 bytes' check "$spec:forward" --cc "gcc,$long"
+for option in --out --plot --target; do expect 2 "$option takes a value" tune "$spec:forward" $option ''; done
+
 expect 2 'takes --in FILE' run "$spec:forward"
 expect 2 'no.safetensors' run "$spec:forward" --in no.safetensors --out o
 case=$root/tests/vectors/Swish-PRE-nobias   # 70 tokens in 8 blocks
@@ -87,6 +100,18 @@ done
 expect 0 '"threads": 3,' run "$case/spec.yaml" --in "$case/in.safetensors" --out cores --json --set shard.cores=3
 expect 0 '"threads": 1,' run "$case/spec.yaml" --in "$case/in.safetensors" --out one --json --set shard.cores=3 --threads 1
 check cmp cores one
+# results take the place of nothing that is read
+mkdir -p model && cp "$case/in.safetensors" model/a.safetensors && cp "$case/spec.yaml" case.yaml && ln -s model/a.safetensors linked
+for out in model/a.safetensors linked ./case.yaml; do
+  expect 2 "--out: $out is a file that is read" run case.yaml --in model --out "$out"
+  expect 2 "--out: $out is a file that is read" pack case.yaml --in model/a.safetensors --out "$out"
+done
+cp "$spec" toy.yaml
+expect 2 '--depfile: toy.yaml is a file that is read' gen toy.yaml:forward --depfile toy.yaml
+expect 2 '--json: toy.yaml is a file that is read' bench toy.yaml:forward --json=toy.yaml
+expect 2 '--plot: toy.yaml is a file that is read' bench toy.yaml:forward --plot toy.yaml
+check cmp "$spec" toy.yaml
+check cmp "$case/in.safetensors" model/a.safetensors
 ln -s one link
 expect 0 'wrote' run "$case/spec.yaml" --in "$case/in.safetensors" --out link
 check test -L link
@@ -145,6 +170,9 @@ expect 0 . check "$spec:forward" --T 3 --routing one --target scalar --quiet
 expect 0 '1 entries' cache list
 expect 0 ' 0 damaged' cache verify
 expect 2 'is not a size' cache prune --max 3X
+expect 2 'cache prune takes --max SIZE' cache prune --max nan
+expect 0 'removed 0' cache prune --max 99999999999999999999T
+expect 0 'removed 0' cache prune --max inf
 expect 0 'removed 1' cache clear
 [ $failed = 0 ] && echo "all right"
 exit $failed

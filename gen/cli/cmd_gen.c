@@ -53,9 +53,10 @@ static void add_command(struct text *t, const struct options *o, const struct jo
 static int make_directory(const char *path)
 {
     struct stat info;
-    if (stat(path, &info) == 0)
+    int why = mkdir(path, 0777) ? errno : 0; /* another process may make it now */
+    if (why && stat(path, &info) == 0)
         return S_ISDIR(info.st_mode) ? EXIT_OK : bad("%s is not a directory", path);
-    return mkdir(path, 0777) ? bad("cannot make directory %s: %s", path, strerror(errno)) : EXIT_OK;
+    return why ? bad("cannot make directory %s: %s", path, strerror(why)) : EXIT_OK;
 }
 
 /* Make escapes blanks and dollars so. */

@@ -231,14 +231,14 @@ static int cache_prune_command(struct cache *c, struct options *o)
     static const char units[] = "KMGT";
     char *end = NULL;
     double keep = o->max ? strtod(o->max, &end) : -1;
-    if (!o->max || end == o->max || keep < 0)
+    if (!o->max || end == o->max || !(keep >= 0))
         return bad("cache prune takes --max SIZE, for example --max 256M");
     const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
     if (*end && (!unit || end[1]))
         return bad("--max: '%s' is not a size like 512K, 256M or 2G", o->max);
     for (long i = unit ? unit - units + 1 : 0; i > 0; i--)
         keep *= 1024;
-    return cache_shrink(c, (uint64_t)keep, o);
+    return cache_shrink(c, keep < 0x1p64 ? (uint64_t)keep : UINT64_MAX, o);
 }
 
 static int cache_clear(struct cache *c, struct options *o)

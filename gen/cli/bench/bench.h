@@ -105,7 +105,7 @@ double contender_roof_share(const struct contender *c);
 
 /* Values of one --vary KEY=A,B. */
 struct axis {
-    char key[64], value[32][64];
+    char key[64], value[32][ITEM];
     int values, now;
 };
 int parse_axis(struct axis *a, const char *text); /* an exit code */

@@ -6,13 +6,19 @@
 
 int parse_axis(struct axis *a, const char *text)
 {
+    enum { MOST = sizeof a->value / sizeof *a->value };
     const char *at = strchr(text, '=');
     if (!at || at == text || (size_t)(at - text) >= sizeof a->key)
         return bad("--vary takes KEY=VALUE,VALUE,..., not '%s'", text);
     snprintf(a->key, sizeof a->key, "%.*s", (int)(at - text), text);
-    for (at++; a->values < 32 && next_item(&at, a->value[a->values]);)
+    int result = items_fit("--vary", ++at);
+    while (!result && a->values < MOST && next_item(&at, a->value[a->values]))
         a->values++;
-    return a->values ? EXIT_OK : bad("--vary %s: no values", text);
+    if (!result && !a->values)
+        result = bad("--vary %s: no values", text);
+    if (!result && *at)
+        result = bad("--vary %s: more than %d values", a->key, MOST);
+    return result;
 }
 
 bool next_combination(struct axis *axes, int count)

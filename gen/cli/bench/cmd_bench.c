@@ -50,6 +50,13 @@ static struct probe *probe_for(struct bench *b, const moegen_kernel *kernel, int
     return &b->probe[b->probes++];
 }
 
+static int threads_of(const char *value) /* 0: it is none */
+{
+    char *end;
+    long n = strtol(value, &end, 10);
+    return !*end && n >= 1 && n <= MOST_THREADS ? (int)n : 0;
+}
+
 static int add_contender(struct group *g, const struct axis *axes, int count)
 {
     struct bench *b = g->b;
@@ -64,8 +71,8 @@ static int add_contender(struct group *g, const struct axis *axes, int count)
         text_fmt(&c->variant, "%s%s=%s", i ? " " : "", key, value);
         if (strcmp(key, "threads") != 0)
             set[extra++] = (moegen_override){key, value};
-        else if ((c->threads = atoi(value)) < 1)
-            return bad("threads: '%s' is not a number of threads", value);
+        else if (!(c->threads = threads_of(value)))
+            return bad("threads: '%s' is not in 1..%d", value, MOST_THREADS);
     }
     moegen_error *err = NULL;
     moegen_status status =
