@@ -161,5 +161,16 @@ check [ ! -e no.st ]
 check [ $? = 2 ]
 check grep -q 'full.st: cannot write: File too large' out
 check [ -z "$(ls | grep full)" ]
+
+# what is said lies in no file that takes the place of a closed stream
+make eights '{"w_weight":{"dtype":"F32","shape":[32,32],"data_offsets":[0,4096]}}' 4096
+{ head -c $(($(stat -c %s eights) - 4096)) eights; head -c 4096 /dev/zero | tr '\0' '\377'; } >nans
+expect 0 'scales are NaN' nans --to mxfp4 --out told.st
+"$moegen" quantize nans --to mxfp4 --out closed.st 2>&- >/dev/null
+check [ $? = 0 ]
+check cmp told.st closed.st
+"$moegen" quantize nans --to mxfp4 --out closed.st <&- >&- 2>&-
+check [ $? = 2 ] # stdout cannot be written
+check cmp told.st closed.st
 [ $failed = 0 ] && echo "all right"
 exit $failed
