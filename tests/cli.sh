@@ -132,6 +132,8 @@ check grep -q '^0 ok, 1 failed' out
 expect 1 '"compared": 0, "rel_error": null,.*"result": "not compared"' check undefined.yaml --T 9 --routing uniform --target scalar --json
 expect 3 'cannot start nocc' check "$spec:forward" --T 9 --routing one --target scalar --cc gcc,nocc
 expect 2 'routing' check "$spec:forward" --T 9 --routing sideways
+expect 2 'T: 2147483648 is not in 1..' check "$spec:forward" --T 2147483648
+check sh -c '! grep FAIL err'
 expect 2 "is not a number" check "$spec:forward" --threads x
 expect 0 '"share_of_peak"' bench "$spec:forward" --T 9 --runs 1 --json --target scalar
 expect 0 '"threads": 3,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --set shard.cores=3
