@@ -165,8 +165,10 @@ check [ -z "$(ls small)" ]
 check [ $? = 2 ]
 check grep -q 'cannot write: File too large' err
 
-MOEGEN_CACHE_DIR=$tmp/cache
+MOEGEN_CACHE_DIR=$spec
 export MOEGEN_CACHE_DIR
+expect 2 'note: .*toy.yaml: cannot be used, .*(Not a directory)' cache list
+MOEGEN_CACHE_DIR=$tmp/cache
 expect 0 "$tmp/cache" cache path
 expect 0 . check "$spec:forward" --T 3 --routing one --target scalar --quiet
 expect 0 '1 entries' cache list

@@ -197,6 +197,9 @@ quick='--target scalar --seconds 0.001'
   expect 0 'toy_forward  *8  *1 .* % .* 6' $b $quick --record --runs 6
   check [ "$(grep -c '"cpu": ' stored/b.json) $(grep -c '"of_roof": \[0.5, 0.25\]' stored/b.json) $(grep -c '"T": 8, ' stored/b.json)" = '2 1 1' ]
   cp stored/b.json stored/first.json
+  expect 2 'F says how many tokens and threads; --T would change that' $b $quick --T 4
+  expect 2 'F says how many tokens and threads; --threads would' $b $quick --threads 1
+  expect 2 'frogs' $b --seconds 0.001 --target frogs
   expect 0 '^A: stored/b.json, .* by moegen 0' $b $quick --runs 2
   expect 0 'toy_forward .* now  *8  *1 .* % .* 2  noisy' $b $quick --runs 2
   expect 0 'toy_forward .* now  *8  *1 .* % .* 2  noisy' $b $quick --budget 0.001

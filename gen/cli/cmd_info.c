@@ -246,6 +246,13 @@ static int cache_clear(struct cache *c, struct options *o)
     return cache_shrink(c, 0, o);
 }
 
+static void say_why(void *user, int level, const char *message)
+{
+    (void)user;
+    if (level <= 1)
+        note("note: %s", message);
+}
+
 int cmd_cache(struct options *o)
 {
     static const struct {
@@ -258,7 +265,7 @@ int cmd_cache(struct options *o)
     const char *what = o->operands.count == 1 ? o->operands.at[0] : "";
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
         if (strcmp(actions[i].name, what) == 0) {
-            struct cache *c = cache_open(NULL, NULL, NULL);
+            struct cache *c = cache_open(NULL, say_why, NULL);
             int result =
                 c ? actions[i].run(c, o) : bad("the disk cache is switched off or not usable");
             cache_close(c);

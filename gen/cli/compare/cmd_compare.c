@@ -227,6 +227,9 @@ int cmd_compare(struct options *o)
                    o->baseline ? "--baseline" : "--vary");
     if (o->record && !is_stored)
         return bad("--record: into which file? --baseline=F --record");
+    if (is_stored && (o->tokens || o->threads))
+        return bad("--baseline=F: F says how many tokens and threads; %s would change that",
+                   o->tokens ? "--T" : "--threads");
     if (is_stored)
         return count ? bad("--baseline=F benches what F lists, and takes no operand: '%s'",
                            o->operands.at[0])
