@@ -171,7 +171,7 @@ other() { printf '#!/bin/sh\n%s\n' "$1" >other; chmod +x other; }
 alone() { expect 2 "$1" "$spec" --against ./other --T 4 --runs 2 --seconds 0.001; check [ "$(grep -c error: err)" = 1 ]; }
 for status in 1 3 4; do other "exit $status"; alone "other bench. ended with exit status $status"; done
 other 'kill -SEGV $$'; alone 'Segmentation fault'
-other 'yes " " | tr -d "\n"'; alone 'more than 67108863 bytes'
+other 'exec 2>/dev/null; yes " " | tr -d "\n"'; alone 'more than 67108863 bytes'
 other 'cat /dev/zero 2>/dev/null'; alone 'more than 67108863 bytes'
 echo nothing >other; alone 'cannot start ./other: Exec format error'
 expect 2 '[-]-vary compares something else' "$spec" --against ./older --vary threads=1,2
