@@ -85,6 +85,22 @@ expect 2 '--vary T: more than 32 values' bench "$spec:forward" --vary T="$(seq -
 long=$(printf '%0300d' 0)
 expect 2 '--vary: an item of 300 bytes' bench "$spec:forward" --vary plan.tuned="$long,$long"
 expect 2 '--cc: an item of 300 bytes' check "$spec:forward" --cc "gcc,$long"
+# a variant whose name says what was not run
+expect 2 '--vary T: --T says how many tokens' bench "$spec:forward" --vary T=4,8 --T 16
+expect 2 '--vary T: --T says how many tokens' compare "$spec:forward" --vary T=4,8 --T 16
+expect 2 '--vary T: twice' bench "$spec:forward" --vary T=4,8 --vary T=16
+expect 2 '--vary T: twice' compare "$spec:forward" --vary T=4,8 --vary T=16
+# results that would lie in a file "-", nowhere, or one in the place of another
+for option in --depfile --cflags; do
+  expect 2 "$option: a file, please" gen "$spec:forward" -o dir $option -
+  expect 2 "$option goes with files; -o - prints the C" gen "$spec:forward" -o - $option made
+done
+expect 2 '--plot: a file, please' bench "$spec:forward" --plot -
+expect 2 '--out: a file, please' tune "$spec:forward" -o -
+expect 2 '--plot and --json: both both' bench "$spec:forward" --plot both --json both
+check [ ! -e - ]
+check [ ! -e made ]
+check [ ! -e both ]
 for option in --out --plot --target; do expect 2 "$option takes a value" tune "$spec:forward" $option ''; done
 
 expect 2 'takes --in FILE' run "$spec:forward"
@@ -133,6 +149,8 @@ expect 1 '"compared": 0, "rel_error": null,.*"result": "not compared"' check und
 expect 3 'cannot start nocc' check "$spec:forward" --T 9 --routing one --target scalar --cc gcc,nocc
 expect 2 'routing' check "$spec:forward" --T 9 --routing sideways
 expect 2 'T: 2147483648 is not in 1..' check "$spec:forward" --T 2147483648
+check sh -c '! grep FAIL err'
+expect 2 "target: 'frogs' is not one of" check "$spec:forward" --T 9 --target scalar,frogs
 check sh -c '! grep FAIL err'
 expect 2 "is not a number" check "$spec:forward" --threads x
 expect 0 '"share_of_peak"' bench "$spec:forward" --T 9 --runs 1 --json --target scalar

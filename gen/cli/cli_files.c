@@ -122,26 +122,39 @@ static bool is_input(const struct options *o, const char *path)
     return found;
 }
 
+/* Nothing is printed in its place, it is no input, and where it comes late there is a place for it.
+ */
+static int result_ready(const struct options *o, const char *option, const char *path, bool late)
+{
+    if (strcmp(path, "-") == 0)
+        return bad("%s: a file, please, not -", option);
+    if (is_input(o, path))
+        return bad("%s: %s is a file that is read", option, path);
+    int why = late ? file_ready(path) : 0;
+    return why ? file_fails("write", path, why) : EXIT_OK;
+}
+
 int results_ready(const struct options *o)
 {
-    bool late = o->command->bit & RESULTS; /* it takes a while to have them */
+    const bool late = o->command->bit & RESULTS; /* it takes a while to have them */
+    const bool prints = o->out && strcmp(o->out, "-") == 0 && (o->command->bit & (GEN | REPORT));
+    const char *json = late && o->json && strcmp(o->json, "-") != 0 ? o->json : NULL;
     const struct {
         const char *option, *path;
         bool late;
     } file[] = {{"--plot", o->plot, late},
-                {"--json", late ? o->json : NULL, late},
-                {"--out", o->out, false},
+                {"--json", json, late},
+                {"--out", prints ? NULL : o->out, false},
                 {"--depfile", o->depfile, false},
                 {"--cflags", o->cflags, false}};
-    for (size_t i = 0; i < sizeof file / sizeof *file; i++) {
-        const char *path = file[i].path;
-        if (!path || strcmp(path, "-") == 0)
-            continue;
-        if (is_input(o, path))
-            return bad("%s: %s is a file that is read", file[i].option, path);
-        int why = file[i].late ? file_ready(path) : 0;
-        if (why)
-            return file_fails("write", path, why);
+    enum { FILES = sizeof file / sizeof *file };
+    int result = EXIT_OK;
+    for (int i = 0; i < FILES && !result; i++) {
+        if (file[i].path)
+            result = result_ready(o, file[i].option, file[i].path, file[i].late);
+        for (int k = 0; k < i && file[i].path && !result; k++)
+            if (file[k].path && strcmp(file[k].path, file[i].path) == 0)
+                result = bad("%s and %s: both %s", file[k].option, file[i].option, file[i].path);
     }
-    return EXIT_OK;
+    return result;
 }

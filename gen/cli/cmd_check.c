@@ -373,6 +373,7 @@ int cmd_check(struct options *o)
     for (c->k = 0; c->k < j.kernels && !result; c->k++) {
         if (!(result = add_variants(c)))
             result = check_trials(c);
+        c->at->result = result;
         check_report(c);
     }
     if (o->json && !result && json.lost)

@@ -159,6 +159,11 @@ int cmd_gen(struct options *o)
                      o->stem ? "--stem" : "--cflags", j.kernels, j.path);
         goto out;
     }
+    if (o->out && strcmp(o->out, "-") == 0 && (o->depfile || o->cflags)) {
+        result =
+            bad("%s goes with files; -o - prints the C", o->depfile ? "--depfile" : "--cflags");
+        goto out;
+    }
     for (int k = 0; k < j.kernels; k++) {
         struct text command = {0};
         moegen_spec spec = job_spec(&j, k, 0);
