@@ -240,6 +240,7 @@ def test_program():
 
 
 def test_library_is_missing():
-    done = subprocess.run([sys.executable, "-c", "import moegen"], env=dict(os.environ, MOEGEN_LIBRARY="/no/such.so"), text=True,
-                          stderr=subprocess.PIPE, check=False)
-    assert "ImportError: moegen: /no/such.so is not there" in done.stderr
+    for path, why in (("/no/such.so", "/no/such.so is not there"), (__file__, "cannot be loaded"), (sys.executable, "cannot be loaded")):
+        done = subprocess.run([sys.executable, "-c", "import moegen"], env=dict(os.environ, MOEGEN_LIBRARY=path), text=True,
+                              stderr=subprocess.PIPE, check=False)
+        assert "ImportError: moegen: " in done.stderr and why in done.stderr
