@@ -161,7 +161,8 @@ expect 2 'takes KEY=VALUE' "$spec" --vary threads
 expect 2 'takes one spec' a.json b.json --vary threads=1,2
 expect 2 'a file, please, not -' - --vary threads=1,2
 # Another program: this one, which is to make plain C.
-printf '#!/bin/sh\nshift\nexec %s bench --target=scalar "$@"\n' "$moegen" >older; chmod +x older
+printf '#!/bin/sh\nshift\nexec "$own" bench --target=scalar "$@"\n' >older; chmod +x older
+export own="$moegen"
 expect 0 'A: ./older\. ' "$spec" --against ./older --T 64 --threads 1 --runs 2 --seconds 0.001
 grep -q 'toy_forward  this moegen .* 2  faster$' out || { cat out; failed=1; }
 expect 2 'cannot run ./none: No such' "$spec" --against ./none
