@@ -74,6 +74,35 @@ expect 2 . explain MOEGEN_BAD
 expect 0 "2 ok, 0 failed" check "$spec:forward,forward" --target scalar --routing one --T 3
 expect 2 "no kernel 'nope'" check "$spec:forward,nope" --target scalar
 
+# what cannot be read is no check that passed, nor one that this machine has nothing for
+mkdir -p folder
+for no in no.yaml folder /dev/null "$spec:" "$spec:forward," ''; do expect 2 'error: ' check "$no"; done
+expect 2 'takes one spec' check "$spec:forward" "$spec:forward"
+expect 2 '--threads: 4294967297 is not in 0..1024' check "$spec:forward" --threads 4294967297
+expect 2 "threads: '1x' is not in 1..1024" bench "$spec:forward" --vary threads=1x
+expect 2 "threads: '4294967297' is not in 1..1024" bench "$spec:forward" --vary threads=4294967297
+expect 2 '--vary T: more than 32 values' bench "$spec:forward" --vary T="$(seq -s, 33)"
+long=$(printf '%0300d' 0)
+expect 2 '--vary: an item of 300 bytes' bench "$spec:forward" --vary plan.tuned="$long,$long"
+expect 2 '--cc: an item of 300 bytes' check "$spec:forward" --cc "gcc,$long"
+# a variant whose name says what was not run
+expect 2 '--vary T: --T says how many tokens' bench "$spec:forward" --vary T=4,8 --T 16
+expect 2 '--vary T: --T says how many tokens' compare "$spec:forward" --vary T=4,8 --T 16
+expect 2 '--vary T: twice' bench "$spec:forward" --vary T=4,8 --vary T=16
+expect 2 '--vary T: twice' compare "$spec:forward" --vary T=4,8 --vary T=16
+# results that would lie in a file "-", nowhere, or one in the place of another
+for option in --depfile --cflags; do
+  expect 2 "$option: a file, please" gen "$spec:forward" -o dir $option -
+  expect 2 "$option goes with files; -o - prints the C" gen "$spec:forward" -o - $option made
+done
+expect 2 '--plot: a file, please' bench "$spec:forward" --plot -
+expect 2 '--out: a file, please' tune "$spec:forward" -o -
+expect 2 '--plot and --json: both both' bench "$spec:forward" --plot both --json both
+check [ ! -e - ]
+check [ ! -e made ]
+check [ ! -e both ]
+for option in --out --plot --target; do expect 2 "$option takes a value" tune "$spec:forward" $option ''; done
+
 expect 2 'takes --in FILE' run "$spec:forward"
 expect 2 'no.safetensors' run "$spec:forward" --in no.safetensors --out o
 case=$root/tests/vectors/Swish-PRE-nobias   # 70 tokens in 8 blocks
@@ -87,6 +116,18 @@ done
 expect 0 '"threads": 3,' run "$case/spec.yaml" --in "$case/in.safetensors" --out cores --json --set shard.cores=3
 expect 0 '"threads": 1,' run "$case/spec.yaml" --in "$case/in.safetensors" --out one --json --set shard.cores=3 --threads 1
 check cmp cores one
+# results take the place of nothing that is read
+mkdir -p model && cp "$case/in.safetensors" model/a.safetensors && cp "$case/spec.yaml" case.yaml && ln -s model/a.safetensors linked
+for out in model/a.safetensors linked ./case.yaml; do
+  expect 2 "--out: $out is a file that is read" run case.yaml --in model --out "$out"
+  expect 2 "--out: $out is a file that is read" pack case.yaml --in model/a.safetensors --out "$out"
+done
+cp "$spec" toy.yaml
+expect 2 '--depfile: toy.yaml is a file that is read' gen toy.yaml:forward --depfile toy.yaml
+expect 2 '--json: toy.yaml is a file that is read' bench toy.yaml:forward --json=toy.yaml
+expect 2 '--plot: toy.yaml is a file that is read' bench toy.yaml:forward --plot toy.yaml
+check cmp "$spec" toy.yaml
+check cmp "$case/in.safetensors" model/a.safetensors
 ln -s one link
 expect 0 'wrote' run "$case/spec.yaml" --in "$case/in.safetensors" --out link
 check test -L link
@@ -107,6 +148,10 @@ check grep -q '^0 ok, 1 failed' out
 expect 1 '"compared": 0, "rel_error": null,.*"result": "not compared"' check undefined.yaml --T 9 --routing uniform --target scalar --json
 expect 3 'cannot start nocc' check "$spec:forward" --T 9 --routing one --target scalar --cc gcc,nocc
 expect 2 'routing' check "$spec:forward" --T 9 --routing sideways
+expect 2 'T: 2147483648 is not in 1..' check "$spec:forward" --T 2147483648
+check sh -c '! grep FAIL err'
+expect 2 "target: 'frogs' is not one of" check "$spec:forward" --T 9 --target scalar,frogs
+check sh -c '! grep FAIL err'
 expect 2 "is not a number" check "$spec:forward" --threads x
 expect 0 '"share_of_peak"' bench "$spec:forward" --T 9 --runs 1 --json --target scalar
 expect 0 '"threads": 3,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --set shard.cores=3
@@ -138,13 +183,18 @@ check [ -z "$(ls small)" ]
 check [ $? = 2 ]
 check grep -q 'cannot write: File too large' err
 
-MOEGEN_CACHE_DIR=$tmp/cache
+MOEGEN_CACHE_DIR=$spec
 export MOEGEN_CACHE_DIR
+expect 2 'note: .*toy.yaml: cannot be used, .*(Not a directory)' cache list
+MOEGEN_CACHE_DIR=$tmp/cache
 expect 0 "$tmp/cache" cache path
 expect 0 . check "$spec:forward" --T 3 --routing one --target scalar --quiet
 expect 0 '1 entries' cache list
 expect 0 ' 0 damaged' cache verify
 expect 2 'is not a size' cache prune --max 3X
+expect 2 'cache prune takes --max SIZE' cache prune --max nan
+expect 0 'removed 0' cache prune --max 99999999999999999999T
+expect 0 'removed 0' cache prune --max inf
 expect 0 'removed 1' cache clear
 [ $failed = 0 ] && echo "all right"
 exit $failed

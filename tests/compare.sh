@@ -161,11 +161,20 @@ expect 2 'takes KEY=VALUE' "$spec" --vary threads
 expect 2 'takes one spec' a.json b.json --vary threads=1,2
 expect 2 'a file, please, not -' - --vary threads=1,2
 # Another program: this one, which is to make plain C.
-printf '#!/bin/sh\nshift\nexec %s bench --target=scalar "$@"\n' "$moegen" >older; chmod +x older
+printf '#!/bin/sh\nshift\nexec "$own" bench --target=scalar "$@"\n' >older; chmod +x older
+export own="$moegen"
 expect 0 'A: ./older\. ' "$spec" --against ./older --T 64 --threads 1 --runs 2 --seconds 0.001
 grep -q 'toy_forward  this moegen .* 2  faster$' out || { cat out; failed=1; }
 expect 2 'cannot run ./none: No such' "$spec" --against ./none
-expect 2 'the file is empty' "$spec" --against /bin/true
+expect 2 'output of `/bin/true bench`:1:1: error: the file is empty' "$spec" --against /bin/true
+# One that fails is no kernel that is slower, and this one's part in it is none.
+other() { printf '#!/bin/sh\n%s\n' "$1" >other; chmod +x other; }
+alone() { expect 2 "$1" "$spec" --against ./other --T 4 --runs 2 --seconds 0.001; check [ "$(grep -c error: err)" = 1 ]; }
+for status in 1 3 4; do other "exit $status"; alone "other bench. ended with exit status $status"; done
+other 'kill -SEGV $$'; alone 'Segmentation fault'
+other 'exec 2>/dev/null; yes " " | tr -d "\n"'; alone 'more than 67108863 bytes'
+other 'cat /dev/zero 2>/dev/null'; alone 'more than 67108863 bytes'
+echo nothing >other; alone 'cannot start ./other: Exec format error'
 expect 2 '[-]-vary compares something else' "$spec" --against ./older --vary threads=1,2
 expect 2 '[-]-baseline compares something else' "$spec" --against ./older --baseline
 expect 2 'compare --against takes one spec' a.json b.json --against ./older
@@ -189,8 +198,12 @@ quick='--target scalar --seconds 0.001'
   expect 0 'toy_forward  *8  *1 .* % .* 6' $b $quick --record --runs 6
   check [ "$(grep -c '"cpu": ' stored/b.json) $(grep -c '"of_roof": \[0.5, 0.25\]' stored/b.json) $(grep -c '"T": 8, ' stored/b.json)" = '2 1 1' ]
   cp stored/b.json stored/first.json
+  expect 2 'F says how many tokens and threads; --T would change that' $b $quick --T 4
+  expect 2 'F says how many tokens and threads; --threads would' $b $quick --threads 1
+  expect 2 'frogs' $b --seconds 0.001 --target frogs
   expect 0 '^A: stored/b.json, .* by moegen 0' $b $quick --runs 2
   expect 0 'toy_forward .* now  *8  *1 .* % .* 2  noisy' $b $quick --runs 2
+  expect 0 'toy_forward .* now  *8  *1 .* % .* 2  noisy' $b $quick --budget 0.001
   # Shares of a hundred times what this can reach, and of a thousandth: noise makes less of a difference.
   worse() { awk -v by="$1" '/other-cpu/ {skip = 1} /"cpu"/ && !/other-cpu/ {skip = 0}
     !skip && match($0, /of_roof": \[/) {

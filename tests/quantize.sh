@@ -122,7 +122,7 @@ expect 2 'takes one tensor file' "$in" --out no.st
 expect 2 "'mxfp6' is not one of fp8_e4m3, .*int4, f32, bf16, f16" "$in" --to mxfp6 --out no.st
 expect 2 'cannot open' none.st --to mxfp4 --out no.st
 cp "$in" in.st
-expect 2 '--out: ./in.st is the file that is read' in.st --to int8 --out ./in.st
+expect 2 '--out: ./in.st is a file that is read' in.st --to int8 --out ./in.st
 check cmp "$in" in.st
 expect 2 "tensor 'gate_up_proj_weight' has no axis 4: its axes are 0 to 3" "$in" --to int8 --axis 4 --only 'gate*weight' --out no.st
 expect 2 'axis 1 has 64 elements, no multiple of a group of 128: another --axis, --group 32 or a format without groups (fp8_e4m3, fp8_e5m2, int8) may do; --only' "$in" --to int4 --group 128 --axis 1 --only 'gate*weight' --out no.st
@@ -161,5 +161,16 @@ check [ ! -e no.st ]
 check [ $? = 2 ]
 check grep -q 'full.st: cannot write: File too large' out
 check [ -z "$(ls | grep full)" ]
+
+# what is said lies in no file that takes the place of a closed stream
+make eights '{"w_weight":{"dtype":"F32","shape":[32,32],"data_offsets":[0,4096]}}' 4096
+{ head -c $(($(stat -c %s eights) - 4096)) eights; head -c 4096 /dev/zero | tr '\0' '\377'; } >nans
+expect 0 'scales are NaN' nans --to mxfp4 --out told.st
+"$moegen" quantize nans --to mxfp4 --out closed.st 2>&- >/dev/null
+check [ $? = 0 ]
+check cmp told.st closed.st
+"$moegen" quantize nans --to mxfp4 --out closed.st <&- >&- 2>&-
+check [ $? = 2 ] # stdout cannot be written
+check cmp told.st closed.st
 [ $failed = 0 ] && echo "all right"
 exit $failed

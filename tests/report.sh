@@ -55,7 +55,7 @@ check grep -q 'class="dim command">moegen compare .* spelling=bytes,scalar ' pic
 
 rm first.html
 expect 2 'has no result' report none
-expect 2 'cannot read the directory' report no
+expect 2 'cannot read the directory no: No such file' report no
 expect 2 'takes one directory' report
 expect 2 'takes one directory' report r none
 

@@ -282,25 +282,31 @@ static char *usual_place(bool *nowhere)
     return t.at;
 }
 
-/* mkdir -p */
-static void make_directories(char *path)
+/* mkdir -p. The errno of the first that could not be made; 0: there was none. */
+static int make_directories(char *path)
 {
-    for (char *p = path + 1; *p; p++)
-        if (*p == '/') {
-            *p = '\0';
-            mkdir(path, 0700);
-            *p = '/';
-        }
-    mkdir(path, 0700);
+    int why = 0;
+    for (char *p = path + 1;; p++) {
+        const char here = *p;
+        if (here && here != '/')
+            continue;
+        *p = '\0';
+        if (mkdir(path, 0700) && errno != EEXIST && !why)
+            why = errno;
+        *p = here;
+        if (!here)
+            return why;
+    }
 }
 
 /* NULL, or why the directory cannot be used. */
 static const char *enter(struct cache *c)
 {
     struct stat st;
+    const int why = make_directories(c->path);
     c->dir = open(c->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (c->dir < 0 || fstat(c->dir, &st))
-        return strerror(errno);
+        return strerror(errno == ENOENT && why ? why : errno);
     if (st.st_uid != geteuid())
         return "it belongs to another user";
     if (st.st_mode & 022)
@@ -328,7 +334,6 @@ struct cache *cache_open(const char *dir, cache_log *log, void *user)
     }
     *c = (struct cache){
         .dir = -1, .path = path, .log = log, .user = user, .warned = ATOMIC_FLAG_INIT};
-    make_directories(path);
     const char *problem = enter(c);
     if (!problem)
         return c;

@@ -64,6 +64,24 @@ void options_free(struct options *o);
 void help_command(const struct command *c, FILE *to);
 void help_all(FILE *to);
 int completion_print(const char *shell);
+enum { ITEM = 256, MOST_THREADS = 1024 };
+/* The next item of a comma-separated list (commas in brackets do not count): copies it to `out`,
+ * moves *at; false at the end. Items are as long as fits. */
+bool next_item(const char **at, char out[ITEM]);
+int items_fit(const char *option, const char *list); /* complains, and returns an exit code */
+
+/* ---- cli_files.c: files read and written whole ---- */
+
+/* At most `most` bytes, however many there are to come; "-" is stdin. Complains and returns an exit
+ * code. */
+int read_file(const char *path, size_t most, struct text *out);
+/* Writes through a temporary file beside `path`; leaves it alone if it has these bytes already.
+ * *changed may be NULL. */
+int write_file(const char *path, const char *bytes, size_t len, bool *changed);
+int write_text(const char *path, const struct text *t); /* the same, unless it is lost */
+/* Is there a place for the files that results go to in the end, and is none of them one that the
+ * command reads? Complains and returns an exit code. */
+int results_ready(const struct options *o);
 
 /* ---- cli_print.c: what all commands say alike ---- */
 
@@ -127,19 +145,6 @@ moegen_spec job_spec(const struct job *j, int k, int extra);
 /* That kernel. tokens > 0: where the spec fixes T, this many instead. cc: see kernel_get. */
 moegen_status job_kernel(struct job *j, int k, int extra, int64_t tokens, const char *cc,
                          moegen_kernel **kernel, moegen_error **err);
-/* At most `most` bytes, however many there are to come; "-" is stdin. Complains and returns an exit
- * code. */
-int read_file(const char *path, size_t most, struct text *out);
-/* Writes through a temporary file beside `path`; leaves it alone if it has these bytes already.
- * *changed may be NULL. */
-int write_file(const char *path, const char *bytes, size_t len, bool *changed);
-int write_text(const char *path, const struct text *t); /* the same, unless it is lost */
-/* Is there a place for the files that results go to in the end? Complains and returns an exit code.
- */
-int results_ready(const struct options *o);
-/* The next item of a comma-separated list (commas in brackets do not count): copies it to `out`,
- * moves *at; false at the end. */
-bool next_item(const char **at, char out[64]);
 
 /* ---- cli_trials.c: the edge cases of a kernel ---- */
 

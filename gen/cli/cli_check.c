@@ -76,7 +76,7 @@ void check_report(struct check *c)
                 ok = ok && !v->verdict[a].bad;
                 compared = compared || v->verdict[a].compared;
             }
-        if (f && ok && !compared)
+        if (f && ok && !compared && !c->at->result) /* else it has been said why */
             fprintf(stderr, "FAIL %s --target %s: the reference has nothing to compare with\n",
                     f->name, f->target);
         ok = ok && compared;

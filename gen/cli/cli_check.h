@@ -16,8 +16,8 @@ struct verdict {
     int good, bad;
 };
 struct variant {
-    char target[64], spelling[64], cc[64]; /* "" where the option was not given */
-    moegen_kernel *kernel;                 /* NULL: not run, and `why` says why */
+    char target[ITEM], spelling[ITEM], cc[ITEM]; /* "" where the option was not given */
+    moegen_kernel *kernel;                       /* NULL: not run, and `why` says why */
     bool lacking, emulated; /* the CPU lacks the target; and the kernel runs all the same */
     bool crashed;           /* and is not run any more; `why` says how */
     struct text why;

@@ -2,6 +2,7 @@
 /* cli_options.c - the options of all commands: one table that the parser, --help and completions
  * read. */
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -84,7 +85,7 @@ static const struct option {
      "what `compare` asks for: a run of each variant for each byte 'r' on stdin, see "
      "gen/cli/compare/turns.c"},
     {"--budget", NULL, "S", COMPARE, REAL, AT(budget),
-     "seconds after which no further processes are started (180)"},
+     "seconds after which no further processes are started (180; of --baseline=F: none)"},
     {"--margin", NULL, "SHARE", COMPARE, REAL, AT(margin),
      "smaller differences count as the same (0.02)"},
     {"--fail-below", NULL, "RATIO", COMPARE, REAL, AT(fail_below),
@@ -215,7 +216,7 @@ bool options_parse(struct options *o, int count, char **words)
             value = json_file_follows(command, next) ? words[++i] : "-";
         else if (x->value && !value && next)
             value = words[++i];
-        if (x->value ? !value : value != NULL) {
+        if (x->value ? !value || (x->kind == TEXT && !*value) : value != NULL) {
             bad("%s takes %s%s", x->name, x->value ? "a value: " : "no value",
                 x->value ? x->value : "");
             return false;
@@ -223,7 +224,37 @@ bool options_parse(struct options *o, int count, char **words)
         if (!store(o, x, value))
             return false;
     }
+    if (o->threads > MOST_THREADS)
+        bad("--threads: %" PRId64 " is not in 0..%d", o->threads, MOST_THREADS);
+    return o->threads <= MOST_THREADS;
+}
+
+/* The bytes of a list's first item. */
+static size_t item_len(const char *list)
+{
+    size_t len = 0;
+    for (int depth = 0; list[len] && (depth || list[len] != ','); len++)
+        depth += (strchr("[{", list[len]) != NULL) - (strchr("]}", list[len]) != NULL);
+    return len;
+}
+
+bool next_item(const char **at, char out[ITEM])
+{
+    if (!*at || !**at)
+        return false;
+    size_t len = item_len(*at);
+    snprintf(out, ITEM, "%.*s", (int)len, *at);
+    *at += len + ((*at)[len] == ',');
     return true;
+}
+
+int items_fit(const char *option, const char *list)
+{
+    for (size_t len; list && *list; list += len + (list[len] == ','))
+        if ((len = item_len(list)) >= ITEM)
+            return bad("%s: an item of %zu bytes, and %d are the most: %.32s...", option, len,
+                       ITEM - 1, list);
+    return EXIT_OK;
 }
 
 void options_free(struct options *o)

@@ -1,111 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cli_spec.c - the spec operand FILE[:KERNELS], its overrides, and files read and written whole. */
-#include <errno.h>
-#include <fcntl.h>
+/* cli_spec.c - the spec operand FILE[:KERNELS] and its overrides. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
-#include "rt_write.h"
 #include "spec/spec.h"
-
-/* ---- files ---- */
-
-/* A complaint about a file, of errno `why`. */
-static int file_fails(const char *what, const char *path, int why)
-{
-    bad("cannot %s %s: %s", what, path, strerror(why));
-    return why == ENOMEM ? EXIT_NOT_HERE : EXIT_BAD_INPUT;
-}
-
-/* read(2), again after a signal. */
-static ssize_t read_some(int fd, char *block, size_t size)
-{
-    ssize_t n;
-    do
-        n = read(fd, block, size);
-    while (n < 0 && errno == EINTR);
-    return n;
-}
-
-int read_file(const char *path, size_t most, struct text *out)
-{
-    char block[65536];
-    ssize_t n = 0;
-    bool standard = strcmp(path, "-") == 0;
-    int fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return file_fails("read", path, errno);
-    text_add(out, "", 0);
-    while (out->len <= most && (n = read_some(fd, block, sizeof block)) > 0)
-        text_add(out, block, (size_t)n);
-    int why = n < 0 ? errno : out->lost ? ENOMEM : 0;
-    if (!standard)
-        close(fd);
-    if (why)
-        return file_fails("read", path, why);
-    return out->len > most ? bad("%s: more than %zu bytes, the limit", path, most) : EXIT_OK;
-}
-
-static bool same_bytes(const char *path, const char *bytes, size_t len)
-{
-    char block[65536];
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    ssize_t n = 0;
-    bool same = fd >= 0;
-    while (same && (n = read_some(fd, block, sizeof block)) > 0) {
-        same = (size_t)n <= len && memcmp(block, bytes, (size_t)n) == 0;
-        bytes += same ? n : 0;
-        len -= same ? (size_t)n : 0;
-    }
-    if (fd >= 0)
-        close(fd);
-    return same && n == 0 && len == 0;
-}
-
-int write_file(const char *path, const char *bytes, size_t len, bool *changed)
-{
-    bool same = same_bytes(path, bytes, len);
-    if (changed)
-        *changed = !same;
-    if (same)
-        return EXIT_OK;
-    int why = file_write(path, bytes, len);
-    return why ? file_fails("write", path, why) : EXIT_OK;
-}
-
-int write_text(const char *path, const struct text *t)
-{
-    return t->lost ? fail(MOEGEN_NO_MEMORY, NULL)
-                   : write_file(path, t->at ? t->at : "", t->len, NULL);
-}
-
-int results_ready(const struct options *o)
-{
-    const char *const file[] = {o->plot, o->command->bit & RESULTS ? o->json : NULL};
-    for (int i = 0; i < 2; i++) {
-        int why = file[i] && strcmp(file[i], "-") != 0 ? file_ready(file[i]) : 0;
-        if (why)
-            return file_fails("write", file[i], why);
-    }
-    return EXIT_OK;
-}
-
-bool next_item(const char **at, char out[64])
-{
-    if (!*at || !**at)
-        return false;
-    size_t len = 0;
-    for (int depth = 0; (*at)[len] && (depth || (*at)[len] != ','); len++)
-        depth += (strchr("[{", (*at)[len]) != NULL) - (strchr("]}", (*at)[len]) != NULL);
-    snprintf(out, 64, "%.*s", (int)len, *at);
-    *at += len + ((*at)[len] == ',');
-    return true;
-}
-
-/* ---- the job ---- */
 
 static void log_line(void *user, int level, const char *message)
 {
@@ -147,9 +47,17 @@ static int collect_sets(struct job *j, const struct options *o)
     return EXIT_OK;
 }
 
+static bool has_empty_name(const char *wanted)
+{
+    size_t len = strlen(wanted);
+    return !len || *wanted == ',' || wanted[len - 1] == ',' || strstr(wanted, ",,");
+}
+
 static int find_kernels(struct job *j, const char *wanted)
 {
     moegen_error *err = NULL;
+    if (wanted && has_empty_name(wanted))
+        return bad("%s:%s: no name of a kernel where one is wanted", j->path, wanted);
     struct listing names = {0};
     moegen_spec spec = {.struct_size = sizeof spec,
                         .text = j->text.at,

@@ -96,7 +96,7 @@ static int target_list(const char *asked, struct text *out)
 }
 
 /* The next item, or one empty item for an empty list. */
-static bool each(const char **at, char out[64], bool *first)
+static bool each(const char **at, char out[ITEM], bool *first)
 {
     bool empty = *first && (!*at || !**at);
     *first = false;
@@ -110,7 +110,7 @@ static int add_variants(struct check *c)
     const struct options *o = c->o;
     const char *spellings = o->spelling && strcmp(o->spelling, "all") == 0 ? all : o->spelling;
     struct text targets = {0};
-    char target[64], spelling[64], cc[64];
+    char target[ITEM], spelling[ITEM], cc[ITEM];
     memset(c->at, 0, sizeof *c->at);
     int result = target_list(o->target, &targets);
     if (!result && targets.lost)
@@ -339,14 +339,15 @@ static int check_trials(struct check *c)
 /* One that is not there would be a row that did not run, among others that are right. */
 static int find_compilers(const char *asked)
 {
-    char cc[64];
+    char cc[ITEM];
     moegen_error *err = NULL;
-    while (next_item(&asked, cc)) {
+    int result = items_fit("--cc", asked);
+    while (!result && next_item(&asked, cc)) {
         moegen_status status = cc_there(cc, &err);
         if (status)
-            return fail(status, err);
+            result = fail(status, err);
     }
-    return EXIT_OK;
+    return result;
 }
 
 int cmd_check(struct options *o)
@@ -365,12 +366,14 @@ int cmd_check(struct options *o)
         return result;
     }
     *c = (struct check){.o = o, .job = &j, .table = &table, .json = &json, .at = at};
-    result = find_compilers(o->cc);
+    if (!result)
+        result = find_compilers(o->cc);
     for (int i = 0; i < 10; i++)
         table_add(&table, "%s", head[i]);
     for (c->k = 0; c->k < j.kernels && !result; c->k++) {
         if (!(result = add_variants(c)))
             result = check_trials(c);
+        c->at->result = result;
         check_report(c);
     }
     if (o->json && !result && json.lost)

@@ -53,9 +53,10 @@ static void add_command(struct text *t, const struct options *o, const struct jo
 static int make_directory(const char *path)
 {
     struct stat info;
-    if (stat(path, &info) == 0)
+    int why = mkdir(path, 0777) ? errno : 0; /* another process may make it now */
+    if (why && stat(path, &info) == 0)
         return S_ISDIR(info.st_mode) ? EXIT_OK : bad("%s is not a directory", path);
-    return mkdir(path, 0777) ? bad("cannot make directory %s: %s", path, strerror(errno)) : EXIT_OK;
+    return why ? bad("cannot make directory %s: %s", path, strerror(why)) : EXIT_OK;
 }
 
 /* Make escapes blanks and dollars so. */
@@ -156,6 +157,11 @@ int cmd_gen(struct options *o)
     if ((o->stem || o->cflags) && j.kernels != 1) {
         result = bad("%s is for one kernel, the spec has %d: give %s:KERNEL",
                      o->stem ? "--stem" : "--cflags", j.kernels, j.path);
+        goto out;
+    }
+    if (o->out && strcmp(o->out, "-") == 0 && (o->depfile || o->cflags)) {
+        result =
+            bad("%s goes with files; -o - prints the C", o->depfile ? "--depfile" : "--cflags");
         goto out;
     }
     for (int k = 0; k < j.kernels; k++) {

@@ -231,19 +231,26 @@ static int cache_prune_command(struct cache *c, struct options *o)
     static const char units[] = "KMGT";
     char *end = NULL;
     double keep = o->max ? strtod(o->max, &end) : -1;
-    if (!o->max || end == o->max || keep < 0)
+    if (!o->max || end == o->max || !(keep >= 0))
         return bad("cache prune takes --max SIZE, for example --max 256M");
     const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
     if (*end && (!unit || end[1]))
         return bad("--max: '%s' is not a size like 512K, 256M or 2G", o->max);
     for (long i = unit ? unit - units + 1 : 0; i > 0; i--)
         keep *= 1024;
-    return cache_shrink(c, (uint64_t)keep, o);
+    return cache_shrink(c, keep < 0x1p64 ? (uint64_t)keep : UINT64_MAX, o);
 }
 
 static int cache_clear(struct cache *c, struct options *o)
 {
     return cache_shrink(c, 0, o);
+}
+
+static void say_why(void *user, int level, const char *message)
+{
+    (void)user;
+    if (level <= 1)
+        note("note: %s", message);
 }
 
 int cmd_cache(struct options *o)
@@ -258,7 +265,7 @@ int cmd_cache(struct options *o)
     const char *what = o->operands.count == 1 ? o->operands.at[0] : "";
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
         if (strcmp(actions[i].name, what) == 0) {
-            struct cache *c = cache_open(NULL, NULL, NULL);
+            struct cache *c = cache_open(NULL, say_why, NULL);
             int result =
                 c ? actions[i].run(c, o) : bad("the disk cache is switched off or not usable");
             cache_close(c);

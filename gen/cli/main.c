@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - the program `moegen`: its commands and which function runs each. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -108,8 +110,20 @@ static const struct command *command_find(const char *name)
     return NULL;
 }
 
+/* Where the caller closed stdin, stdout or stderr, the next file opened would be it, and what is
+ * printed would lie amid a result: something that cannot be written takes the place. */
+static bool hold_streams(void)
+{
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != fd)
+            return false;
+    return true;
+}
+
 int main(int argc, char **argv)
 {
+    if (!hold_streams())
+        return EXIT_NOT_HERE; /* and nowhere to say why */
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a complaint */
     const char *name = argc > 1 ? argv[1] : "--help";
     if (strcmp(name, "--version") == 0) {

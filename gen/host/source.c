@@ -241,7 +241,8 @@ void source_load(lua_State *L, const char *root, const char *name)
             }
         }
     }
-    luaL_error(L, "no module '%s'", name);
+    luaL_error(L, "no module '%s'%s%s", name, root ? " below $MOEGEN_TEMPLATE_DIR, " : "",
+               root ? root : "");
 }
 
 /* ---- module "source" ---- */

@@ -4,6 +4,7 @@ import logging
 import os
 import pathlib
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -104,6 +105,18 @@ def test_wrong_calls(forward, index, rng):
         forward(**p.tensors, sizes={"T": 9})
     with pytest.raises(ValueError, match="threads: -1"):
         moegen.Engine(threads=-1)
+    for threads, kind in ((1.5, TypeError), ("2", TypeError), (1 << 32, ValueError), (2000, ValueError)):   # C would see 0 threads
+        with pytest.raises(kind, match="threads") as refused:
+            forward(**p.tensors, threads=threads)
+        assert isinstance(refused.value, moegen.MoegenError)
+    with pytest.raises(moegen.ArgumentError, match="threads"):
+        moegen.Engine(threads=(1 << 32) + 1)
+    for size in ((1 << 64) + 9, 1 << 64, "9"):
+        with pytest.raises(moegen.MoegenError, match="N: "):
+            index(expert_index=p.ids, sizes={"N": size})
+    with pytest.raises(MemoryError) as refused:
+        index(expert_index=p.ids, sizes={"N": 1 << 44})
+    assert isinstance(refused.value, moegen.OutOfMemoryError)
     assert error(forward(**p.tensors)["output"][:3], p.truth()) < 2e-6   # after all of that
 
 
@@ -187,6 +200,31 @@ def test_fork(forward, index, rng):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def test_fork_inside_of_a_call(index):
+    """Whatever a thread does with a kernel when another one forks, the child can call it."""
+    ids, ended = np.zeros((1, TOP_K), dtype=np.int32) + range(TOP_K), []
+
+    def fork(frame, event, _):
+        if frame.f_code.co_name == "_call" and event == "line":
+            child = os.fork()
+            if child == 0:
+                sys.settrace(None)
+                signal.alarm(30)
+                try:
+                    index(expert_index=ids, threads=1)
+                finally:
+                    os._exit(0)
+            ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        return fork
+    before = sys.gettrace()
+    sys.settrace(fork)
+    try:
+        index(expert_index=ids, threads=1)
+    finally:
+        sys.settrace(before)
+    assert len(ended) > 2 and not any(ended)
+
+
 def test_kernels_are_not_pickled(forward):
     with pytest.raises(TypeError, match="spec"):
         pickle.dumps(forward)
@@ -202,6 +240,7 @@ def test_program():
 
 
 def test_library_is_missing():
-    done = subprocess.run([sys.executable, "-c", "import moegen"], env=dict(os.environ, MOEGEN_LIBRARY="/no/such.so"), text=True,
-                          stderr=subprocess.PIPE, check=False)
-    assert "ImportError: moegen: /no/such.so is not there" in done.stderr
+    for path, why in (("/no/such.so", "/no/such.so is not there"), (__file__, "cannot be loaded"), (sys.executable, "cannot be loaded")):
+        done = subprocess.run([sys.executable, "-c", "import moegen"], env=dict(os.environ, MOEGEN_LIBRARY=path), text=True,
+                              stderr=subprocess.PIPE, check=False)
+        assert "ImportError: moegen: " in done.stderr and why in done.stderr

@@ -79,6 +79,25 @@ def test_not_for_ever(monkeypatch):
     assert not _pages._pages._idle and other.numel() == 1 << 24
 
 
+def test_no_memory(monkeypatch):
+    """What is idle gives way; if that is not enough the exception is moegen's, and other calls go on."""
+    pages, rooms, new = _pages.Pages(), [0, 1], _pages.new
+    view = pages.lend(_pages.LARGE)
+    del view
+
+    def scarce(size):
+        if not rooms.pop(0):
+            raise moegen.OutOfMemoryError("no")
+        return new(size)
+    monkeypatch.setattr(_pages, "new", scarce)
+    assert len(pages.lend(3 * _pages.LARGE)) == 3 * _pages.LARGE and not pages._idle and not rooms
+    monkeypatch.undo()
+    for size in (1 << 60, 1 << 70):
+        with pytest.raises(moegen.OutOfMemoryError, match=f"{size} bytes"):
+            pages.lend(size)
+    assert len(pages.lend(_pages.LARGE)) == _pages.LARGE
+
+
 def test_rest(monkeypatch):
     """What is used again at once is not the system's to take; what nobody uses for a while is, and then is given back."""
     offered, seen = [], threading.Event()

@@ -105,10 +105,12 @@ double contender_roof_share(const struct contender *c);
 
 /* Values of one --vary KEY=A,B. */
 struct axis {
-    char key[64], value[32][64];
+    char key[64], value[32][ITEM];
     int values, now;
 };
-int parse_axis(struct axis *a, const char *text); /* an exit code */
+enum { MAX_VARY = EXTRA_SETS };
+/* Complains, and returns an exit code. */
+int parse_axes(struct axis axes[MAX_VARY], const struct words *vary);
 bool next_combination(struct axis *axes, int count);
 /* Was a variant ("plan.mc=16 threads=2") refused for keys of the plan that it sets, and no other
  * reason? A note says so. NULL: nothing varies. */

@@ -4,15 +4,35 @@
 
 #include "bench.h"
 
-int parse_axis(struct axis *a, const char *text)
+static int parse_axis(struct axis *a, const char *text)
 {
+    enum { MOST = sizeof a->value / sizeof *a->value };
     const char *at = strchr(text, '=');
     if (!at || at == text || (size_t)(at - text) >= sizeof a->key)
         return bad("--vary takes KEY=VALUE,VALUE,..., not '%s'", text);
     snprintf(a->key, sizeof a->key, "%.*s", (int)(at - text), text);
-    for (at++; a->values < 32 && next_item(&at, a->value[a->values]);)
+    int result = items_fit("--vary", ++at);
+    while (!result && a->values < MOST && next_item(&at, a->value[a->values]))
         a->values++;
-    return a->values ? EXIT_OK : bad("--vary %s: no values", text);
+    if (!result && !a->values)
+        result = bad("--vary %s: no values", text);
+    if (!result && *at)
+        result = bad("--vary %s: more than %d values", a->key, MOST);
+    return result;
+}
+
+int parse_axes(struct axis axes[MAX_VARY], const struct words *vary)
+{
+    int result = EXIT_OK;
+    if (vary->count > MAX_VARY)
+        return bad("more than %d options --vary", MAX_VARY);
+    for (int i = 0; i < vary->count && !result; i++) {
+        result = parse_axis(&axes[i], vary->at[i]);
+        for (int k = 0; k < i && !result; k++)
+            if (strcmp(axes[k].key, axes[i].key) == 0) /* one of the two would not count */
+                result = bad("--vary %s: twice; all values go into one", axes[i].key);
+    }
+    return result;
 }
 
 bool next_combination(struct axis *axes, int count)

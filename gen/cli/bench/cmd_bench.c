@@ -10,7 +10,7 @@
 
 #include "bench.h"
 
-enum { TOKENS = 1024, LEAST_ROUNDS = 3, MAX_VARY = EXTRA_SETS, SOME_FEATURES = 16 };
+enum { TOKENS = 1024, LEAST_ROUNDS = 3, SOME_FEATURES = 16 };
 
 /* Inputs that contenders of the same arguments share. */
 struct shared {
@@ -50,6 +50,13 @@ static struct probe *probe_for(struct bench *b, const moegen_kernel *kernel, int
     return &b->probe[b->probes++];
 }
 
+static int threads_of(const char *value) /* 0: it is none */
+{
+    char *end;
+    long n = strtol(value, &end, 10);
+    return !*end && n >= 1 && n <= MOST_THREADS ? (int)n : 0;
+}
+
 static int add_contender(struct group *g, const struct axis *axes, int count)
 {
     struct bench *b = g->b;
@@ -64,8 +71,8 @@ static int add_contender(struct group *g, const struct axis *axes, int count)
         text_fmt(&c->variant, "%s%s=%s", i ? " " : "", key, value);
         if (strcmp(key, "threads") != 0)
             set[extra++] = (moegen_override){key, value};
-        else if ((c->threads = atoi(value)) < 1)
-            return bad("threads: '%s' is not a number of threads", value);
+        else if (!(c->threads = threads_of(value)))
+            return bad("threads: '%s' is not in 1..%d", value, MOST_THREADS);
     }
     moegen_error *err = NULL;
     moegen_status status =
@@ -80,6 +87,10 @@ static int add_contender(struct group *g, const struct axis *axes, int count)
     if (status)
         return fail(status, err);
     c->name = kernel_facts(c->kernel)->name;
+    const char *fixed = b->o->tokens ? kernel_fixes(c->kernel) : NULL;
+    for (int i = 0; fixed && i < count; i++)
+        if (strcmp(axes[i].key, fixed) == 0)
+            return bad("--vary %s: --T says how many tokens", fixed);
     if (!c->threads)
         c->threads = kernel_facts(c->kernel)->threads;
     bool probes = !b->o->turns || b->o->cold; /* of limits, and what empties caches */
@@ -92,12 +103,8 @@ static int add_contender(struct group *g, const struct axis *axes, int count)
 static int add_contenders(struct group *g)
 {
     const struct words *vary = &g->b->o->vary;
-    struct axis *axes = calloc((size_t)vary->count + 1, sizeof *axes);
-    int result = !axes                    ? fail(MOEGEN_NO_MEMORY, NULL)
-                 : vary->count > MAX_VARY ? bad("more than %d options --vary", MAX_VARY)
-                                          : EXIT_OK;
-    for (int i = 0; i < vary->count && !result; i++)
-        result = parse_axis(&axes[i], vary->at[i]);
+    struct axis *axes = calloc(MAX_VARY, sizeof *axes);
+    int result = axes ? parse_axes(axes, vary) : fail(MOEGEN_NO_MEMORY, NULL);
     if (!result)
         do
             result = add_contender(g, axes, vary->count);

@@ -11,7 +11,7 @@
 
 #include "stored.h"
 
-enum { MOST_FILE = 1 << 22, USUAL_ROUNDS = 8 };
+enum { MOST_FILE = 1 << 22, USUAL_ROUNDS = 8, LEAST = 2 };
 static const double fast_runs = 0.1; /* the quantile of a process's times that counts */
 static const double usual_seconds = 0.3, usual_fail_below = 0.95;
 
@@ -48,6 +48,15 @@ static void make_side(const struct options *o, const struct stored_bench *b, str
     add_list(s, "threads", &b->threads);
     for (int i = 0; i < o->set.count; i++)
         side_add(s, "--set=%s", o->set.at[i]);
+    if (o->target)
+        side_add(s, "--target=%s", o->target);
+    if (o->spelling)
+        side_add(s, "--spelling=%s", o->spelling);
+    if (o->routing)
+        side_add(s, "--routing=%s", o->routing);
+    if (o->cold)
+        side_add(s, "--cold");
+    side_add(s, "--seed=%lld", (long long)o->seed);
     side_add(s, "--set=plan.tuned=false");
     side_add(s, "--seconds=%g", o->seconds > 0 ? o->seconds : usual_seconds);
     side_add(s, "--");
@@ -157,7 +166,9 @@ static int compare_with(const struct options *o, const struct stored *s,
     int rounds = 0, most = least_shares(then), result = EXIT_OK;
     if (o->runs && o->runs < most)
         most = (int)o->runs;
-    for (; rounds < most && !result; rounds++) {
+    for (double begin = seconds_now(); rounds < most && !result; rounds++) {
+        if (o->budget > 0 && rounds >= LEAST && seconds_now() - begin > o->budget)
+            break;
         if (rounds >= PAIRED_LEAST && rounds % 2 == 0 && !o->runs && duels_settled(&d))
             break;
         progress("comparing", rounds, most);

@@ -11,7 +11,7 @@
 
 #include "stored.h"
 
-enum { MAX_SIDES = 16, MAX_VARY = EXTRA_SETS, MOST_FILE = 1 << 26, PARTS = 12 };
+enum { MAX_SIDES = 16, MOST_FILE = 1 << 26, PARTS = 12 };
 static const double usual_budget = 180; /* seconds; of a quiet machine it takes few of them */
 
 /* ---- of files ---- */
@@ -173,11 +173,7 @@ static int compare_variants(const struct options *o, double margin)
     struct axis axes[MAX_VARY] = {0};
     struct side side[MAX_SIDES] = {0};
     struct text name[MAX_SIDES] = {0};
-    int sides = 0, result = EXIT_OK;
-    if (o->vary.count > MAX_VARY)
-        return bad("more than %d options --vary", MAX_VARY);
-    for (int i = 0; i < o->vary.count && !result; i++)
-        result = parse_axis(&axes[i], o->vary.at[i]);
+    int sides = 0, result = parse_axes(axes, &o->vary);
     if (!result)
         result = make_sides(o, axes, side, name, &sides);
     if (!result)
@@ -227,6 +223,9 @@ int cmd_compare(struct options *o)
                    o->baseline ? "--baseline" : "--vary");
     if (o->record && !is_stored)
         return bad("--record: into which file? --baseline=F --record");
+    if (is_stored && (o->tokens || o->threads))
+        return bad("--baseline=F: F says how many tokens and threads; %s would change that",
+                   o->tokens ? "--T" : "--threads");
     if (is_stored)
         return count ? bad("--baseline=F benches what F lists, and takes no operand: '%s'",
                            o->operands.at[0])

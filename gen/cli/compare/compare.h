@@ -143,8 +143,13 @@ int fresh_bench(const struct side *s, bool without_notes, bool of_roof, struct r
  * closed on exec, as stdin (-1: this one's) and stdout; an errno. */
 int bench_start(const struct side *s, const char *more, bool without_notes, int in, int out,
                 pid_t *child);
-/* Reads what it still says after `json` from `from`, closes that and waits for it; an exit code. */
-int bench_finish(pid_t child, int from, struct text *json, bool of_roof, struct results *out);
+int bench_not_started(const struct side *s, int why); /* complains, and returns an exit code */
+/* Reads what it still says after `json` from `from`, closes that and waits for it; one that says
+ * more than there may be is killed. Its wait status. */
+int bench_end(pid_t child, int from, struct text *json);
+/* What it measured. Complains, and returns an exit code. */
+int bench_result(const struct side *s, int status, const struct text *json, bool of_roof,
+                 struct results *out);
 
 /* ---- turns.c: two benches that take turns ---- */
 

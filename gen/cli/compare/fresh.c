@@ -2,6 +2,7 @@
 /* fresh.c - benches of this program in processes of their own, in turns. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,33 +73,62 @@ int bench_start(const struct side *s, const char *more, bool without_notes, int 
     return failed;
 }
 
-static void read_all(int from, struct text *out)
+/* False: there was more than there may be, and it is not read. */
+static bool read_all(int from, struct text *out)
 {
     char part[4096];
-    for (ssize_t n; (n = read(from, part, sizeof part)) > 0 || (n < 0 && errno == EINTR);)
-        if (n > 0 && out->len < MOST_OUTPUT)
+    ssize_t n = 0;
+    while (out->len < MOST_OUTPUT &&
+           ((n = read(from, part, sizeof part)) > 0 || (n < 0 && errno == EINTR)))
+        if (n > 0)
             text_add(out, part, (size_t)n);
     close(from);
+    return n <= 0;
 }
 
-int bench_finish(pid_t child, int from, struct text *json, bool of_roof, struct results *out)
+int bench_end(pid_t child, int from, struct text *json)
 {
     int status = 0;
-    moegen_error *err = NULL;
-    read_all(from, json);
+    if (!read_all(from, json))
+        kill(child, SIGKILL);
     while (waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
-    if (WIFSIGNALED(status)) {
-        bad("`moegen bench` in a process of its own: %s", strsignal(WTERMSIG(status)));
-        return EXIT_FAILED;
+    return status;
+}
+
+int bench_result(const struct side *s, int status, const struct text *json, bool of_roof,
+                 struct results *out)
+{
+    struct text label = {0};
+    moegen_error *err = NULL;
+    int result = EXIT_OK;
+    text_fmt(&label, "output of `%s bench`", s->program ? s->program : "moegen");
+    if (json->lost || label.lost)
+        result = fail(MOEGEN_NO_MEMORY, NULL);
+    else if (json->len >= MOST_OUTPUT)
+        result = bad("%s: more than %d bytes, the limit", label.at, MOST_OUTPUT - 1);
+    else if (WIFSIGNALED(status))
+        result = bad("`%s bench` in a process of its own: %s", s->program ? s->program : "moegen",
+                     strsignal(WTERMSIG(status)));
+    else if (status && s->program)
+        result = bad("`%s bench` ended with exit status %d", s->program, WEXITSTATUS(status));
+    else if (status)
+        result = WEXITSTATUS(status); /* it has said why */
+    if (!status && !result) {
+        moegen_status why =
+            results_read(out, label.at, json->at ? json->at : "", json->len, of_roof, &err);
+        result = why ? fail(why, err) : EXIT_OK;
     }
-    if (WEXITSTATUS(status))
-        return WEXITSTATUS(status); /* it has said why */
-    moegen_status why = json->lost
-                            ? MOEGEN_NO_MEMORY
-                            : results_read(out, "output of `moegen bench`",
-                                           json->at ? json->at : "", json->len, of_roof, &err);
-    return why ? fail(why, err) : EXIT_OK;
+    text_free(&label);
+    return WIFSIGNALED(status) && !s->program ? EXIT_FAILED : result;
+}
+
+int bench_not_started(const struct side *s, int why)
+{
+    if (s->program)
+        return bad("cannot start %s: %s", s->program, strerror(why));
+    bad("cannot start a process: %s", strerror(why));
+    return EXIT_NOT_HERE;
 }
 
 int fresh_bench(const struct side *s, bool without_notes, bool of_roof, struct results *out)
@@ -116,11 +146,10 @@ int fresh_bench(const struct side *s, bool without_notes, bool of_roof, struct r
         if (failed)
             close(ends[0]);
     }
-    if (failed) {
-        bad("cannot start a process: %s", strerror(failed));
-        return EXIT_NOT_HERE;
-    }
-    int result = bench_finish(child, ends[0], &json, of_roof, out);
+    if (failed)
+        return bench_not_started(s, failed);
+    int status = bench_end(child, ends[0], &json);
+    int result = bench_result(s, status, &json, of_roof, out);
     text_free(&json);
     return result;
 }

@@ -69,7 +69,7 @@ static int hear(const struct player *p)
 static void wait_kernel(struct player *p)
 {
     int c;
-    for (p->variants = 0; (c = hear(p)) == ' ';)
+    for (p->variants = 0; (c = hear(p)) == ' ' && p->variants < MAX_CONTENDERS;)
         p->variants++;
     if (c == '\t')
         return;
@@ -78,14 +78,27 @@ static void wait_kernel(struct player *p)
         text_add(&p->json, (char[]){(char)c}, 1);
 }
 
-/* Its results; an exit code. */
-static int finish(struct player *p, struct results *out)
+/* Waits for its end, which its wait status tells. */
+static int end(struct player *p)
 {
     if (p->to >= 0)
         close(p->to);
-    if (p->from < 0)
-        return EXIT_NOT_HERE; /* it never was */
-    return bench_finish(p->child, p->from, &p->json, false, out);
+    return p->from < 0 ? 0 : bench_end(p->child, p->from, &p->json); /* or it never was */
+}
+
+/* The results of both. If one failed, the other was left alone and has none: of that nothing is
+ * said. */
+static int results_of(struct player p[2], const struct side *const side[2],
+                      struct results *const out[2])
+{
+    int status[2];
+    for (int i = 0; i < 2; i++)
+        status[i] = end(&p[i]);
+    int foreign = side[0]->program ? 0 : 1;
+    int first = !status[0] != !status[1] ? !status[0] : status[0] ? !foreign : foreign;
+    int result = bench_result(side[first], status[first], &p[first].json, false, out[first]);
+    return result ? result
+                  : bench_result(side[!first], status[!first], &p[!first].json, false, out[!first]);
 }
 
 /* ---- turns ---- */
@@ -131,13 +144,13 @@ int turns_play(const struct side *a, const struct side *b, double seconds, bool 
     }
     int result = EXIT_OK;
     if (failed) {
-        bad("cannot start a process: %s", strerror(failed));
-        result = EXIT_NOT_HERE;
+        result = bench_not_started(p[0].from < 0 ? a : b, failed);
+        end(&p[0]);
+    } else {
+        result = results_of(p, (const struct side *const[]){a, b},
+                            (struct results *const[]){of_a, of_b});
     }
-    for (int i = 0; i < 2; i++) { /* whoever is left alone is at its end, too */
-        int own = finish(&p[i], i ? of_b : of_a);
-        result = result ? result : own;
+    for (int i = 0; i < 2; i++)
         text_free(&p[i].json);
-    }
     return result;
 }

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "quantize.h"
 
@@ -103,12 +102,6 @@ static int options_plan(const struct options *o, struct plan *p)
     result = result ? result : group_option(o, &p->wish);
     result = result ? result : rule_option(o, &p->wish);
     return result ? result : parts_option(o, &p->wish);
-}
-
-static bool same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 /* ---- the work ---- */
@@ -341,8 +334,6 @@ int cmd_quantize(struct options *o)
     int result = options_plan(o, &p);
     if (result)
         return result;
-    if (same_file(p.path, o->out))
-        return bad("--out: %s is the file that is read", o->out);
     p.in = moegen_rt_problem_create();
     p.metadata = moegen_rt_problem_create();
     if (!p.in || !p.metadata)

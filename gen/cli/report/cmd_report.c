@@ -2,6 +2,7 @@
 /* cmd_report.c - `moegen report`: tables and pictures of the result files of a directory as one
  * HTML page, which needs no other file. */
 #include <dirent.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,7 +97,7 @@ int cmd_report(struct options *o)
     const char *directory = o->operands.at[0];
     int count = scandir(directory, &entry, is_json, alphasort);
     if (count < 0)
-        return bad("cannot read the directory %s", directory);
+        return bad("cannot read the directory %s: %s", directory, strerror(errno));
     for (int i = 0; i < count; i++) {
         if (!result)
             result = report_file(directory, entry[i]->d_name, &sections, &files);

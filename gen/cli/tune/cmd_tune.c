@@ -37,7 +37,7 @@ struct session {
 /* A number from 1 on at *at, and its comma. */
 static bool next_number(const char **at, int64_t most, int64_t *out)
 {
-    char item[64], *end;
+    char item[ITEM], *end;
     if (!next_item(at, item))
         return false;
     *out = strtoll(item, &end, 10);
@@ -57,7 +57,7 @@ static int read_lists(struct session *s)
     for (at = s->o->thread_list; at && *at; s->thread[s->threads++] = (int)n) {
         if (s->threads == MAX_THREAD_COUNTS)
             return bad("--threads: more than %d numbers", MAX_THREAD_COUNTS);
-        if (!next_number(&at, 1024, &n))
+        if (!next_number(&at, MOST_THREADS, &n))
             return bad("--threads: '%s' is not a list of numbers of threads: 1,2",
                        s->o->thread_list);
     }

@@ -140,8 +140,11 @@ class Library:
         if not path.exists():
             raise ImportError(f"moegen: {path} is not there: install the package (pip install .), or name the library that "
                               "`./moegen lib` prints in MOEGEN_LIBRARY")
-        self._dll = ctypes.CDLL(str(path))
-        self._dll.moegen_version.restype = c_uint32
+        try:
+            self._dll = ctypes.CDLL(str(path))
+            self._dll.moegen_version.restype = c_uint32
+        except (OSError, AttributeError) as why:
+            raise ImportError(f"moegen: {path} cannot be loaded, or is another library: {why}") from why
         self._dll.moegen_error_text.restype = c_char_p
         self._dll.moegen_error_text.argtypes = [c_void_p]
         self._dll.moegen_error_count.restype = c_size_t

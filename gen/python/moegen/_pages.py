@@ -16,6 +16,8 @@ import time
 import weakref
 from typing import Any
 
+from ._library import OutOfMemoryError
+
 LARGE = 4 << 20   # bytes of a tensor from which on it has pages of its own
 PAGE = 2 << 20   # of huge ones
 SLACK = 1.25   # pages may be so many times as large as what they are used for
@@ -35,7 +37,10 @@ def _advise(pages: mmap.mmap, name: str) -> None:
 
 def new(size: int) -> mmap.mmap:
     """Zero, and huge pages where the system has some."""
-    pages = mmap.mmap(-1, -(-size // PAGE) * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        pages = mmap.mmap(-1, -(-size // PAGE) * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as why:
+        raise OutOfMemoryError(f"there is no memory for a tensor of {size} bytes") from why
     _advise(pages, "MADV_HUGEPAGE")
     return pages
 
@@ -87,6 +92,14 @@ class Pages:
                         idle.offered = True
                 self._is_watched = bool(self._idle) or self._lent > 0
 
+    def _new(self, size: int) -> mmap.mmap:
+        """In the place of those that are idle, where there is no more memory."""
+        try:
+            return new(size)
+        except OutOfMemoryError:
+            self._idle = []
+            return new(size)
+
     def lend(self, size: int) -> Any:
         """Memory with any content, until nobody has this view of it or a tensor made of it: an array of ctypes, since numpy would make
         a memoryview of its own and let go of one that it is given."""
@@ -95,7 +108,7 @@ class Pages:
             found = min(fitting, key=lambda idle: len(idle.pages)) if fitting else None
             if found:
                 self._idle.remove(found)
-            pages = found.pages if found else new(size)
+            pages = found.pages if found else self._new(size)
             self._lent += 1
             if not self._is_watched:
                 self._start_watch()

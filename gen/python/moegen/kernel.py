@@ -7,9 +7,9 @@ import ctypes
 import json
 import logging
 import numbers
+import operator
 import os
 import re
-import threading
 from ctypes import byref, c_int, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Any, Iterator, Mapping, Union
@@ -105,6 +105,17 @@ def flatten(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield prefix + key, value if isinstance(value, str) else json.dumps(value, default=_plain)
 
 
+def _whole(name: str, value: Any, bits: int) -> int:
+    """A number that C takes in so many bits: ctypes would cut it."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise KindError(f"{name}: {value!r} is no whole number") from None
+    if number.bit_length() >= bits:
+        raise ArgumentError(f"{name}: {number} does not fit {bits} bits")
+    return number
+
+
 class _Request:
     """A moegen_spec and the memory that it points to."""
 
@@ -128,7 +139,7 @@ class Engine:
 
     def __init__(self, threads: int = 0, cache_dir: str | os.PathLike[str] | None = None, cc: str | None = None):
         self._handle = c_void_p()
-        if threads < 0:
+        if _whole("threads", threads, 32) < 0:
             raise ArgumentError(f"threads: {threads}, which is below 0")
         self._log = EngineOptions._fields_[3][1](lambda _, level, text: log.log(
             logging.INFO if level == 1 else logging.DEBUG, "%s", text.decode(errors="replace")))
@@ -176,7 +187,7 @@ class _Call:
 
     def set_threads(self, threads: int) -> None:
         if threads != self._threads:
-            library.call_set_threads(self.handle, threads)
+            library.call_set_threads(self.handle, _whole("threads", threads, 32))
             self._threads = threads
 
     def place(self, name: str, address: int, dtype: int, shape: tuple[int, ...]) -> None:
@@ -219,8 +230,7 @@ class Kernel:
         self._number = {a.name: library.dtype_number[a.dtype] for a in self.args}
         # Shapes of those that do not depend on the call, () else.
         self.fixed = {a.name: tuple(map(int, a.extent)) if all(n.isdigit() for n in a.extent) else () for a in self.args}
-        self._idle: list[_Call] = []   # those that nobody uses
-        self._lock = threading.Lock()
+        self._idle: list[_Call] = []   # those that nobody uses; no lock, which a thread may have while another one forks
 
     def __del__(self) -> None:
         for call in self.__dict__.get("_idle", ()):
@@ -268,9 +278,9 @@ class Kernel:
     @contextlib.contextmanager
     def _call(self, once: bool = False) -> Iterator[_Call]:
         """One that nobody uses meanwhile. once: nobody uses it later, since it has what others would not expect."""
-        with self._lock:
-            call = self._idle.pop() if self._idle else None
-        if call is None:
+        try:
+            call = self._idle.pop()
+        except IndexError:
             call = _Call(self._handle)
         try:
             yield call
@@ -278,8 +288,7 @@ class Kernel:
             if once:
                 library.call_release(call.handle)
             else:
-                with self._lock:
-                    self._idle.append(call)
+                self._idle.append(call)
 
     def run_at(self, tensors: Mapping[str, tuple[int, tuple[int, ...]]], threads: int = 0) -> None:
         """The same for a host that has all tensors ready: addresses and shapes by name, of memory that is contiguous and of the
@@ -297,7 +306,7 @@ class Kernel:
         results: dict[str, Any] = {}
         call.set_threads(threads)
         for name, size in sizes.items():
-            library.call_set_size(call.handle, name.encode(), size)
+            library.call_set_size(call.handle, name.encode(), _whole(name, size, 64))
         for arg in self.args:
             x = tensors.get(arg.name)
             if x is not None:
