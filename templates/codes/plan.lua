@@ -98,7 +98,7 @@ function codes.cfg(cfg, spec, plan)
     if sums_of(spec, plan) ~= "runs" then
         return cfg
     end
-    local how = runs.how(cfg.product, plan, run_of(spec), false)
+    local how = runs.how(cfg.product, plan, run_of(spec), false, stored.format(spec).bits)
     how.tile = cfg.dtype.tiles
     return setmetatable({product = how}, {__index = cfg})
 end
