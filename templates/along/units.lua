@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- units.lua - what tiles of tiles.lua take of a row of weights at a time, how much of it registers hold, and its tables.
 local along_scales = require "along.scales"
+local coded_tiles = require "tiles.coded"
 local digits = require "along.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
@@ -10,23 +11,9 @@ local along_units = {}
 
 -- ---- codes of 4 bits as words ----
 
--- Have codes of 4 bits of the row f tables of words on target isa?
-function along_units.in_words(isa, f)
-    return f.bits == 4 and isa.rows.lookup_words ~= nil and isa.lanes >= 16
-end
-
--- Their table, as words of a vector: the number of a code, whatever the bit above it is.
-function along_units.word_table(f)
-    local words = {}
-    for i = 0, 30, 2 do
-        words[#words + 1] = formats.word(f, i % 16) >> 16 | formats.word(f, i % 16 + 1) & 0xffff0000
-    end
-    return words
-end
-
 -- Decodes a vector of 8 codes of 4 bits a lane, one by one, in two steps: (name, codes, i) -> words to be looked up, and
 -- (name, words) -> pairs: i = 0: of the first code and that 4 after it, then of the third, second and fourth one and those 4 after
--- them. table: place of word_table
+-- them. table: place of coded_tiles.word_table
 function along_units.words_of(p, table)
     local t = p:op("load", "words", table)
     local multiplies, by = p.isa.down == "high_words", {}   -- down: what moves words down beside all the rest, see isa/amx.lua
@@ -144,7 +131,7 @@ function along_units.unit(cfg, coded)
             place = ("i %% %d * LANES + i / %d"):format(run, run)}
     end
     local pairs_of = cfg.product.multiply == cfg.dtype.dot
-    local in_words = coded and pairs_of and along_units.in_words(cfg.isa, coded.format) and (coded.run or 8) % 8 == 0
+    local in_words = coded and pairs_of and coded_tiles.in_words(cfg.isa, coded.format) and (coded.run or 8) % 8 == 0
     if digits.are(cfg, coded, in_words) then
         return digits.unit(lanes, in_words and unit_of_words(lanes) or unit(8, 8, 4 * lanes))
     elseif in_words then
@@ -288,7 +275,7 @@ function along_units.tables(cfg, coded)
         return nil
     end
     local list = unit.digits and digits.table(f) or unit.by_nibbles and nibble_tables(f, lanes)
-        or unit.in_words and along_units.word_table(f) or looked_up and formats.byte_tables(f, lanes)
+        or unit.in_words and coded_tiles.word_table(f) or looked_up and formats.byte_tables(f, lanes)
         or f.number and formats.tables(lanes, f) or {}
     return table.move(list, looked_up and 1 or 3 * lanes + 1, #list, lanes + 1, along_scales.spread(cfg.isa, coded, of_unit))
 end

@@ -116,7 +116,7 @@ local function how_of(spec, plan)
     if not run then
         return how
     end
-    local in_runs = runs.how(how, plan, run, gap_of(spec, plan))
+    local in_runs = runs.how(how, plan, run, gap_of(spec, plan), formats.rows[spec.weights.dtype].bits or 8)
     in_runs.offset = how.offset and formats.rows[spec.weights.dtype].offset or false
     return in_runs
 end

@@ -98,7 +98,7 @@ function codes.cfg(cfg, spec, plan)
     if sums_of(spec, plan) ~= "runs" then
         return cfg
     end
-    local how = runs.how(cfg.product, plan, run_of(spec), false)
+    local how = runs.how(cfg.product, plan, run_of(spec), false, stored.format(spec).bits)
     how.tile = cfg.dtype.tiles
     return setmetatable({product = how}, {__index = cfg})
 end
@@ -161,8 +161,10 @@ function codes.names(names, spec, plan, matrices, how)
     end
     local format, f, depth, step = stored.format(spec), formats.rows[spec.weights.dtype], panels.depth(plan), coded.step(plan)
     local share, run, scaled = stored.scale(spec), run_of(spec), along(spec)
-    local widened = share == "group" and (format.second or not formats.scales[format.scales]) or false
     local sums = sums_of(spec, plan)
+    local in_pairs = plan.group == 2 and not integers.are(spec) and share == "group" and sums ~= "runs"   -- are codes times scales exact?
+    local scaled_by = in_pairs and coded.scaled_by(plan.isa, f, run)
+    local widened = share == "group" and (format.second or not formats.scales[format.scales] or scaled_by) and true or false
     local set = {group = "%s * ((M.ld + %d) / %d)", block = "(%s + %d) / %d * ((M.ld + 127) / 128)", row = scaled and "M.ld" or "%s",
         static = "M.parts"}
     names.weights_c, names.across = "uint8_t", false
@@ -172,7 +174,7 @@ function codes.names(names, spec, plan, matrices, how)
         blocked = format.blocked, zero = f.zero or 0, interleaved = stored.of(spec).interleaved, along = scaled,
         shared_columns = scaled and share == "static", words = false, integers = names.integers or false, sums = sums,
         unscaled = sums and not format.second and coded.unscaled_by(plan.isa, f),
-        scaled = plan.group == 2 and not integers.are(spec) and format.powers and coded.scaled_by(plan.isa, f, run)}
+        scaled = scaled_by}
     names.coded.parts, names.coded.parted = parts_of(matrices)
     names.coded.tables = tables_of(names, f, plan.isa)
     names.coded.unit = (names.runs or names.coded.unscaled) and coded.unit(run, step)

@@ -20,22 +20,43 @@ end
 
 -- ---- as pairs, without scales or times powers of two: exact ----
 
--- Words of both codes of a byte: of its low one the number in the low half, of its high one in the high half.
-local function nibble_tables(f)
+-- Have codes of 4 bits of the row f tables of words on target isa?
+function coded.in_words(isa, f)
+    return f.bits == 4 and isa.rows.lookup_words ~= nil and isa.lanes >= 16
+end
+
+-- Their table, as words of a vector: the number of a code, whatever the bit above it is.
+function coded.word_table(f)
     local words = {}
-    for shift = 16, 0, -16 do
-        for code = 0, 15 do
-            words[#words + 1] = formats.word(f, code) >> shift
-        end
+    for i = 0, 30, 2 do
+        words[#words + 1] = formats.word(f, i % 16) >> 16 | formats.word(f, i % 16 + 1) & 0xffff0000
     end
     return words
 end
 
--- Words of the codes of bytes, by tables of both.
-local function nibble_words(p, name, at, low, high)
+-- Words that look up both codes of a byte, each in the low bits of a half.
+local function nibble_words(p, name, at)
     local codes = p:op("load_u8", name .. "_codes", at)
-    local first = p:op("lookup", name .. "_low", codes, low)
-    return p:op("bit_or", name, first, p:op("lookup", name .. "_high", p:op("shr", name .. "_up", codes, 4), high))
+    return p:op("bit_or", name .. "_both", codes, p:op("shl", name .. "_up", codes, 12))
+end
+
+-- Vectors that words of 16 codes of f, times a scale, are made of: numbers in f32, and where the upper half of each of them goes, twice.
+-- Of two scales: numbers that are positive, for the one and for the other one in turn, where these go, signs, and what leads words of the
+-- second half of codes to the second half of words.
+local function scaled_tables(f, two)
+    local list, halves = {}, {}
+    for i = 0, 31 do
+        local from = two and i % 8 * 2 + i // 16 or i % 16   -- a number's lane
+        halves[i] = 2 * from + 1
+        list[i % 16 + 1] = formats.word(f, two and i % 16 // 2 or i % 16)
+    end
+    for i = 0, 30, 2 do
+        list[#list + 1] = halves[i] | halves[i + 1] << 16
+    end
+    for i = 0, two and 15 or -1 do
+        list[32 + i + 1], list[48 + i + 1] = i // 4 % 2 * 0x80008000, i // 8 * 0x00100010
+    end
+    return list
 end
 
 -- Where the words of a vector of codes come from, so that those of 128 bits, which are unpacked together, follow each other in the end.
@@ -43,8 +64,8 @@ local UNPACKED <const> = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15}
 
 -- How codes of f become pairs on a target: tables, as words, and codes that are read at a time.
 function coded.unscaled_by(isa, f)
-    if f.bits == 4 and isa.lanes == 16 then
-        return {tables = nibble_tables(f), codes = 32, nibbles = true}
+    if coded.in_words(isa, f) then
+        return {tables = coded.word_table(f), codes = 32, nibbles = true}
     elseif f.bits ~= 4 and formats.in_pairs(isa, f) then
         local tables = {table.unpack(UNPACKED)}
         return {tables = table.move(formats.byte_tables(f), 1, 64, 17, tables), codes = 64, bytes = true}
@@ -57,9 +78,9 @@ local function pairs_of(p, cfg, f, by, tables)
     local lanes = cfg.isa.lanes
     local function table_at(i) return p:at(tables, i * lanes) end
     if by.nibbles then
-        local low, high = p:op("load", "low_codes", table_at(0)), p:op("load", "high_codes", table_at(1))
+        local words = p:op("load", "words", table_at(0))
         return function(name, place)
-            return {nibble_words(p, name, place(0), low, high)}
+            return {p:op("lookup_words", name, nibble_words(p, name, place(0)), words)}
         end
     elseif by.bytes then
         local order = p:op("load", "unpacked", table_at(0))
@@ -82,23 +103,30 @@ end
 -- The same times scales that are powers of two, each of `run` codes, or nil.
 function coded.scaled_by(isa, f, run)
     local by = coded.unscaled_by(isa, f)
-    if by.nibbles and run % by.codes == 0 then
-        return {tables = table.move(by.tables, 17, 32, 1, {}), codes = by.codes, nibbles = true}
+    local two = by.nibbles and 2 * run == by.codes   -- runs to a vector
+    if two or by.nibbles and run % by.codes == 0 then
+        return {tables = scaled_tables(f, two), codes = by.codes, nibbles = true, two = two}
     end
     return by.bytes and run == by.codes // 2 and by or nil
 end
 
 -- f(name, place, scales, from) -> list of vectors of pairs times scales, from number `from` on.
 local function scaled_pairs(p, cfg, f, by, tables)
-    local mask = p:const("high_half", 0xffff0000)
-    if by.nibbles then   -- tables are of values times the scale
-        local values = p:op("load", "values", p:at(tables, 0))
+    local function table_at(i) return p:op("load", "table_" .. i, p:at(tables, i * p.isa.lanes)) end
+    if by.nibbles then   -- words are of values times the scale
+        local values, halves = table_at(0), table_at(1)
+        local signs, second, nibbles = by.two and table_at(2), by.two and table_at(3), by.two and p:const("nibbles", 0x000f000f)
         return function(name, place, scales, from)
-            local high = p:op("bit_and", name .. "_tops", p:op("mul", name .. "_values", values, scales[from]), mask)
-            return {nibble_words(p, name, place(0), p:op("shr", name .. "_lows", high, 16), high)}
+            local codes = nibble_words(p, name, place(0))
+            local words = p:op("lookup_words", name .. "_words", halves, p:op("mul", name .. "_values", values, scales[from]))
+            if by.two then
+                words = p:op("bit_or", name .. "_signed", words, signs)
+                codes = p:op("bit_or", name .. "_halves", p:op("bit_and", name .. "_nibbles", codes, nibbles), second)
+            end
+            return {p:op("lookup_words", name, codes, words)}
         end
     end
-    local read = pairs_of(p, cfg, f, by, tables)
+    local mask, read = p:const("high_half", 0xffff0000), pairs_of(p, cfg, f, by, tables)
     return function(name, place, scales, from)
         local list = read(name, place)
         for v, x in ipairs(list) do
@@ -138,7 +166,8 @@ function coded.rows(cfg, name, has, run)
     local W, scale = p:pointer("W", "const uint8_t"), p:pointer("scale", "const " .. has.read.c)
     local n, rows, pitch = p:integer("n"), p:integer("rows"), p:integer("pitch")
     local over, back, s_over, ahead = p:integer("over"), p:integer("back"), p:integer("s_over"), p:integer("ahead")
-    local by, load_scale = run and has.scaled, formats.scales[has.read.scale]
+    local by = run and has.scaled
+    local load_scale = by and by.two and function(_, x, at) return p:op("bcast_two", x, at) end or formats.scales[has.read.scale]
     local tables = (f.number or by) and p:pointer("tables", "const float")
     local scaled, read = by and scaled_pairs(p, cfg, f, by, tables), not by and formats.pairs(p, f, tables)
     local function store(at, x)
@@ -154,7 +183,7 @@ function coded.rows(cfg, name, has, run)
             p:op("prefetch_1", p:at(W, i, ahead))
         end
         local scales = {}
-        for i = 0, run and unit // run - 1 or -1 do
+        for i = 0, run and unit // run - 1 or -1, by and by.two and 2 or 1 do
             scales[i] = load_scale(p, "scale_" .. i, p:at(scale, i))
         end
         for from = 0, unit - 1, by and by.codes or 2 * lanes do

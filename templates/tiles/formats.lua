@@ -231,8 +231,8 @@ function formats.pairs_of(p, f, tables, load)
     local signs = p:const("signs", 0x80808080)
     load = load or function(name, place) return p:op("load_bits", name, place) end
     return function(name, place)
-        local high, low = load(name .. "_high", place), load(name .. "_low", place)
-        local minus, x = p:op("bit_and", name .. "_minus", high, signs), {}
+        local high = load(name .. "_high", place)
+        local low, minus, x = p:op("copy", name .. "_low", high), p:op("bit_and", name .. "_minus", high, signs), {}
         p:op("lookup_bytes", high, t[0], t[1])
         p:op("lookup_bytes", low, t[2], t[3])
         words(x, 0, name, low, p:op("bit_or", name .. "_signed", high, minus))
