@@ -31,8 +31,7 @@ function along.choose(plan, spec)
     -- rows are copied for few panels: on Zen 4, in f32 and bf16, K in lanes takes 0.7 of the time with 20 and 32 tokens of an expert, 0.97
     -- with 40 and 48, 1.06 with 56; of words of codes 0.78 to 0.88 with 24, about 1 with 32
     local many, numbers = plan.isa.registers.v >= 32, plan.tiled and 4 or 3 * lanes
-    local in_pairs = format and plan.group == 2 and not plan.tiled   -- of codes by tables: then decoding costs less, and so do products
-        and (format.bits == 4 or formats.in_pairs(plan.isa, formats.rows[spec.weights.dtype]))
+    local in_pairs = format and plan.group == 2 and not plan.tiled   -- then decoding costs less, and so do products
     local few = in_pairs and (in_words.are(spec) and lanes * 3 // 2 or format.bits == 4 and lanes or lanes * 3 // 4)
     plan:choose("along", format and (few or (many and 2 or 4) * lanes // format.bits) or numbers,
         "tokens up to which weights of contiguous K are multiplied where they lie, K in lanes: more of them fill lanes",

@@ -5,6 +5,7 @@ local coded_tiles = require "tiles.coded"
 local digits = require "along.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
+local joined = require "along.joined"
 local quantise = require "tiles.quantise"
 
 local along_units = {}
@@ -121,7 +122,7 @@ end
 -- What tiles take at a time. elements: of K; vectors: of words; wide: elements of the type that W points to; looked_up: by bytes of
 -- codes; in_words: by words of codes; pairs: these become words; apart: of elements that are so many words from each other; times: so many
 -- vectors after each other begin equally far apart, and then as many again; in_halves: even codes are decoded first, then odd ones;
--- alone: each vector is decoded by itself; by_nibbles: of codes of 8 bits
+-- alone: each vector is decoded by itself; joined: see joined.lua; by_nibbles: of codes of 8 bits
 function along_units.unit(cfg, coded)
     local lanes = cfg.isa.lanes
     -- run: neighbours of a lane of memory, of which vector i holds those numbered i
@@ -153,6 +154,8 @@ function along_units.unit(cfg, coded)
         return bytes
     elseif coded and coded.bits == 4 then
         return unit(8, 8, 4 * lanes)
+    elseif coded and joined.are(cfg, coded, pairs_of) then
+        return joined.unit(lanes)
     elseif coded then
         return setmetatable({alone = true}, {__index = unit(1, 32 // lanes, 32)})
     elseif cfg.product.group > 1 then
@@ -232,10 +235,12 @@ function along_units.read(p, cfg, t, f, tables)
         end
     end
     local exact = f.unit and p:const("unit", f.unit)
-    return function(r, i)
-        local name = ("w_%d_%d"):format(r, i)
-        local x = f.decode(p, exact and name .. "_small" or name, t.at(r, i * lanes))
+    local function number(name, place)
+        local x = f.decode(p, exact and name .. "_small" or name, place)
         return exact and p:op("mul", name, x, exact) or x
+    end
+    return t.unit.joined and joined.read(p, p:at(tables, lanes), number, t.at) or function(r, i)
+        return number(("w_%d_%d"):format(r, i), t.at(r, i * lanes))
     end
 end
 
@@ -270,11 +275,11 @@ end
 -- Tables of tiles for codes, or nil: which scale a lane has, and what codes are.
 function along_units.tables(cfg, coded)
     local lanes, f, unit = cfg.isa.lanes, coded.format, along_units.unit(cfg, coded)
-    local looked_up, of_unit = unit.looked_up or unit.in_words or unit.digits, along_units.scales(cfg, coded) or 1
+    local looked_up, of_unit = unit.looked_up or unit.in_words or unit.digits or unit.joined, along_units.scales(cfg, coded) or 1
     if not (looked_up or f.number and formats.reads_values(f, lanes) or of_unit > 1) then
         return nil
     end
-    local list = unit.digits and digits.table(f) or unit.by_nibbles and nibble_tables(f, lanes)
+    local list = unit.joined and joined.table(lanes) or unit.digits and digits.table(f) or unit.by_nibbles and nibble_tables(f, lanes)
         or unit.in_words and coded_tiles.word_table(f) or looked_up and formats.byte_tables(f, lanes)
         or f.number and formats.tables(lanes, f) or {}
     return table.move(list, looked_up and 1 or 3 * lanes + 1, #list, lanes + 1, along_scales.spread(cfg.isa, coded, of_unit))
