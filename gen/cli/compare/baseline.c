@@ -46,17 +46,7 @@ static void make_side(const struct options *o, const struct stored_bench *b, str
     int dir = *b->spec != '/' && slash ? (int)(slash - o->baseline) + 1 : 0;
     add_list(s, "T", &b->T);
     add_list(s, "threads", &b->threads);
-    for (int i = 0; i < o->set.count; i++)
-        side_add(s, "--set=%s", o->set.at[i]);
-    if (o->target)
-        side_add(s, "--target=%s", o->target);
-    if (o->spelling)
-        side_add(s, "--spelling=%s", o->spelling);
-    if (o->routing)
-        side_add(s, "--routing=%s", o->routing);
-    if (o->cold)
-        side_add(s, "--cold");
-    side_add(s, "--seed=%lld", (long long)o->seed);
+    side_add_options(o, s);
     side_add(s, "--set=plan.tuned=false");
     side_add(s, "--seconds=%g", o->seconds > 0 ? o->seconds : usual_seconds);
     side_add(s, "--");

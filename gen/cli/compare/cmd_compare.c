@@ -101,26 +101,6 @@ static int compare_files(const struct options *o, double margin)
 
 /* ---- of a spec ---- */
 
-/* The words that both sides share. */
-static void add_common(const struct options *o, struct side *s)
-{
-    for (int i = 0; i < o->set.count; i++)
-        side_add(s, "--set=%s", o->set.at[i]);
-    if (o->target)
-        side_add(s, "--target=%s", o->target);
-    if (o->spelling)
-        side_add(s, "--spelling=%s", o->spelling);
-    if (o->routing)
-        side_add(s, "--routing=%s", o->routing);
-    if (o->tokens)
-        side_add(s, "--T=%lld", (long long)o->tokens);
-    if (o->threads)
-        side_add(s, "--threads=%lld", (long long)o->threads);
-    if (o->cold)
-        side_add(s, "--cold");
-    side_add(s, "--seed=%lld", (long long)o->seed);
-}
-
 static void add_spec(const struct options *o, struct side *s)
 {
     side_add(s, "--"); /* whatever its name begins with */
@@ -136,7 +116,7 @@ static int make_sides(const struct options *o, struct axis *axes, struct side *s
             return bad("--vary: more than %d combinations", MAX_SIDES);
         struct side *s = &side[*sides];
         struct text *t = &name[(*sides)++];
-        add_common(o, s);
+        side_add_options(o, s);
         for (int i = 0; i < o->vary.count; i++) {
             const char *key = axes[i].key, *value = axes[i].value[axes[i].now];
             side_add(s, "--vary=%s=%s", key, value);
@@ -194,7 +174,7 @@ static int compare_programs(const struct options *o, double margin)
     text_fmt(&name[0], "%s", o->against);
     text_fmt(&name[1], "this moegen");
     for (int i = 0; i < 2; i++) {
-        add_common(o, &side[i]);
+        side_add_options(o, &side[i]);
         add_spec(o, &side[i]);
         lost = lost || side[i].lost || name[i].lost;
     }

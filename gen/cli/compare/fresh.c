@@ -42,6 +42,25 @@ void side_free(struct side *s)
     *s = (struct side){0};
 }
 
+void side_add_options(const struct options *o, struct side *s)
+{
+    for (int i = 0; i < o->set.count; i++)
+        side_add(s, "--set=%s", o->set.at[i]);
+    if (o->target)
+        side_add(s, "--target=%s", o->target);
+    if (o->spelling)
+        side_add(s, "--spelling=%s", o->spelling);
+    if (o->routing)
+        side_add(s, "--routing=%s", o->routing);
+    if (o->tokens)
+        side_add(s, "--T=%lld", (long long)o->tokens);
+    if (o->threads)
+        side_add(s, "--threads=%lld", (long long)o->threads);
+    if (o->cold)
+        side_add(s, "--cold");
+    side_add(s, "--seed=%lld", (long long)o->seed);
+}
+
 /* ---- one process ---- */
 
 int bench_start(const struct side *s, const char *more, bool without_notes, int in, int out,
