@@ -133,7 +133,9 @@ struct side {
     bool lost; /* out of memory */
 };
 void side_add(struct side *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void side_add_options(const struct options *o, struct side *s); /* those that all sides share */
+/* Options that all sides share: which kernel it is, and how it is called, too. */
+void side_add_kernel(const struct options *o, struct side *s);
+void side_add_options(const struct options *o, struct side *s);
 void side_free(struct side *s);
 /* One process of the side's program: posix_spawn, so that nothing of this one's memory matters. Its
  * complaints go to stderr; an exit code, its own where it fails. of_roof: as of results_read. Free

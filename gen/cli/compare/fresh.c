@@ -42,7 +42,7 @@ void side_free(struct side *s)
     *s = (struct side){0};
 }
 
-void side_add_options(const struct options *o, struct side *s)
+void side_add_kernel(const struct options *o, struct side *s)
 {
     for (int i = 0; i < o->set.count; i++)
         side_add(s, "--set=%s", o->set.at[i]);
@@ -50,6 +50,11 @@ void side_add_options(const struct options *o, struct side *s)
         side_add(s, "--target=%s", o->target);
     if (o->spelling)
         side_add(s, "--spelling=%s", o->spelling);
+}
+
+void side_add_options(const struct options *o, struct side *s)
+{
+    side_add_kernel(o, s);
     if (o->routing)
         side_add(s, "--routing=%s", o->routing);
     if (o->tokens)

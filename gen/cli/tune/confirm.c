@@ -10,12 +10,7 @@ static const double patience = 3; /* budgets of a plan that is faster, but not f
 static void make_side(const struct options *o, const struct job *j, int k,
                       const struct tuned_kernel *x, bool with_plan, struct side *s)
 {
-    for (int i = 0; i < o->set.count; i++)
-        side_add(s, "--set=%s", o->set.at[i]);
-    if (o->target)
-        side_add(s, "--target=%s", o->target);
-    if (o->spelling)
-        side_add(s, "--spelling=%s", o->spelling);
+    side_add_kernel(o, s);
     side_add(s, "--set=plan.tuned=false");
     for (const char *at = moegen_tuning_plan(x->tuning); with_plan && *at;) {
         size_t len = strcspn(at, " ");
