@@ -5,7 +5,7 @@ local joined = {}
 
 -- Are codes multiplied this way? in_pairs: products are of pairs
 function joined.are(cfg, coded, in_pairs)
-    return in_pairs and coded.bits == 8 and not coded.run and coded.format.digits <= cfg.dtype.digits
+    return in_pairs and cfg.isa.rows.lookup_bytes and coded.bits == 8 and not coded.run and coded.format.digits <= cfg.dtype.digits
 end
 
 -- See along_units.unit.
