@@ -3,7 +3,7 @@
 --
 -- Rows of them are f32, or where a unit has 2 or 4 and nothing is lost, bf16 (`halves`): these rows are half as long, as much as L1 has
 -- room for beside codes, and a unit's scales are read alone, not a vector of which most are those of the next units.
-local coded_rows = require "tiles.coded"
+local code_scales = require "tiles.code_scales"
 
 local along_scales = {}
 
@@ -61,7 +61,7 @@ end
 
 -- The tile that makes rows of halves.
 function along_scales.rows(cfg, has)
-    return coded_rows.scale_rows(cfg, has, {name = "scale_halves", c = "uint16_t", load = as_halves[has.scale], store = "store_bits",
+    return code_scales.rows(cfg, has, {name = "scale_halves", c = "uint16_t", load = as_halves[has.scale], store = "store_bits",
         each = 2 * cfg.isa.lanes})
 end
 

@@ -2,7 +2,10 @@
 -- plan.lua - the plan of products of rows of weights that are stored as codes, and the names that coded.c.in refers to.
 --
 -- In f32 numbers are codes times scales. So they are in pairs if scales are powers of two. Other scales make numbers that 16 bits do not
--- hold: codes are multiplied alone, and scales multiply sums, those of all K (`rows`) or of each run that shares one (`runs`).
+-- hold: codes are multiplied alone, and scales multiply sums, those of all K (`rows`) or of each run that shares one (`runs`); or two pairs
+-- add up to them, where sums of runs leave matrix tiles too often.
+local amx = require "tiles.amx"
+local code_scales = require "tiles.code_scales"
 local coded = require "tiles.coded"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
@@ -68,11 +71,27 @@ function codes.no_pairs(spec)
     return format and not format.powers and ("scales of %s make numbers that 16 bits do not hold"):format(spec.weights.dtype) or nil
 end
 
+-- Pairs that add up to codes times scales. What has more digits than an element: two on matrix tiles, if they have enough. Their products
+-- take twice as long, and half as long as tiles of sums, of as few as 32 products each, on their way through memory.
+function codes.terms(spec, plan)
+    local format, f, run = stored.format(spec), formats.rows[spec.weights.dtype], run_of(spec)
+    if not plan.tiled or plan.group ~= 2 or not format or format.powers or format.second or (run or 0) // 2 ~= amx.unit then
+        return 1
+    end
+    local scale = dtype[format.scales]
+    return scale and f.digits + scale.digits <= 2 * dtype[spec.dtype].digits and coded.scaled_by(plan.isa, f, run) and 2 or 1
+end
+
+-- Words of K that a block has, or nil: as elsewhere.
+function codes.block(spec, plan)
+    return integers.block(spec, plan) or codes.terms(spec, plan) > 1 and amx.kc // 2 or nil
+end
+
 -- Which sums scales multiply, if they do: "rows" or "runs". Codes times the scales of nvfp4's groups are exact in pairs: its second
 -- scale is what multiplies sums.
 local function sums_of(spec, plan)
     local format, share = stored.format(spec), stored.scale(spec)
-    if not format or integers.are(spec) or plan.group ~= 2 or format.powers then
+    if not format or integers.are(spec) or plan.group ~= 2 or format.powers or codes.terms(spec, plan) > 1 then
         return false
     end
     return (share == "group" or share == "block") and not format.second and "runs" or "rows"
@@ -173,6 +192,7 @@ function codes.names(names, spec, plan, matrices, how)
         read = widened and {scale = "f32", c = "float"} or {scale = format.scales, c = c_type(format.scales)},
         blocked = format.blocked, zero = f.zero or 0, interleaved = stored.of(spec).interleaved, along = scaled,
         shared_columns = scaled and share == "static", words = false, integers = names.integers or false, sums = sums,
+        terms = codes.terms(spec, plan),
         unscaled = sums and not format.second and coded.unscaled_by(plan.isa, f),
         scaled = scaled_by}
     names.coded.parts, names.coded.parted = parts_of(matrices)
@@ -230,10 +250,10 @@ function codes.tiles(names, cfg, spec)
         list[#list + 1] = coded.unscaled(cfg, "decode", c.format, c.unit)
     end
     if c and c.sums == "rows" then
-        list[#list + 1] = coded.scale_sums(cfg)
+        list[#list + 1] = code_scales.of_sums(cfg)
     end
     if c and (names.runs or c.widens()) then
-        list[#list + 1] = coded.scale_rows(cfg, c)
+        list[#list + 1] = code_scales.rows(cfg, c)
     end
     return plans.append(list, c and c.words and words.tiles(names, cfg, spec) or {})
 end

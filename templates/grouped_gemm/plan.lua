@@ -12,7 +12,6 @@ local formats = require "tiles.formats"
 local gemm = require "tiles.gemm"
 local gradients = require "gradients.plan"
 local in_place = require "product.in_place"
-local integers = require "codes.integers"
 local limits = require "shared.limits"
 local packed = require "packed.form"
 local packed_plan = require "packed.plan"
@@ -64,7 +63,7 @@ local choose = {}
 function choose.rows(plan, spec, info)
     local product = args.products[spec.op]
     local unit = product.layout == "k" and codes.are(spec) and codes.unit(spec, plan)
-    local block = integers.block(spec, plan) or plan.tiled and amx.kc or dtype[spec.dtype].narrow and 128 or 64
+    local block = codes.block(spec, plan) or plan.tiled and amx.kc or dtype[spec.dtype].narrow and 128 or 64
     local lies = not (codes.are(spec) or packed.are(spec))   -- what chunks of fewer rows give are short runs of rows of Y
     panel_plan.choose_block(plan, spec, info, panel_plan.whole(plan, block, unit), spec[product.to.row], spec[product.from.row], lies and 4)
     panel_plan.check_units(plan, info, unit)

@@ -9,7 +9,6 @@ local clamp = require "math.clamp"
 local codes = require "codes.plan"
 local epilogue = require "tiles.epilogue"
 local gradients = require "gradients.plan"
-local integers = require "codes.integers"
 local packed = require "packed.form"
 local packed_plan = require "packed.plan"
 local panel_plan = require "product.panel_plan"
@@ -43,7 +42,7 @@ end
 
 mlp.forward_plan, mlp.forward_uses = planned(function(plan, spec, shape, info)
     panel_plan.forward(plan, spec, shape, info,
-        {only_products = codes.may_be_narrow(spec, plan), unit = unit_of(spec), run = codes.run, block = integers.block(spec, plan)})
+        {only_products = codes.may_be_narrow(spec, plan), unit = unit_of(spec), run = codes.run, block = codes.block(spec, plan)})
 end, function() end)
 mlp.backward_plan, mlp.backward_uses = planned(function(plan, spec, shape, info)
     local products = spec.weight_grads == "all" and panel_plan.both or panel_plan.forward

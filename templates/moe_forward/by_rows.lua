@@ -6,7 +6,6 @@ local codes = require "codes.plan"
 local dtype = require "dtype"
 local epilogue = require "tiles.epilogue"
 local formats = require "tiles.formats"
-local integers = require "codes.integers"
 local packed = require "packed.plan"
 local panel_plan = require "product.panel_plan"
 local panels = require "product.panels"
@@ -43,7 +42,7 @@ function by_rows.plan(plan, spec, shape, info)
     activations.choose(plan, spec, info, nil, activations.are(spec), true)
     local are = codes.are(spec)
     panel_plan.forward(plan, spec, shape, info, {only_products = codes.may_be_narrow(spec, plan), unit = are and codes.unit,
-        block = integers.block(spec, plan), run = codes.run, square = in_words.are(spec) and in_words.columns(spec) or nil})
+        block = codes.block(spec, plan), run = codes.run, square = in_words.are(spec) and in_words.columns(spec) or nil})
     packed.choose(plan, spec)
     saved.choose(plan, spec)
 end

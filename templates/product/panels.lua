@@ -221,7 +221,7 @@ end
 -- The tiles that multiply.
 function panels.product_tiles(names, cfg)
     local list = {}
-    cfg.decodes = names.coded and true or false
+    cfg.decodes, cfg.terms = names.coded and true or false, names.coded and names.coded.terms
     for _, kind in ipairs(names.tile_kinds) do
         plans.append(list, of_kind(names, cfg, kind))
     end

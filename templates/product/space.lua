@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- space.lua - what products keep in the workspace: rows of workspace.lua.
 local along = require "along.plan"
+local plans = require "shared.plans"
 local workspace = require "shared.workspace"
 
 local space = {}
@@ -29,7 +30,7 @@ end
 
 -- The block of weights at work.
 local function blocks(names, add)
-    local block = {"K_PANELS", "MC", "WIDTH"}
+    local block = plans.list(names.coded and names.coded.terms > 1 and names.coded.terms, "K_PANELS", "MC", "WIDTH")
     if not names.tiled then
         vectors(names, add, block)
     elseif not (names.packed and names.packed.in_place) then

@@ -44,14 +44,16 @@ local sums = tiles.sums
 
 -- acc += A * B for 32 elements of K: a(r) and b(c) give the places of tiles, rows of both are `pitch` bytes apart (A: a_pitch).
 -- Tiles of A are read again by the next columns. how: holds: those of B are, by the next rows; else they pass;
--- op: of words that are no pairs of bf16; crossed: the places of A hold what is B, and the other way round
+-- op: of words that are no pairs of bf16; crossed: the places of A hold what is B, and the other way round; terms: tiles of A that add up
+-- to one, a(r, term)
 function tiles.step(p, acc, a, b, a_pitch, pitch, tag, how)
-    local x, y = {}, {}
+    local x, y, terms = {}, {}, how.terms or 1
     for c = 0, #acc[0] do
         y[c] = p:op(how.holds and "tile_load" or "tile_stream", ("b_%d%s"):format(c, tag), b(c), pitch)
-        for r = 0, #acc do
-            x[r] = x[r] or p:op("tile_load", ("a_%d%s"):format(r, tag), a(r), a_pitch)
-            p:op(how.op or "tile_dot", acc[r][c], how.crossed and y[c] or x[r], how.crossed and x[r] or y[c])
+        for i = 0, #acc + (terms - 1) * (#acc + 1) do
+            local r = i % (#acc + 1)
+            x[i] = x[i] or p:op("tile_load", ("a_%d%s"):format(i, tag), a(r, i // (#acc + 1)), a_pitch)
+            p:op(how.op or "tile_dot", acc[r][c], how.crossed and y[c] or x[i], how.crossed and x[i] or y[c])
         end
     end
 end
@@ -123,12 +125,12 @@ end
 function tiles.blocks(cfg, rows, vectors, set, crossed)
     local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
     local kind = (crossed and "crossed_" or "") .. (vectors == cfg.vectors and "product" or "narrow")
-    local step = {op = cfg.product.tile, crossed = crossed}
+    local step, next_term = {op = cfg.product.tile, crossed = crossed, terms = cfg.terms}, cfg.block * cfg.mc * width
     local p = ir.program(cfg.isa, ("%s%s_%d%s"):format(cfg.prefix, kind, rows, set and "_set" or ""),
         {("S[%d rows] %s %s for groups of columns, on tiles%s."):format(rows, set and "=" or "+=", crossed and "B * A" or "A * B",
             cfg.decodes and "" or "; fetches `count` rows of the next weights in each pass")})
     local S = p:pointer("S", "float", "MC*WIDTH WIDTH LANES")
-    local A, B = p:pointer("A", "const float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
+    local A, B = p:pointer("A", "const float", "K_PANELS*MC*WIDTH WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
     local panels, a_pitch, groups = p:integer("panels"), p:integer("a_pitch"), p:integer("groups")
     local a_first, b_first, b_next = p:amount("a_first"), vectors > 1 and p:amount("b_first"), p:amount("b_next")
     local t = ahead(p, cfg)
@@ -139,7 +141,7 @@ function tiles.blocks(cfg, rows, vectors, set, crossed)
         for v = 0, vectors - 1 do
             local acc = begin(p, cfg, rows, S, set, v, pitch)
             over_k(p, cfg, p:count_from("down_" .. v, panels), t, "_" .. v, function(k, line)
-                local function a(r) return p:at(A, r * UNIT * width + k) end
+                local function a(r, term) return p:at(A, term * next_term + r * UNIT * width + k) end
                 local function b() return p:at(B, k * width + v * lanes) end
                 tiles.step(p, acc, a, b, pitch, pitch, "_" .. line, step)
             end, function()

@@ -3,7 +3,6 @@
 -- each column has one, or without, if scales multiply sums.
 local formats = require "tiles.formats"
 local ir = require "ir"
-local over_rows = require "tiles.over_rows"
 local quantise = require "tiles.quantise"
 
 local coded = {}
@@ -110,23 +109,27 @@ function coded.scaled_by(isa, f, run)
     return by.bytes and run == by.codes // 2 and by or nil
 end
 
--- f(name, place, scales, from) -> list of vectors of pairs times scales, from number `from` on.
-local function scaled_pairs(p, cfg, f, by, tables)
+-- f(name, place, scales, from) -> list of vectors of pairs times scales, from number `from` on. terms: 2: these are cut off, and a second
+-- list has what is left of them; of infinite scales that is NaN.
+local function scaled_pairs(p, cfg, f, by, tables, terms)
     local function table_at(i) return p:op("load", "table_" .. i, p:at(tables, i * p.isa.lanes)) end
+    local mask = (not by.nibbles or terms > 1) and p:const("high_half", 0xffff0000)
     if by.nibbles then   -- words are of values times the scale
         local values, halves = table_at(0), table_at(1)
         local signs, second, nibbles = by.two and table_at(2), by.two and table_at(3), by.two and p:const("nibbles", 0x000f000f)
         return function(name, place, scales, from)
-            local codes = nibble_words(p, name, place(0))
-            local words = p:op("lookup_words", name .. "_words", halves, p:op("mul", name .. "_values", values, scales[from]))
+            local codes, numbers = nibble_words(p, name, place(0)), p:op("mul", name .. "_values", values, scales[from])
+            local words = p:op("lookup_words", name .. "_words", halves, numbers)
             if by.two then
                 words = p:op("bit_or", name .. "_signed", words, signs)
                 codes = p:op("bit_or", name .. "_halves", p:op("bit_and", name .. "_nibbles", codes, nibbles), second)
             end
-            return {p:op("lookup_words", name, codes, words)}
+            local rest = terms > 1 and p:op("sub", name .. "_left", numbers, p:op("bit_and", name .. "_cut", numbers, mask))
+            return {p:op("lookup_words", name, codes, words)},
+                rest and {p:op("lookup_words", name .. "_rest", codes, p:op("lookup_words", name .. "_rest_words", halves, rest))}
         end
     end
-    local mask, read = p:const("high_half", 0xffff0000), pairs_of(p, cfg, f, by, tables)
+    local read = pairs_of(p, cfg, f, by, tables)
     return function(name, place, scales, from)
         local list = read(name, place)
         for v, x in ipairs(list) do
@@ -140,11 +143,16 @@ local function scaled_pairs(p, cfg, f, by, tables)
 end
 
 -- Stores vectors of words, the first of element `from` on, to panels of `depth` elements; of so many codes, if they are stored already.
-local function store_words(p, A, pitch, depth, from, list, codes)
+-- rest: what is left of them, for panels that lie `to_rest` after these
+local function store_words(p, A, pitch, depth, from, list, codes, rest, to_rest)
     local each = 2 * p.isa.lanes
     for at = from, from + math.max(#list * each, codes or 0) - 1, each do
+        local i = (at - from) // each + 1
         if list[1] then
-            p:op("store_bits", p:at(A, at % depth), list[(at - from) // each + 1])
+            p:op("store_bits", p:at(A, at % depth), list[i])
+        end
+        if rest then
+            p:op("store_bits", p:at(A, at % depth + to_rest), rest[i])
         end
         if (at + each) % depth == 0 then
             p:advance(A, pitch)
@@ -154,7 +162,8 @@ end
 
 -- Some rows of n units, as panels that are `pitch` elements apart, in f32 or in pairs of cfg.dtype; `over`, `back` and `s_over` lead
 -- from the end of a row to the next one, of codes, of panels and of scales; codes `ahead` are fetched. has: format (row of
--- formats.lua), read (scale: key of formats.scales; c: its C type), along (each column has one). run: codes that share one; nil: the row
+-- formats.lua), read (scale: key of formats.scales; c: its C type), along (each column has one), terms (see scaled_pairs).
+-- run: codes that share one; nil: the row
 function coded.rows(cfg, name, has, run)
     local isa, lanes, group = cfg.isa, cfg.isa.lanes, cfg.product.group
     local depth, f = cfg.vectors * lanes * group, has.format
@@ -162,14 +171,14 @@ function coded.rows(cfg, name, has, run)
     local p = ir.program(isa, cfg.prefix .. name, {("Rows of codes as n * %d numbers of each, in %s."):format(unit,
         group > 1 and "pairs" or "f32")})
     local to_dtype = group > 1 and cfg.dtype or nil
-    local A = p:pointer("A", to_dtype and to_dtype.c or "float", "")
+    local A = p:pointer("A", to_dtype and to_dtype.c or "float", "K_PANELS*MC*WIDTH")
     local W, scale = p:pointer("W", "const uint8_t"), p:pointer("scale", "const " .. has.read.c)
     local n, rows, pitch = p:integer("n"), p:integer("rows"), p:integer("pitch")
     local over, back, s_over, ahead = p:integer("over"), p:integer("back"), p:integer("s_over"), p:integer("ahead")
     local by = run and has.scaled
     local load_scale = by and by.two and function(_, x, at) return p:op("bcast_two", x, at) end or formats.scales[has.read.scale]
     local tables = (f.number or by) and p:pointer("tables", "const float")
-    local scaled, read = by and scaled_pairs(p, cfg, f, by, tables), not by and formats.pairs(p, f, tables)
+    local scaled, read = by and scaled_pairs(p, cfg, f, by, tables, has.terms), not by and formats.pairs(p, f, tables)
     local function store(at, x)
         if to_dtype then
             quantise.store_pair(p, to_dtype, p:at(A, at), x[0], x[1], "store_bits")
@@ -189,7 +198,8 @@ function coded.rows(cfg, name, has, run)
         for from = 0, unit - 1, by and by.codes or 2 * lanes do
             local function place(i) return p:at(W, from * bits // 8 + i) end
             if by then
-                store_words(p, A, pitch, depth, from, scaled("w_" .. from, place, scales, from // run))
+                local words, rest = scaled("w_" .. from, place, scales, from // run)
+                store_words(p, A, pitch, depth, from, words, nil, rest, cfg.block * cfg.mc * depth)
             else
                 local x = read("w_" .. from, place)
                 for v = 0, 1 do
@@ -241,53 +251,6 @@ function coded.unscaled(cfg, name, f, unit)
         end, "units")
         p:advance(W, over)
         p:advance(A, back)
-    end, "rows")
-    return p
-end
-
--- Rows of sums times a scale each.
-function coded.scale_sums(cfg)
-    local p = ir.program(cfg.isa, cfg.prefix .. "scale_sums", {"Rows of sums times each row's scale."})
-    local S, scale, n = p:pointer("S", "float", "WIDTH LANES"), p:pointer("scale", "const float"), p:integer("n")
-    over_rows.each(p, cfg, n, {S, {scale, 1}}, function(tag, at)
-        local by = p:op("bcast", "scale" .. tag, p:at(scale, 0))
-        p:op("store", p:at(S, at), p:op("mul", "scaled" .. tag, p:op("load", "sum" .. tag, p:at(S, at)), by))
-    end)
-    return p
-end
-
--- ---- scales ----
-
--- The scales of some rows, in f32: n vectors, and if there is more the last one, from `last` on after them; `over` leads to the next
--- row, and `back` to its place. Those that come `ahead` are fetched. has: scale, scale_c: key of formats.scale_rows and C type;
--- second: all are multiplied by one more. to: what they become instead: name of the tile, C type, how many are loaded and stored at a time,
--- and how: load: (program) -> function of name and memory
-function coded.scale_rows(cfg, has, to)
-    to = to or {name = "scale_rows", c = "float", store = "store", each = cfg.isa.lanes, load = function(p)
-        return function(...) return formats.scale_rows[has.scale](p, ...) end
-    end}
-    local p = ir.program(cfg.isa, cfg.prefix .. to.name, {"Scales of some rows: n vectors of each, and the last one."})
-    local dst, src, n, count = p:pointer("dst", to.c), p:pointer("src", "const " .. has.scale_c), p:integer("n"), p:integer("rows")
-    local last, over, back, ahead = p:integer("last"), p:integer("over"), p:integer("back"), p:integer("ahead")
-    local more = p:integer("more")
-    local load = to.load(p)
-    local by = has.second and p:op("bcast", "by", p:at(p:pointer("second", "const float"), 0))
-    local function move(name, ...)
-        local x = load(name, p:at(src, ...))
-        p:op(to.store, p:at(dst, ...), by and p:op("mul", name .. "_both", x, by) or x)
-    end
-    p:loop(count, function()
-        p:loop(p:count_from("left", n), function()
-            p:op("prefetch_1", p:at(src, 0, ahead))
-            move("x", 0)
-            p:advance(dst, to.each)
-            p:advance(src, to.each)
-        end, "vectors")
-        p:loop(p:count_from("one", more), function()
-            move("y", 0, last)
-        end, "the last one", true)
-        p:advance(dst, back)
-        p:advance(src, over)
     end, "rows")
     return p
 end
