@@ -137,7 +137,7 @@ function integers.constants(spec, plan, kinds)
         local says = i == 1 and "rows of a panel over %s: words, scales, and what sums have too much" or "the same over %s"
         list[i + 1] = {of[1], rows(of[2]), says:format(of[3])}
     end
-    return plans.append(list, run and runs.constants(how, run) or {})
+    return plans.append(list, run and runs.constants(plan, how, run) or {})
 end
 
 -- Adds the names, once panels.products has been there. how: of cfg

@@ -102,9 +102,9 @@ function codes.run(spec, plan)
     return (sums_of(spec, plan) == "runs" or integers.are(spec)) and run_of(spec) and run_of(spec) // plan.group or nil
 end
 
--- May panels be of one vector? Numbers are copied there; codes have no sums of runs, and are decoded to rows.
-function codes.may_be_narrow(spec, plan)
-    return not codes.are(spec) or not (codes.run(spec, plan) or words.are(spec))
+-- May panels be of one vector? Numbers are copied there; codes are decoded to rows. Tokens that become integers have two.
+function codes.may_be_narrow(spec)
+    return not codes.are(spec) or not (integers.are(spec) or words.are(spec))
 end
 
 -- Elements of K that panels have a multiple of: whole runs.
@@ -212,7 +212,7 @@ function codes.names(names, spec, plan, matrices, how)
     end
     if sums == "runs" then
         names.runs = how
-        plans.append(names.constants, runs.constants(how, run))
+        plans.append(names.constants, runs.constants(plan, how, run))
     end
     names.coded.space = space(names, plan)
     if words.are(spec) then

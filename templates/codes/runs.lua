@@ -4,6 +4,7 @@
 local amx = require "tiles.amx"
 local limits = require "shared.limits"
 local plans = require "shared.plans"
+local tiles = require "tiles.runs"
 
 local runs = {}
 
@@ -19,18 +20,18 @@ function runs.how(how, plan, run, gap, bits)
         scale_ld = plans.round_up((panels * width + words - 1) // words, plan.isa.lanes)}, {__index = how})
 end
 
-function runs.constants(how, run)
-    return {
-        {"SCALE_RUN", run, "elements along K that share a scale"},
+function runs.constants(plan, how, run)
+    return plans.list({"SCALE_RUN", run, "elements along K that share a scale"},
+        plan.tiled and {"RUN_PANELS", math.max(1, tiles.words(how) // (plan.vectors * plan.isa.lanes)),
+            "panels of K whose runs tiles take at a time"},
         {"PANEL_ROWS", how.panel_rows, "rows of a panel of tokens for a panel of K"},
-        {"BLOCK_SCALES", how.scale_ld, "scales of a row of a block, at most"},
-    }
+        {"BLOCK_SCALES", how.scale_ld, "scales of a row of a block, at most"})
 end
 
 -- What a rank keeps: rows of workspace.lua.
 function runs.space(plan)
     return plans.list({"block_scales", "float", {"MC", "BLOCK_SCALES"}, "of a block of codes, in f32", own = true},
-        plan.tiled and {"run_sums", "float", {2, amx.tallest, "WIDTH"}, "sums of runs, before their scales multiply them", own = true},
+        plan.tiled and {"run_sums", "float", {2, amx.tallest, "LANES"}, "sums of two runs, before their scales multiply them", own = true},
         not plan.tiled and {"codes", "const uint8_t *", nil, "the next block's rows of codes that tiles are still to fetch,"},
         not plan.tiled and {"codes_ld", "int64_t", nil, "so many bytes apart,"},
         not plan.tiled and {"codes_rows", "int64_t", nil, "so many,"},

@@ -109,7 +109,7 @@ end
 function grouped.plan(plan, spec, _, info)
     activations.choose(plan, spec, info, no_pairs(spec), true, true)
     local only_products = way(spec) == "rows" and args.products[spec.op].layout == "k"
-    plan.vectors = panel_plan.vectors(plan, only_products and codes.may_be_narrow(spec, plan))
+    plan.vectors = panel_plan.vectors(plan, only_products and codes.may_be_narrow(spec))
     panel_plan.choose_tile(plan, way(spec) == "columns", codes.run(spec, plan))
     if way(spec) == "columns" then
         column_blocks.choose_steps(plan, "k steps of a loop body")

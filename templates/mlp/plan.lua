@@ -42,7 +42,7 @@ end
 
 mlp.forward_plan, mlp.forward_uses = planned(function(plan, spec, shape, info)
     panel_plan.forward(plan, spec, shape, info,
-        {only_products = codes.may_be_narrow(spec, plan), unit = unit_of(spec), run = codes.run, block = codes.block(spec, plan)})
+        {only_products = codes.may_be_narrow(spec), unit = unit_of(spec), run = codes.run, block = codes.block(spec, plan)})
 end, function() end)
 mlp.backward_plan, mlp.backward_uses = planned(function(plan, spec, shape, info)
     local products = spec.weight_grads == "all" and panel_plan.both or panel_plan.forward

@@ -41,7 +41,7 @@ by_rows.rule = {"norm", function(s) return s.norm == "none" or not by_rows.takes
 function by_rows.plan(plan, spec, shape, info)
     activations.choose(plan, spec, info, nil, activations.are(spec), true)
     local are = codes.are(spec)
-    panel_plan.forward(plan, spec, shape, info, {only_products = codes.may_be_narrow(spec, plan), unit = are and codes.unit,
+    panel_plan.forward(plan, spec, shape, info, {only_products = codes.may_be_narrow(spec), unit = are and codes.unit,
         block = codes.block(spec, plan), run = codes.run, square = in_words.are(spec) and in_words.columns(spec) or nil})
     packed.choose(plan, spec)
     saved.choose(plan, spec)

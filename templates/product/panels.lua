@@ -194,7 +194,7 @@ end
 -- Products on matrix tiles, of a height and so many vectors of columns.
 local function on_tiles(names, cfg, m, vectors)
     if cfg.product.run then
-        return {runs.blocks(cfg, m, vectors)}
+        return vectors == cfg.vectors and {runs.blocks(cfg, m)} or {}   -- a vector's columns at a time
     end
     local list = {}
     for _, is_crossed in ipairs(names.all_crossed and {true} or names.crosses and {false, true} or {false}) do
