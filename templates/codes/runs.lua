@@ -31,7 +31,8 @@ end
 -- What a rank keeps: rows of workspace.lua.
 function runs.space(plan)
     return plans.list({"block_scales", "float", {"MC", "BLOCK_SCALES"}, "of a block of codes, in f32", own = true},
-        plan.tiled and {"run_sums", "float", {2, amx.tallest, "LANES"}, "sums of two runs, before their scales multiply them", own = true},
+        plan.tiled and {"run_sums", "float", {tiles.together, amx.tallest, "LANES"}, "sums of some runs, before their scales multiply them",
+            own = true},
         not plan.tiled and {"codes", "const uint8_t *", nil, "the next block's rows of codes that tiles are still to fetch,"},
         not plan.tiled and {"codes_ld", "int64_t", nil, "so many bytes apart,"},
         not plan.tiled and {"codes_rows", "int64_t", nil, "so many,"},

@@ -70,9 +70,11 @@ function runs.decode(cfg, f, unit)
     return p
 end
 
--- Words of two runs, which matrix tiles make together.
+runs.together = 4   -- whose sums leave matrix tiles before they are added up
+
+-- Words of them.
 function runs.words(how)
-    return how.gap and amx.unit or 2 * how.run
+    return how.gap and runs.together // 2 * amx.unit or runs.together * how.run
 end
 
 -- A sum as a number.
@@ -221,9 +223,9 @@ local function some_runs(p, cfg, c, at, parts, tag)
     local width, gap, x = cfg.vectors * lanes, how.gap, {}
     for part = 0, parts - 1 do
         local acc = amx.sums(c.rows // unit, 1, function(_, _, name) return p:op("tile_zero", ("%s_%d%s"):format(name, part, tag)) end)
-        local from = gap and at or at + part * how.run
+        local from = at + (gap and part // 2 * unit or part * how.run)
         for k = from, from + (gap and 0 or how.run - 1), unit do
-            local b_at = gap and k // unit * (unit + gap) + part * gap or k
+            local b_at = gap and k // unit * (unit + gap) + part % 2 * gap or k
             local y = p:op("tile_stream", ("b_%d_%d%s"):format(k, part, tag), p:at(c.B, b_at * width), c.pitch)
             for r = 0, #acc do
                 local name, a_at = ("a_%d_%d%s"):format(r, k, tag), k // width * cfg.mc * width + k % width
@@ -239,9 +241,9 @@ local function some_runs(p, cfg, c, at, parts, tag)
     p:advance(c.scale, parts)
 end
 
--- The same on matrix tiles, for columns of a vector: sums of two runs pass through Z [2][tallest][LANES], and are added to S together: S is
--- read and written half as often as for each of them, fp8 with scales of blocks takes 0.85 of the time. n loops over two runs, or over a
--- panel of shorter ones, and one run more or not. Few tiles are in use, see amx.lua.
+-- The same on matrix tiles, for columns of a vector: sums of some runs pass through Z [runs][tallest][LANES], and are added to S together,
+-- which is read and written that more rarely: fp8 with scales of blocks takes 0.86 of the time. n loops over these, and more of a run
+-- that is left, which are whole panels, or shorter than a tile's row. Few tiles are in use, see amx.lua.
 function runs.blocks(cfg, rows)
     local how, lanes = cfg.product, cfg.isa.lanes
     local width, each = cfg.vectors * lanes, runs.words(how)
@@ -253,15 +255,20 @@ function runs.blocks(cfg, rows)
     c.scale, c.Z = p:pointer("scale", "const float", ""), p:pointer("Z", "float", "LANES")
     c.pitch, c.line = p:count_from("pitch", 4 * width), p:count_from("line", 4 * lanes)
     local panels = math.max(1, each // width)   -- of a loop
+    assert(how.gap or how.run % width == 0, "a run is no whole panels")
     p:loop(n, function()
         for at = 0, panels * width - 1, each do
-            some_runs(p, cfg, c, at, 2, "_" .. at)
+            some_runs(p, cfg, c, at, runs.together, "_" .. at)
         end
         p:advance(c.A, panels * cfg.mc * width)
         p:advance(c.B, panels * how.panel_rows * width)
     end, "runs", true)
-    if each > width then
-        p:loop(more, function() some_runs(p, cfg, c, 0, 1, "") end, "the last run", true)
+    if not how.gap then
+        p:loop(more, function()
+            some_runs(p, cfg, c, 0, 1, "")
+            p:advance(c.A, how.run // width * cfg.mc * width)
+            p:advance(c.B, how.run // width * how.panel_rows * width)
+        end, "the last runs", true)
     end
     return p
 end
