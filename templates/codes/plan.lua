@@ -71,27 +71,27 @@ function codes.no_pairs(spec)
     return format and not format.powers and ("scales of %s make numbers that 16 bits do not hold"):format(spec.weights.dtype) or nil
 end
 
--- Pairs that add up to codes times scales. What has more digits than an element: two on matrix tiles, if they have enough. Their products
--- take twice as long, and half as long as tiles of sums, of as few as 32 products each, on their way through memory.
-function codes.terms(spec, plan)
-    local format, f, run = stored.format(spec), formats.rows[spec.weights.dtype], run_of(spec)
+-- How codes become pairs times scales, two of which add up to a number, or nil: where their products take less time than sums of as few
+-- products as a matrix tile adds up, on their way through memory. Scales have no more digits than elements.
+local function in_parts(spec, plan)
+    local format, run = stored.format(spec), run_of(spec)
     if not plan.tiled or plan.group ~= 2 or not format or format.powers or format.second or (run or 0) // 2 ~= amx.unit then
-        return 1
+        return nil
     end
     local scale = dtype[format.scales]
-    return scale and f.digits + scale.digits <= 2 * dtype[spec.dtype].digits and coded.scaled_by(plan.isa, f, run) and 2 or 1
+    return scale and scale.digits <= dtype[spec.dtype].digits and coded.in_parts(plan.isa, formats.rows[spec.weights.dtype], run) or nil
 end
 
 -- Words of K that a block has, or nil: as elsewhere.
 function codes.block(spec, plan)
-    return integers.block(spec, plan) or codes.terms(spec, plan) > 1 and amx.kc // 2 or nil
+    return integers.block(spec, plan) or in_parts(spec, plan) and amx.kc // 2 or nil
 end
 
 -- Which sums scales multiply, if they do: "rows" or "runs". Codes times the scales of nvfp4's groups are exact in pairs: its second
 -- scale is what multiplies sums.
 local function sums_of(spec, plan)
     local format, share = stored.format(spec), stored.scale(spec)
-    if not format or integers.are(spec) or plan.group ~= 2 or format.powers or codes.terms(spec, plan) > 1 then
+    if not format or integers.are(spec) or plan.group ~= 2 or format.powers or in_parts(spec, plan) then
         return false
     end
     return (share == "group" or share == "block") and not format.second and "runs" or "rows"
@@ -182,7 +182,7 @@ function codes.names(names, spec, plan, matrices, how)
     local share, run, scaled = stored.scale(spec), run_of(spec), along(spec)
     local sums = sums_of(spec, plan)
     local in_pairs = plan.group == 2 and not integers.are(spec) and share == "group" and sums ~= "runs"   -- are codes times scales exact?
-    local scaled_by = in_pairs and coded.scaled_by(plan.isa, f, run)
+    local scaled_by = in_parts(spec, plan) or in_pairs and coded.scaled_by(plan.isa, f, run)
     local widened = share == "group" and (format.second or not formats.scales[format.scales] or scaled_by) and true or false
     local set = {group = "%s * ((M.ld + %d) / %d)", block = "(%s + %d) / %d * ((M.ld + 127) / 128)", row = scaled and "M.ld" or "%s",
         static = "M.parts"}
@@ -192,7 +192,7 @@ function codes.names(names, spec, plan, matrices, how)
         read = widened and {scale = "f32", c = "float"} or {scale = format.scales, c = c_type(format.scales)},
         blocked = format.blocked, zero = f.zero or 0, interleaved = stored.of(spec).interleaved, along = scaled,
         shared_columns = scaled and share == "static", words = false, integers = names.integers or false, sums = sums,
-        terms = codes.terms(spec, plan),
+        terms = in_parts(spec, plan) and 2 or 1,
         unscaled = sums and not format.second and coded.unscaled_by(plan.isa, f),
         scaled = scaled_by}
     names.coded.parts, names.coded.parted = parts_of(matrices)

@@ -39,21 +39,53 @@ local function nibble_words(p, name, at)
     return p:op("bit_or", name .. "_both", codes, p:op("shl", name .. "_up", codes, 12))
 end
 
+-- A number as f32, bit for bit.
+local function word_of(x)
+    return (string.unpack("<I4", string.pack("<f", x)))
+end
+
+local function is_power(x)
+    return x == 0 or math.log(math.abs(x), 2) % 1 == 0
+end
+
+-- Two numbers that add up to x, each zero or a power of two, or nil.
+local function summands(x)
+    local power = x == 0 and 0 or 2.0 ^ (math.log(math.abs(x), 2) // 1) * (x < 0 and -1 or 1)   -- no larger than x
+    power = is_power(x - power) and power or 2 * power
+    if is_power(x - power) then
+        return power, x - power
+    end
+end
+
+-- Lists of those of the codes of f, or nil: scales times them have no more digits than scales.
+local function summands_of(f)
+    local first, second = {}, {}
+    for i, x in ipairs(f.numbers) do
+        first[i], second[i] = summands(x)
+    end
+    if #first == #f.numbers then
+        return first, second
+    end
+end
+
 -- Vectors that words of 16 codes of f, times a scale, are made of: numbers in f32, and where the upper half of each of them goes, twice.
 -- Of two scales: numbers that are positive, for the one and for the other one in turn, where these go, signs, and what leads words of the
--- second half of codes to the second half of words.
-local function scaled_tables(f, two)
+-- second half of codes to the second half of words. parts: two lists, and there are two vectors of numbers
+local function scaled_tables(f, two, parts)
     local list, halves = {}, {}
     for i = 0, 31 do
         local from = two and i % 8 * 2 + i // 16 or i % 16   -- a number's lane
         halves[i] = 2 * from + 1
-        list[i % 16 + 1] = formats.word(f, two and i % 16 // 2 or i % 16)
+        list[i % 16 + 1] = parts and word_of(parts[1][i % 16 + 1]) or formats.word(f, two and i % 16 // 2 or i % 16)
     end
     for i = 0, 30, 2 do
         list[#list + 1] = halves[i] | halves[i + 1] << 16
     end
     for i = 0, two and 15 or -1 do
         list[32 + i + 1], list[48 + i + 1] = i // 4 % 2 * 0x80008000, i // 8 * 0x00100010
+    end
+    for _, x in ipairs(parts and parts[2] or {}) do
+        list[#list + 1] = word_of(x)
     end
     return list
 end
@@ -99,6 +131,14 @@ local function pairs_of(p, cfg, f, by, tables)
     end
 end
 
+-- The same times scales that have as many digits as a word's elements, each of `run` codes, in two parts that add up to them, or nil.
+function coded.in_parts(isa, f, run)
+    local first, second = summands_of(f)
+    local by = first and coded.unscaled_by(isa, f)
+    return by and by.nibbles and run % by.codes == 0 and
+        {tables = scaled_tables(f, false, {first, second}), codes = by.codes, nibbles = true, parts = true} or nil
+end
+
 -- The same times scales that are powers of two, each of `run` codes, or nil.
 function coded.scaled_by(isa, f, run)
     local by = coded.unscaled_by(isa, f)
@@ -109,26 +149,26 @@ function coded.scaled_by(isa, f, run)
     return by.bytes and run == by.codes // 2 and by or nil
 end
 
--- f(name, place, scales, from) -> list of vectors of pairs times scales, from number `from` on. terms: 2: these are cut off, and a second
--- list has what is left of them; of infinite scales that is NaN.
-local function scaled_pairs(p, cfg, f, by, tables, terms)
+-- f(name, place, scales, from) -> list of vectors of pairs times scales, from number `from` on; by.parts: and what is to be added to them.
+local function scaled_pairs(p, cfg, f, by, tables)
     local function table_at(i) return p:op("load", "table_" .. i, p:at(tables, i * p.isa.lanes)) end
-    local mask = (not by.nibbles or terms > 1) and p:const("high_half", 0xffff0000)
     if by.nibbles then   -- words are of values times the scale
-        local values, halves = table_at(0), table_at(1)
+        local values, halves, rest = table_at(0), table_at(1), by.parts and table_at(2)
         local signs, second, nibbles = by.two and table_at(2), by.two and table_at(3), by.two and p:const("nibbles", 0x000f000f)
+        local function words(name, x, scale)
+            return p:op("lookup_words", name .. "_words", halves, p:op("mul", name .. "_values", x, scale))
+        end
         return function(name, place, scales, from)
-            local codes, numbers = nibble_words(p, name, place(0)), p:op("mul", name .. "_values", values, scales[from])
-            local words = p:op("lookup_words", name .. "_words", halves, numbers)
+            local codes, list = nibble_words(p, name, place(0)), words(name, values, scales[from])
             if by.two then
-                words = p:op("bit_or", name .. "_signed", words, signs)
+                list = p:op("bit_or", name .. "_signed", list, signs)
                 codes = p:op("bit_or", name .. "_halves", p:op("bit_and", name .. "_nibbles", codes, nibbles), second)
             end
-            local rest = terms > 1 and p:op("sub", name .. "_left", numbers, p:op("bit_and", name .. "_cut", numbers, mask))
-            return {p:op("lookup_words", name, codes, words)},
-                rest and {p:op("lookup_words", name .. "_rest", codes, p:op("lookup_words", name .. "_rest_words", halves, rest))}
+            return {p:op("lookup_words", name, codes, list)},
+                rest and {p:op("lookup_words", name .. "_rest", codes, words(name .. "_rest", rest, scales[from]))}
         end
     end
+    local mask = p:const("high_half", 0xffff0000)
     local read = pairs_of(p, cfg, f, by, tables)
     return function(name, place, scales, from)
         local list = read(name, place)
@@ -162,8 +202,7 @@ end
 
 -- Some rows of n units, as panels that are `pitch` elements apart, in f32 or in pairs of cfg.dtype; `over`, `back` and `s_over` lead
 -- from the end of a row to the next one, of codes, of panels and of scales; codes `ahead` are fetched. has: format (row of
--- formats.lua), read (scale: key of formats.scales; c: its C type), along (each column has one), terms (see scaled_pairs).
--- run: codes that share one; nil: the row
+-- formats.lua), read (scale: key of formats.scales; c: its C type), along (each column has one). run: codes that share one; nil: the row
 function coded.rows(cfg, name, has, run)
     local isa, lanes, group = cfg.isa, cfg.isa.lanes, cfg.product.group
     local depth, f = cfg.vectors * lanes * group, has.format
@@ -178,7 +217,7 @@ function coded.rows(cfg, name, has, run)
     local by = run and has.scaled
     local load_scale = by and by.two and function(_, x, at) return p:op("bcast_two", x, at) end or formats.scales[has.read.scale]
     local tables = (f.number or by) and p:pointer("tables", "const float")
-    local scaled, read = by and scaled_pairs(p, cfg, f, by, tables, has.terms), not by and formats.pairs(p, f, tables)
+    local scaled, read = by and scaled_pairs(p, cfg, f, by, tables), not by and formats.pairs(p, f, tables)
     local function store(at, x)
         if to_dtype then
             quantise.store_pair(p, to_dtype, p:at(A, at), x[0], x[1], "store_bits")
