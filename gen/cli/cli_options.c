@@ -85,7 +85,7 @@ static const struct option {
      "what `compare` asks for: a run of each variant for each byte 'r' on stdin, see "
      "gen/cli/compare/turns.c"},
     {"--budget", NULL, "S", COMPARE, REAL, AT(budget),
-     "seconds after which no further processes are started (180; of --baseline=F: none)"},
+     "seconds after which no further kernel is compared (180; of --baseline=F: none)"},
     {"--margin", NULL, "SHARE", COMPARE, REAL, AT(margin),
      "smaller differences count as the same (0.02)"},
     {"--fail-below", NULL, "RATIO", COMPARE, REAL, AT(fail_below),
