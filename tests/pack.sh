@@ -81,6 +81,8 @@ done
 
 # what is refused
 expect 0 packed pack moe_forward.yaml --in "$in" --out p.st --target scalar
+cp "$in" again.st
+expect 2 "is in two files: $in and again.st" pack moe_forward.yaml --in "$in" --in again.st --out no.st --target scalar
 expect 2 "layout 'transposed' is not plain" pack mlp_forward.yaml --in mlp_forward.st --out no.st --from transposed
 expect 2 'f32 \[96, 64\], expected f32 \[32, 64\], plain' pack mlp_forward.yaml --in mlp_forward.st --out no.st --set I_TP=16
 expect 2 'f32 \[4, [0-9]*\], expected f32 \[4, [0-9]*\]: `moegen pack SPEC' run moe_backward.yaml --in p.st --in beside_moe_backward.st --out no.st

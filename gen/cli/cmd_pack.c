@@ -154,6 +154,10 @@ static int write_all(struct pack *p)
 static int pack(struct pack *p)
 {
     moegen_rt_error why;
+    moegen_error *err = NULL;
+    moegen_status status = files_distinct(p->o->in.at, p->o->in.count, NULL, NULL, &err);
+    if (status)
+        return fail(status, err);
     for (int i = 0; i < p->o->in.count; i++)
         if (rt_file_map(p->o->in.at[i], p->in, NULL, &why))
             return bad("%s", why.text);
