@@ -231,6 +231,12 @@ quick='--target scalar --seconds 0.001'
   worse 0.001
   expect 0 'faster$' $b $quick
   expect 0 '"of_roof": true' $b $quick --runs 1 --json
+  expect 0 'toy_forward' $b $quick --runs 1 --plot stored.svg
+  check lua5.4 "$root/tests/picture.lua" stored.svg
+  for option in --plot --json; do expect 2 "$option: stored/../stored/b.json is a file that is read" $b $quick --runs 1 $option=stored/../stored/b.json; done
+  for option in --plot=x.svg --json=x.json --md --fail-below=0.9; do
+    expect 2 "record compares nothing: ${option%=*} goes without it" $b $quick --record --runs 1 $option
+  done
   # Once more: in place of what was there, others stay.
   expect 0 '' $b $quick --record --runs 1
   check [ "$(grep -c '"cpu": ' stored/b.json) $(grep -c '"of_roof": \[0.5, 0.25\]' stored/b.json)" = '2 1' ]

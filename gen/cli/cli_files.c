@@ -101,14 +101,16 @@ static bool is_read_from(const char *path, const char *files, const struct stat 
     return found;
 }
 
-/* The spec, a file of results or of tensors that the command reads and would then write; or NULL.
- */
+/* The spec, a file of results, of stored baselines or of tensors that the command reads and would
+ * then write? */
 static bool is_input(const struct options *o, const char *path)
 {
     struct stat file;
     bool found = false;
     if (stat(path, &file) || !S_ISREG(file.st_mode))
         return false;
+    if (o->baseline)
+        found = is_read_from(o->baseline, "", &file);
     for (int i = 0; i < o->in.count && !found; i++)
         found = is_read_from(o->in.at[i], "*.safetensors", &file);
     for (int i = 0; i < o->operands.count && !found; i++) {
