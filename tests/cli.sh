@@ -177,7 +177,15 @@ expect 2 'T: 2147483648 is not in 1..' check "$spec:forward" --T 2147483648
 check sh -c '! grep FAIL err'
 expect 2 "target: 'frogs' is not one of" check "$spec:forward" --T 9 --target scalar,frogs
 check sh -c '! grep FAIL err'
-expect 2 "is not a number" check "$spec:forward" --threads x
+for n in x 1.5 ''; do expect 2 "threads: '$n' is not a whole number >= 0" check "$spec:forward" --threads "$n"; done
+# what would be as if it were not given
+expect 2 "T: '0' is not a whole number >= 1" check "$spec:forward" --T 0
+expect 2 "runs: '0' is not a whole number >= 1" bench "$spec:forward" --runs 0
+for command in 'bench --seconds' 'tune --budget' 'compare --budget'; do
+  for n in 0 0s 1m -1 nan; do expect 2 "'$n' is not a number of seconds > 0" ${command% *} "$spec:forward" "${command#* }" "$n"; done
+done
+expect 2 '[-]-json takes no file here: run prints its JSON' run "$spec:forward" --in in --out out --json=run.json
+expect 2 '[-]-json takes no file here: check prints its JSON' check "$spec:forward" --json=check.json
 expect 0 '"share_of_peak"' bench "$spec:forward" --T 9 --runs 1 --json --target scalar
 expect 0 '"threads": 3,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --set shard.cores=3
 expect 0 '"threads": 2,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --set shard.cores=3 --threads 2
