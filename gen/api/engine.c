@@ -87,8 +87,8 @@ static bool find_features(moegen_engine *e, const char *given)
 static moegen_status find_threads(int asked, int *threads, moegen_error **err)
 {
     const char *set = getenv("MOEGEN_THREADS");
-    *threads = asked > 0 ? asked : 0;
-    if (asked > 0 || !set || !*set)
+    *threads = asked;
+    if (asked || !set || !*set)
         return MOEGEN_OK;
     size_t digits = strspn(set, "0123456789");
     long n = strtol(set, NULL, 10);
@@ -110,6 +110,9 @@ moegen_status moegen_engine_create(const moegen_engine_options *options, moegen_
                          options->struct_size, sizeof o);
     if (!engine)
         return error_set(err, MOEGEN_BAD_ARGUMENT, "engine must not be NULL");
+    if (o.threads < 0 || o.threads > CREW_MOST)
+        return error_set(err, MOEGEN_BAD_ARGUMENT, "threads: %d is not in 0..%d", o.threads,
+                         CREW_MOST);
     int threads;
     moegen_status status = find_threads(o.threads, &threads, err);
     if (status)
