@@ -67,6 +67,13 @@ expect 0 'int32_t toy_forward(' gen "$spec:forward" -o - --target scalar
 expect 0 'x.c' gen "$spec:forward" --stem x -o dir --depfile dir/x.d --target scalar
 check grep -q 'dir/x.c dir/x.h: .*toy.yaml' dir/x.d
 expect 0 '"changed": false' gen "$spec:forward" --stem x -o dir --json --target scalar
+expect 2 "stem: '../y' is a path, where a name is wanted" gen "$spec:forward" --stem ../y -o dir
+check [ ! -e y.c ]
+for option in depfile cflags; do expect 2 "$option: new/x.h is a file of the kernel" gen "$spec:forward" --stem x -o new --$option new/x.h; done
+check [ ! -e new ]
+sed '/^name/d' "$spec" >toy.c && cp toy.c kept
+expect 2 'toy.c is a file that is read' gen toy.c:forward --stem toy --target scalar
+check cmp toy.c kept
 expect 0 . explain "$spec:forward"
 expect 0 '^3  not supported on this machine' explain 3
 expect 0 '"text": "MOEGEN_BAD_DATA  a tensor' explain MOEGEN_BAD_DATA --json

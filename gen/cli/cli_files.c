@@ -101,9 +101,7 @@ static bool is_read_from(const char *path, const char *files, const struct stat 
     return found;
 }
 
-/* The spec, a file of results, of stored baselines or of tensors that the command reads and would
- * then write? */
-static bool is_input(const struct options *o, const char *path)
+bool is_input(const struct options *o, const char *path)
 {
     struct stat file;
     bool found = false;
