@@ -67,6 +67,13 @@ expect 0 'int32_t toy_forward(' gen "$spec:forward" -o - --target scalar
 expect 0 'x.c' gen "$spec:forward" --stem x -o dir --depfile dir/x.d --target scalar
 check grep -q 'dir/x.c dir/x.h: .*toy.yaml' dir/x.d
 expect 0 '"changed": false' gen "$spec:forward" --stem x -o dir --json --target scalar
+expect 2 "stem: '../y' is a path, where a name is wanted" gen "$spec:forward" --stem ../y -o dir
+check [ ! -e y.c ]
+for option in depfile cflags; do expect 2 "$option: new/x.h is a file of the kernel" gen "$spec:forward" --stem x -o new --$option new/x.h; done
+check [ ! -e new ]
+sed '/^name/d' "$spec" >toy.c && cp toy.c kept
+expect 2 'toy.c is a file that is read' gen toy.c:forward --stem toy --target scalar
+check cmp toy.c kept
 expect 0 . explain "$spec:forward"
 expect 0 '^3  not supported on this machine' explain 3
 expect 0 '"text": "MOEGEN_BAD_DATA  a tensor' explain MOEGEN_BAD_DATA --json
@@ -137,6 +144,13 @@ expect 0 '^1 ok, 0 failed' check "$root/tests/kernels/router.yaml:back_norm_wide
 expect 0 '^1 ok, 0 failed' check "$root/tests/kernels/moe_forward.yaml:transposed" --set dtype=f32 --set activation=gelu --set H=33 --set I_TP=1 --routing one --T 2000 --threads 1
 expect 0 ' 0 failed' check "$spec:forward" --T 9 --routing uniform --target scalar
 expect 0 '"result": "ok"' check "$spec:forward" --T 9 --routing uniform --target scalar --json
+# a tensor of two files is of neither
+mkdir copies && cp "$case/in.safetensors" copies/x.safetensors
+expect 2 "^error: tensor '[a-z_]*' is in two files: copies/x.safetensors and $case/in.safetensors" \
+  run "$case/spec.yaml" --in copies --in "$case/in.safetensors" --out twice --set T=70 --set N_blocks=8
+cp copies/x.safetensors copies/y.safetensors
+expect 2 "is in two files: copies/x.safetensors and copies/y.safetensors" run "$case/spec.yaml" --in copies --out twice --set T=70 --set N_blocks=8
+check [ ! -e twice ]
 echo '{kernel: moe_layer, op: backward, dtype: f32, H: 256, I_TP: 256, E: 4, top_k: 4, block_size: 64}' >layer.yaml
 echo '{kernel: moe_forward, dtype: f32, norm: layer, gated: false, norm_eps: 0, H: 8, I_TP: 1, E: 2, top_k: 2, block_size: 4, skip_token: true}' >undefined.yaml
 # a sum over all tokens, of which the reference of much work computes a few; then 0 / 0 in every element
@@ -147,12 +161,38 @@ expect 1 'nothing to compare' check undefined.yaml --T 9 --routing uniform --tar
 check grep -q '^0 ok, 1 failed' out
 expect 1 '"compared": 0, "rel_error": null,.*"result": "not compared"' check undefined.yaml --T 9 --routing uniform --target scalar --json
 expect 3 'cannot start nocc' check "$spec:forward" --T 9 --routing one --target scalar --cc gcc,nocc
+for cc in false true; do
+  expect 2 "compiler $cc makes nothing of a kernel" check "$spec:forward" --T 9 --routing one --target scalar --cc $cc
+  check sh -c '! grep -i bug err'
+done
+printf '#!/bin/sh\necho "$0: error: no licence" >&2\nexit 1\n' >poorcc; chmod +x poorcc
+expect 2 'compiler ./poorcc makes nothing of a kernel, and says: ./poorcc: error: no licence' check "$spec:forward" --T 9 --routing one \
+  --target scalar --cc ./poorcc
+# what the environment says, with the variable's name
+not_so() { expect 2 "MOEGEN_THREADS: '$1' is not a whole number in 0..1024" check "$spec:forward" --T 3 --routing one --target scalar; }
+for threads in 1.5 -1 two 1025 99999999999999999999 '2 ' 0x2; do MOEGEN_THREADS=$threads not_so "$threads"; done
+for threads in 2 0 ''; do MOEGEN_THREADS=$threads expect 0 '^1 ok' check "$spec:forward" --T 3 --routing one --target scalar; done
+MOEGEN_THREADS=3 expect 0 '"threads": 3,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar
+MOEGEN_THREADS=x expect 0 '"threads": 2,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --threads 2
+for tree in folder no-folder; do
+  for command in "check $spec:forward" 'list kernels' schema; do
+    MOEGEN_TEMPLATE_DIR=$tree expect 2 "MOEGEN_TEMPLATE_DIR: $tree .*no tree of moegen's sources" $command
+  done
+done
 expect 2 'routing' check "$spec:forward" --T 9 --routing sideways
 expect 2 'T: 2147483648 is not in 1..' check "$spec:forward" --T 2147483648
 check sh -c '! grep FAIL err'
 expect 2 "target: 'frogs' is not one of" check "$spec:forward" --T 9 --target scalar,frogs
 check sh -c '! grep FAIL err'
-expect 2 "is not a number" check "$spec:forward" --threads x
+for n in x 1.5 ''; do expect 2 "threads: '$n' is not a whole number >= 0" check "$spec:forward" --threads "$n"; done
+# what would be as if it were not given
+expect 2 "T: '0' is not a whole number >= 1" check "$spec:forward" --T 0
+expect 2 "runs: '0' is not a whole number >= 1" bench "$spec:forward" --runs 0
+for command in 'bench --seconds' 'tune --budget' 'compare --budget'; do
+  for n in 0 0s 1m -1 nan; do expect 2 "'$n' is not a number of seconds > 0" ${command% *} "$spec:forward" "${command#* }" "$n"; done
+done
+expect 2 '[-]-json takes no file here: run prints its JSON' run "$spec:forward" --in in --out out --json=run.json
+expect 2 '[-]-json takes no file here: check prints its JSON' check "$spec:forward" --json=check.json
 expect 0 '"share_of_peak"' bench "$spec:forward" --T 9 --runs 1 --json --target scalar
 expect 0 '"threads": 3,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --set shard.cores=3
 expect 0 '"threads": 2,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --set shard.cores=3 --threads 2
@@ -174,6 +214,9 @@ limit=500000 # the sanitizers' shadow memory has no room in it
 yes '# x' | head -c 200000000 | (ulimit -v $limit; "$moegen" gen -) 2>err
 check [ $? = 2 ]
 check grep -q 'more than 262144 bytes' err
+head -c 8 /dev/zero | tr '\0' '\1' >folder/x.json
+expect 2 'cannot read folder: Is a directory' gen "$spec:forward" -o - --set plan.tuned=folder
+expect 2 'cannot read /dev/null: not a regular file' gen "$spec:forward" -o - --set plan.tuned=/dev/null
 expect 2 'is not a regular file' run "$case/spec.yaml" --in /dev/zero --out o
 (ulimit -f 1; "$moegen" gen -o small "$spec:forward" --target scalar) >/dev/null 2>err
 check [ $? = 2 ]

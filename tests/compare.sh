@@ -150,11 +150,17 @@ turns 'rrrn' && check grep -q '"samples": 3,' turns.json
 check [ "$(head -c 5 turns.json | od -An -c | tr -d ' ')" = '\t\n\n\n' ]
 turns 'r' && check grep -q '"samples": 1,' turns.json
 turns '' && check grep -q '"samples": 0,' turns.json
+all_turns() { printf "$1" | timeout 60 "$moegen" bench two.yaml --T 4 --threads 1 --target scalar --turns --json=- 2>err | grep -c '"samples": 1,'; }
+{ cat "$root/tests/host/toy.yaml"; echo '  index: {kernel: moe_index}'; } >two.yaml
+check [ "$(all_turns rnrn) $(all_turns rnr) $(all_turns rn) $(all_turns r)" = '2 2 1 1' ]
 "$moegen" bench "$spec" --turns </dev/null 2>err; check [ $? = 2 ]
 expect 2 frogs "$spec" --vary spelling=bytes,frogs --target avx2 --runs 2
 expect 2 frogs "$spec" --vary spelling=frogs,bytes --target avx2 --runs 2
-{ cat "$root/tests/host/toy.yaml"; echo '  index: {kernel: moe_index}'; } >two.yaml
 expect 0 'all, geometric mean  *threads=2 ' two.yaml --vary threads=1,2 --T 4 --runs 2 --seconds 0.001 --target scalar
+# The budget is looked at after each kernel, and before each other variant: of all, one comparison is made.
+expect 0 '--budget.*was not compared' two.yaml --vary threads=1,2,3 --T 4 --budget 0.001 --seconds 0.001 --target scalar
+grep -q '^toy_forward  threads=2 .* 1  noisy' out || { cat out; failed=1; }
+check [ "$(grep -c 'toy_index\|geometric\|threads=3' out)" = 0 ]
 expect 0 'toy_forward  *target=avx2 .* 2  ' "$spec" --vary target=scalar,avx2 --T 4 --threads 1 --runs 2 --seconds 0.001 --cold
 expect 2 'two values at least' "$spec" --vary threads=1
 expect 2 'takes KEY=VALUE' "$spec" --vary threads
@@ -174,6 +180,12 @@ for status in 1 3 4; do other "exit $status"; alone "other bench. ended with exi
 other 'kill -SEGV $$'; alone 'Segmentation fault'
 other 'exec 2>/dev/null; yes " " | tr -d "\n"'; alone 'more than 67108863 bytes'
 other 'cat /dev/zero 2>/dev/null'; alone 'more than 67108863 bytes'
+# One that is silent is not waited for: before its kernel, in a run, and at its end, with stdout open or closed.
+silent() { other "$1"; expect 2 'other bench. does not go on: it was silent for' "$spec" --against ./other --T 4 --budget 0.5 --seconds 0.001; }
+silent 'exec sleep 100'
+silent 'printf " \t"; exec sleep 100'
+silent 'printf " \t"; tr -dc r | tr r "\n"; exec sleep 100'
+silent 'exec >&- 2>&-; exec sleep 100'
 echo nothing >other; alone 'cannot start ./other: Exec format error'
 expect 2 '[-]-vary compares something else' "$spec" --against ./older --vary threads=1,2
 expect 2 '[-]-baseline compares something else' "$spec" --against ./older --baseline
@@ -203,7 +215,7 @@ quick='--target scalar --seconds 0.001'
   expect 2 'frogs' $b --seconds 0.001 --target frogs
   expect 0 '^A: stored/b.json, .* by moegen 0' $b $quick --runs 2
   expect 0 'toy_forward .* now  *8  *1 .* % .* 2  noisy' $b $quick --runs 2
-  expect 0 'toy_forward .* now  *8  *1 .* % .* 2  noisy' $b $quick --budget 0.001
+  expect 0 'toy_forward .* now  *8  *1 .* % .* 1  noisy' $b $quick --budget 0.001
   # Shares of a hundred times what this can reach, and of a thousandth: noise makes less of a difference.
   worse() { awk -v by="$1" '/other-cpu/ {skip = 1} /"cpu"/ && !/other-cpu/ {skip = 0}
     !skip && match($0, /of_roof": \[/) {
@@ -219,6 +231,12 @@ quick='--target scalar --seconds 0.001'
   worse 0.001
   expect 0 'faster$' $b $quick
   expect 0 '"of_roof": true' $b $quick --runs 1 --json
+  expect 0 'toy_forward' $b $quick --runs 1 --plot stored.svg
+  check lua5.4 "$root/tests/picture.lua" stored.svg
+  for option in --plot --json; do expect 2 "$option: stored/../stored/b.json is a file that is read" $b $quick --runs 1 $option=stored/../stored/b.json; done
+  for option in --plot=x.svg --json=x.json --md --fail-below=0.9; do
+    expect 2 "record compares nothing: ${option%=*} goes without it" $b $quick --record --runs 1 $option
+  done
   # Once more: in place of what was there, others stay.
   expect 0 '' $b $quick --record --runs 1
   check [ "$(grep -c '"cpu": ' stored/b.json) $(grep -c '"of_roof": \[0.5, 0.25\]' stored/b.json)" = '2 1' ]
@@ -231,6 +249,9 @@ quick='--target scalar --seconds 0.001'
   bench "$(entry "$here" "$(kernel gone 4 1,1)")"
   expect 2 'no kernel that was benched has a baseline' $b $quick --runs 1
   # Files that are refused, with their place.
+  bench "$(entry "$here" "$(kernel toy_forward 4 1,1), $(kernel toy_forward 16 1,1)")"
+  sed -i 's|^{"benches": \[\(.*\)\],$|{"benches": [\1, {"spec": "toy.yaml:forward", "T": [16], "threads": [1]}],|' stored/b.json
+  expect 0 'toy_forward, T 16, 1 threads: its baseline .* within --budget' $b $quick --budget 0.001 --fail-below 0.000001
   hostile() { bench "$1"; expect 2 "stored/b.json:$2" $b -q; cp stored/b.json stored/kept.json; expect 2 "stored/b.json:$2" $b -q --record; cmp stored/b.json stored/kept.json || failed=1; }
   hostile "$(entry x "$(kernel f 4 '"1"')")" '2:.*a number'
   hostile "$(entry x "$(kernel f 4 0)")" '2:.*a number from'

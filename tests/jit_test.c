@@ -306,49 +306,6 @@ static void run_same(void)
     blob_free(&b);
 }
 
-static void run_cc(void)
-{
-    static const char text[] = "#include \"moegen_rt.h\"\n"
-                               "int32_t twice(const void *a, const moegen_worker *w)\n"
-                               "{ (void)w; return 2 * *(const int32_t *)a; }\n";
-    struct code c = {0};
-    moegen_error *err = NULL;
-    moegen_status status =
-        cc_compile(text, NULL, NULL, (const char *const[]){"twice"}, 1, &c, &err);
-    if (status == MOEGEN_UNSUPPORTED) {
-        fprintf(stderr, "note: no compiler here\n");
-        moegen_error_release(err);
-        return;
-    }
-    CHECK(status == MOEGEN_OK);
-    moegen_entry f;
-    int32_t x = 21;
-    memcpy(&f, &c.fn[0], sizeof f);
-    CHECK(f(&x, NULL) == 42);
-    code_unmap(&c);
-    CHECK(cc_compile("int f(void)\n{\n  return 1 + yy;\n}\n", NULL, NULL,
-                     (const char *const[]){"f"}, 1, &c, &err) == MOEGEN_INTERNAL);
-    CHECK(err->diag[0].line == 3 && err->diag[0].col == 14 && strstr(err->diag[0].message, "yy"));
-    CHECK(strcmp(err->diag[0].source, "  return 1 + yy;") == 0);
-    moegen_error_release(err);
-    err = NULL;
-    const char *const strict[] = {"-Wall",        "-Wextra", "-Wpedantic",
-                                  "-Wconversion", "-Werror", NULL};
-    CHECK(cc_check(text, NULL, strict, &err) == MOEGEN_OK && !err);
-    CHECK(cc_check("int f(long x);\nint f(long x) { return x; }\n", NULL, strict, &err) ==
-          MOEGEN_INTERNAL);
-    CHECK(err->diag[0].line == 2);
-    moegen_error_release(err);
-    err = NULL;
-    CHECK(cc_check(text, "no-such-compiler", NULL, &err) == MOEGEN_UNSUPPORTED);
-    moegen_error_release(err);
-    CHECK(cc_compile(text, NULL, NULL, (const char *const[]){"absent"}, 1, &c, NULL) ==
-          MOEGEN_INTERNAL);
-    signal(SIGCHLD, SIG_IGN); /* a host that does not wait for its children */
-    CHECK(cc_check(text, NULL, strict, NULL) == MOEGEN_OK);
-    CHECK(cc_check("oops", NULL, strict, NULL) == MOEGEN_INTERNAL);
-}
-
 static const struct {
     const char *name;
     void (*run)(void);
@@ -365,7 +322,6 @@ static const struct {
     {"fork", run_fork},
     {"pages", run_pages},
     {"same", run_same},
-    {"cc", run_cc},
 };
 
 /* Every test in its own process, so that each starts cold; or only the one named. */

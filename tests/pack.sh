@@ -81,6 +81,10 @@ done
 
 # what is refused
 expect 0 packed pack moe_forward.yaml --in "$in" --out p.st --target scalar
+expect 0 '^{"packed": [12], "tensors": [0-9]*, "target": "scalar"}$' pack moe_forward.yaml --in "$in" --out p.st --target scalar --json
+expect 2 '^error: .* has no weights to pack' pack "${in%/vectors/*}/kernels/moe_index.yaml:plain" --in "$in" --out no.st
+cp "$in" again.st
+expect 2 "is in two files: $in and again.st" pack moe_forward.yaml --in "$in" --in again.st --out no.st --target scalar
 expect 2 "layout 'transposed' is not plain" pack mlp_forward.yaml --in mlp_forward.st --out no.st --from transposed
 expect 2 'f32 \[96, 64\], expected f32 \[32, 64\], plain' pack mlp_forward.yaml --in mlp_forward.st --out no.st --set I_TP=16
 expect 2 'f32 \[4, [0-9]*\], expected f32 \[4, [0-9]*\]: `moegen pack SPEC' run moe_backward.yaml --in p.st --in beside_moe_backward.st --out no.st

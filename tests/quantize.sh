@@ -84,7 +84,7 @@ check grep -q '"copied": 0' out
 make deepseek '{"w.weight_scale_inv":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"w.weight":{"dtype":"F8_E4M3","shape":[130,2],"data_offsets":[8,268]}}' 268
 expect 0 '"name": "w.weight", "dtype": "bf16", "shape": \[130, 2\]' deepseek --to bf16 --from fp8_e4m3 --scale block --out b.st --json
 expect 2 "'w.weight' has other scales: f32 \[2, 1\], expected f32 \[1, 130\]" deepseek --to bf16 --from fp8_e4m3 --out no.st
-expect 2 'no tensor is of a format' deepseek --to bf16 --from int8 --out no.st
+expect 2 'no tensor has codes of the format of --from' deepseek --to bf16 --from int8 --out no.st
 expect 2 "'w.weight' are no such codes: fp8_e4m3 \[130, 2\], expected u8 \[130, 2\]" deepseek --to bf16 --from int8 --only w.weight --out no.st
 
 # metadata that nobody wrote
@@ -152,6 +152,8 @@ expect 2 "--gate-up: 'both' is not one of split, interleaved" "$in" --to nvfp4 -
 expect 2 '--threads: ' "$in" --to int8 --threads 5000 --out no.st
 expect 2 '--from is for --to f32' "$in" --to int8 --from mxfp4 --out no.st
 expect 2 'no tensor is of a format that the metadata names; --from FORMAT says it' "$in" --to f32 --out no.st
+expect 2 'no tensor has codes of the format of --from' "$in" --to f32 --from int8 --out no.st
+expect 2 "group: '0' is not a whole number >= 1" "$in" --to int4 --group 0 --out no.st
 expect 2 "'gate_up_proj_weight' is of no format" "$in" --to f32 --only 'gate_up*' --out no.st
 expect 2 "'gate_up_proj_weight' has no tensor of scales beside it" "$in" --to f32 --from int8 --only 'gate_up*' --out no.st
 check [ ! -e no.st ]

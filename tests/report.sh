@@ -38,6 +38,11 @@ expect 0 'wrote r/report.html' report r
 check cp r/report.html first.html
 expect 0 'wrote again.html' report r -o again.html
 check cmp first.html again.html
+cp r/c.json kept.json
+expect 2 '-[-]out: r/c.json is a file that is read' report r -o r/c.json
+ln -s r/c.json link.html
+expect 2 '-[-]out: link.html is a file that is read' report r/ -o link.html
+check cmp kept.json r/c.json
 expect 0 '^<!DOCTYPE html>' report r -o -
 check cmp first.html out
 check grep -q '<h2>a&#60;b&#62;&#38;.json</h2>' first.html

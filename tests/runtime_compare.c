@@ -156,6 +156,24 @@ static void beyond_range(void)
     CHECK(!moegen_rt_compare(&got, &want, &c, NULL) && !c.ok, "no infinity: %s", c.text);
 }
 
+/* Of what f32 has no room for, errors count as if it were larger; zeros are zeros. */
+static void tiny(void)
+{
+    double want_data[4] = {1e-40, -3e-38, 0, 0};
+    float got_data[4] = {0, -0x1p-126f, 0, 0};
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {2, 2}, want_data, sizeof want_data, 0, 0, 0};
+    moegen_rt_tensor got = {"o", MOEGEN_RT_F32, 2, {2, 2}, got_data, sizeof got_data, 0, 0, 0};
+    moegen_rt_comparison c;
+    CHECK(!moegen_rt_compare(&got, &want, &c, NULL) && c.ok && c.l2 < 1e-8, "tiny: %s", c.text);
+    got_data[2] = 1e-40f;
+    CHECK(!moegen_rt_compare(&got, &want, &c, NULL) && !c.ok, "tiny for zero: %s", c.text);
+    got_data[2] = 0;
+    got_data[0] = (float)(want_data[0] = 1e-28);
+    CHECK(!moegen_rt_compare(&got, &want, &c, NULL) && c.ok, "small: %s", c.text);
+    got_data[0] *= 1.00001f;
+    CHECK(!moegen_rt_compare(&got, &want, &c, NULL) && !c.ok && c.l2 > 9e-6, "small: %s", c.text);
+}
+
 static void machine(void)
 {
     CHECK(moegen_rt_cpu_count() >= 1, "cpu count");
@@ -178,6 +196,7 @@ int main(void)
     roundings();
     subnormal();
     beyond_range();
+    tiny();
     machine();
     return failures != 0;
 }

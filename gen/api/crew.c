@@ -12,7 +12,7 @@
 #include "rt_ranks.h"
 #include "unit.h"
 
-enum { IDLE = 8 /* teams kept */, MAX_TEAM = 1024 };
+enum { IDLE = 8 /* teams kept */ };
 
 struct crew {
     _Atomic int refs;
@@ -29,10 +29,10 @@ struct crew *crew_create(int threads)
     if (!c)
         return NULL;
     c->refs = 1;
-    c->threads = threads < MAX_TEAM ? threads : MAX_TEAM;
+    c->threads = threads < CREW_MOST ? threads : CREW_MOST;
     c->cpus = moegen_rt_cpu_count();
-    if (c->cpus > MAX_TEAM)
-        c->cpus = MAX_TEAM;
+    if (c->cpus > CREW_MOST)
+        c->cpus = CREW_MOST;
     pthread_mutex_init(&c->lock, NULL);
     return c;
 }

@@ -83,11 +83,20 @@ static bool find_features(moegen_engine *e, const char *given)
     return e->feature != NULL;
 }
 
-static int threads_wanted(int asked)
+/* How many threads calls that say none have; 0: as kernels want it. */
+static moegen_status find_threads(int asked, int *threads, moegen_error **err)
 {
     const char *set = getenv("MOEGEN_THREADS");
-    int n = asked > 0 ? asked : set ? atoi(set) : 0;
-    return n > 0 ? n : 0; /* 0: as kernels want it */
+    *threads = asked;
+    if (asked || !set || !*set)
+        return MOEGEN_OK;
+    size_t digits = strspn(set, "0123456789");
+    long n = strtol(set, NULL, 10);
+    if (set[digits] || n > CREW_MOST)
+        return error_set(err, MOEGEN_BAD_ARGUMENT,
+                         "MOEGEN_THREADS: '%s' is not a whole number in 0..%d", set, CREW_MOST);
+    *threads = (int)n;
+    return MOEGEN_OK;
 }
 
 moegen_status moegen_engine_create(const moegen_engine_options *options, moegen_engine **engine,
@@ -101,6 +110,13 @@ moegen_status moegen_engine_create(const moegen_engine_options *options, moegen_
                          options->struct_size, sizeof o);
     if (!engine)
         return error_set(err, MOEGEN_BAD_ARGUMENT, "engine must not be NULL");
+    if (o.threads < 0 || o.threads > CREW_MOST)
+        return error_set(err, MOEGEN_BAD_ARGUMENT, "threads: %d is not in 0..%d", o.threads,
+                         CREW_MOST);
+    int threads;
+    moegen_status status = find_threads(o.threads, &threads, err);
+    if (status)
+        return status;
     moegen_engine *e = calloc(1, sizeof *e);
     if (!e)
         return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
@@ -113,7 +129,7 @@ moegen_status moegen_engine_create(const moegen_engine_options *options, moegen_
     pthread_mutex_init(&e->making, &recursive);
     pthread_mutexattr_destroy(&recursive);
     e->registry = registry_create(o.max_kernels, &unit_ops);
-    e->crew = crew_create(threads_wanted(o.threads));
+    e->crew = crew_create(threads);
     e->cc = o.cc ? strdup(o.cc) : NULL;
     if (!find_features(e, o.features) || !e->registry || !e->crew || (o.cc && !e->cc) ||
         !tuned_open(&e->tuned, o.tuned, o.log, o.log_user)) {

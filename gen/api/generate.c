@@ -45,7 +45,7 @@ static moegen_status take_tuned(struct ask *a, const moegen_engine *engine, cons
     int why = path ? tuned_add(&a->tuned, path) : 0;
     if (why)
         return error_set(err, why == ENOMEM ? MOEGEN_NO_MEMORY : MOEGEN_BAD_SPEC,
-                         "plan.tuned: cannot read %s: %s", path, strerror(why));
+                         "plan.tuned: cannot read %s: %s", path, file_why(why));
     t = path ? &a->tuned : t;
     r->tuned = t->host;
     r->tuned_count = (size_t)t->files;

@@ -151,7 +151,9 @@ typedef struct moegen_engine_options {
 } moegen_engine_options;
 
 /* Makes an engine with one reference. options may be NULL. A cache directory that cannot be used is
- * not an error: the engine logs it and works without. */
+ * not an error: the engine logs it and works without. MOEGEN_BAD_ARGUMENT: options->threads is not
+ * in 0..1024, or $MOEGEN_THREADS, where it counts, no such number (nothing and 0: as if it were not
+ * set). */
 MOEGEN_API moegen_status moegen_engine_create(const moegen_engine_options *options,
                                               moegen_engine **engine, moegen_error **err);
 MOEGEN_API void moegen_engine_retain(moegen_engine *engine);

@@ -50,7 +50,7 @@ bool tuned_open(struct tuned *t, const char *path, cache_log *log, void *user)
     char line[512], *usual = path ? strdup(path) : tuned_path();
     int why = usual && *usual ? tuned_add(t, usual) : 0;
     if (why && log && (why != ENOENT || named)) {
-        snprintf(line, sizeof line, "%s: tuned plans cannot be read: %s", usual, strerror(why));
+        snprintf(line, sizeof line, "%s: tuned plans cannot be read: %s", usual, file_why(why));
         log(user, 1, line);
     }
     free(usual);

@@ -10,6 +10,7 @@
 
 /* Idle thread teams, shared by an engine and its kernels. Thread-safe, reference-counted. */
 struct crew;
+enum { CREW_MOST = 1024 };             /* threads of a team */
 struct crew *crew_create(int threads); /* 0: as kernels want it; NULL: out of memory */
 struct crew *crew_retain(struct crew *c);
 void crew_release(struct crew *c);

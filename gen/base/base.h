@@ -73,8 +73,9 @@ char *line_of(const char *text, size_t len, int line);
 
 /* ---- file.c ---- */
 
-/* All of a regular file, or as much as is more than `most`; an errno. */
+/* All of a regular file, or as much as is more than `most`; an errno, for file_why. */
 int file_read(const char *path, size_t most, struct text *out);
+const char *file_why(int why);
 /* Through a temporary file beside it: the file is the old one or all of the new one. What writers
  * of it that were killed left there goes. A link stays, and what it leads to is written; so is what
  * is no regular file, in place. An errno. */

@@ -22,8 +22,10 @@ int file_read(const char *path, size_t most, struct text *out)
     int why = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return errno;
-    if (fstat(fd, &is) || !S_ISREG(is.st_mode))
-        why = EINVAL;
+    if (fstat(fd, &is))
+        why = errno;
+    else if (!S_ISREG(is.st_mode))
+        why = S_ISDIR(is.st_mode) ? EISDIR : EINVAL;
     text_add(out, "", 0);
     while (!why && out->len <= most && (n = read(fd, part, sizeof part)) != 0) {
         if (n > 0)
@@ -35,6 +37,11 @@ int file_read(const char *path, size_t most, struct text *out)
     }
     close(fd);
     return why;
+}
+
+const char *file_why(int why)
+{
+    return why == EINVAL ? "not a regular file" : strerror(why);
 }
 
 /* The process whose temporary file for `name` this is, see file_write; 0: it is none. */

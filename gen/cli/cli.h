@@ -82,6 +82,9 @@ int write_text(const char *path, const struct text *t); /* the same, unless it i
 /* Is there a place for the files that results go to in the end, and is none of them one that the
  * command reads? Complains and returns an exit code. */
 int results_ready(const struct options *o);
+/* Is it the spec, or a file of results, of stored baselines or of tensors that the command reads?
+ */
+bool is_input(const struct options *o, const char *path);
 
 /* ---- cli_print.c: what all commands say alike ---- */
 

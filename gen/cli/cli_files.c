@@ -87,35 +87,35 @@ static bool same_file(const struct stat *x, const struct stat *y)
     return x->st_dev == y->st_dev && x->st_ino == y->st_ino;
 }
 
-/* Is it the file at `path`, or one of the tensor files in that directory? */
-static bool is_read_from(const char *path, const struct stat *file)
+/* Is it the file at `path`, or one of such files in that directory? */
+static bool is_read_from(const char *path, const char *files, const struct stat *file)
 {
     struct stat is;
     DIR *all = stat(path, &is) == 0 && S_ISDIR(is.st_mode) ? opendir(path) : NULL;
     bool found = stat(path, &is) == 0 && same_file(&is, file);
     for (struct dirent *x; all && !found && (x = readdir(all));)
-        found = fnmatch("*.safetensors", x->d_name, 0) == 0 &&
-                fstatat(dirfd(all), x->d_name, &is, 0) == 0 && same_file(&is, file);
+        found = fnmatch(files, x->d_name, 0) == 0 && fstatat(dirfd(all), x->d_name, &is, 0) == 0 &&
+                same_file(&is, file);
     if (all)
         closedir(all);
     return found;
 }
 
-/* The spec, a file of results or of tensors that the command reads and would then write; or NULL.
- */
-static bool is_input(const struct options *o, const char *path)
+bool is_input(const struct options *o, const char *path)
 {
     struct stat file;
     bool found = false;
     if (stat(path, &file) || !S_ISREG(file.st_mode))
         return false;
+    if (o->baseline)
+        found = is_read_from(o->baseline, "", &file);
     for (int i = 0; i < o->in.count && !found; i++)
-        found = is_read_from(o->in.at[i], &file);
+        found = is_read_from(o->in.at[i], "*.safetensors", &file);
     for (int i = 0; i < o->operands.count && !found; i++) {
         const char *word = o->operands.at[i], *colon = strrchr(word, ':');
         char *spec = colon ? strndup(word, (size_t)(colon - word)) : NULL;
         struct stat is;
-        found = (stat(word, &is) == 0 && same_file(&is, &file)) ||
+        found = is_read_from(word, "*.json", &file) ||
                 (spec && stat(spec, &is) == 0 && same_file(&is, &file));
         free(spec);
     }

@@ -10,7 +10,7 @@
 
 #include "cli.h"
 
-enum kind { FLAG, COUNT, TEXT, INTEGER, REAL, LIST_OF, JSON };
+enum kind { FLAG, COUNT, TEXT, INTEGER, FROM_1, REAL, SECONDS, LIST_OF, JSON };
 
 #define AT(field) offsetof(struct options, field)
 static const struct option {
@@ -44,7 +44,7 @@ static const struct option {
      "the axis that products contract, from 0 (default: the last)"},
     {"--scale", NULL, "KIND", QUANTIZE, TEXT, AT(scale),
      "what shares a scale: row (an output channel), static (a matrix), block (128 x 128), group"},
-    {"--group", NULL, "N", QUANTIZE, INTEGER, AT(group), "elements of a group: int4: 32 or 128"},
+    {"--group", NULL, "N", QUANTIZE, FROM_1, AT(group), "elements of a group: int4: 32 or 128"},
     {"--scale-rule", NULL, "RULE", QUANTIZE, TEXT, AT(scale_rule),
      "mx formats: ocp (the largest element may clip) or wide (twice the scale: nothing clips)"},
     {"--gate-up", NULL, "ORDER", QUANTIZE, TEXT, AT(gate_up),
@@ -61,12 +61,12 @@ static const struct option {
      "numbers of tokens of the calls that are to be fast (the spec's T, else 1,16,256,1024)"},
     {"--threads", NULL, "A,B", TUNE, TEXT, AT(thread_list),
      "threads that run a kernel, tuned one after the other (all CPUs)"},
-    {"--budget", NULL, "S", TUNE, REAL, AT(budget),
+    {"--budget", NULL, "S", TUNE, SECONDS, AT(budget),
      "seconds to search for each kernel (60), once its tensors are filled; what is found is "
      "confirmed in up to twice as long"},
     {"--out", "-o", "F.yaml", TUNE, TEXT, AT(out),
      "the file of tuned plans to write (that of this CPU in ~/.config/moegen/tuned)"},
-    {"--T", NULL, "N", CHECK | BENCH | COMPARE, INTEGER, AT(tokens), "number of tokens"},
+    {"--T", NULL, "N", CHECK | BENCH | COMPARE, FROM_1, AT(tokens), "number of tokens"},
     {"--routing", NULL, "KIND", CHECK | BENCH | COMPARE, TEXT, AT(routing),
      "how tokens choose experts: uniform, skewed, one, ..."},
     {"--seed", NULL, "N", CHECK | BENCH | COMPARE, INTEGER, AT(seed),
@@ -75,17 +75,17 @@ static const struct option {
      "compare variants side by side (repeatable: all combinations)"},
     {"--against", NULL, "PROGRAM", COMPARE, TEXT, AT(against),
      "A is what another version of moegen makes of the spec, B what this one makes of it"},
-    {"--runs", NULL, "N", BENCH, INTEGER, AT(runs), "timed runs of each variant"},
-    {"--runs", NULL, "N", COMPARE, INTEGER, AT(runs),
+    {"--runs", NULL, "N", BENCH, FROM_1, AT(runs), "timed runs of each variant"},
+    {"--runs", NULL, "N", COMPARE, FROM_1, AT(runs),
      "processes of each variant (default: until it is clear, or the budget is spent)"},
-    {"--seconds", NULL, "S", BENCH, REAL, AT(seconds), "time to spend on each variant (1)"},
-    {"--seconds", NULL, "S", COMPARE, REAL, AT(seconds),
+    {"--seconds", NULL, "S", BENCH, SECONDS, AT(seconds), "time to spend on each variant (1)"},
+    {"--seconds", NULL, "S", COMPARE, SECONDS, AT(seconds),
      "timing of each variant in each process (as long as its inputs take to fill)"},
     {"--turns", NULL, NULL, BENCH, FLAG, AT(turns),
      "what `compare` asks for: a run of each variant for each byte 'r' on stdin, see "
      "gen/cli/compare/turns.c"},
-    {"--budget", NULL, "S", COMPARE, REAL, AT(budget),
-     "seconds after which no further processes are started (180; of --baseline=F: none)"},
+    {"--budget", NULL, "S", COMPARE, SECONDS, AT(budget),
+     "seconds after which no further kernel is compared (180; of --baseline=F: none)"},
     {"--margin", NULL, "SHARE", COMPARE, REAL, AT(margin),
      "smaller differences count as the same (0.02)"},
     {"--fail-below", NULL, "RATIO", COMPARE, REAL, AT(fail_below),
@@ -150,7 +150,12 @@ static bool json_file_follows(unsigned command, const char *next)
 
 static bool store(struct options *o, const struct option *x, const char *value)
 {
+    static const char *const numbers[] = {[INTEGER] = "whole number >= 0",
+                                          [FROM_1] = "whole number >= 1",
+                                          [REAL] = "number >= 0",
+                                          [SECONDS] = "number of seconds > 0"};
     char *at = (char *)o + x->at, *end = NULL;
+    bool zero = false;
     errno = 0;
     switch (x->kind) {
     case FLAG:
@@ -160,23 +165,34 @@ static bool store(struct options *o, const struct option *x, const char *value)
         ++*(int *)at;
         return true;
     case JSON:
+        if (x->at == AT(json) && strcmp(value, "-") != 0 && !(o->command->bit & RESULTS)) {
+            bad("--json takes no file here: %s prints its JSON", o->command->name);
+            return false;
+        }
+        *(const char **)at = value;
+        return true;
     case TEXT:
         *(const char **)at = value;
         return true;
     case LIST_OF:
         return words_add((struct words *)at, value);
     case INTEGER:
+    case FROM_1:
         *(int64_t *)at = strtoll(value, &end, 10);
+        zero = *(int64_t *)at == 0;
         break;
     case REAL:
+    case SECONDS:
         *(double *)at = strtod(value, &end);
-        end += end != value && *end == 's' && strcmp(x->value, "S") == 0; /* seconds */
+        end += end != value && *end == 's' && x->kind == SECONDS;
         errno = isfinite(*(double *)at) ? errno : ERANGE;
+        zero = *(double *)at == 0;
         break;
     }
-    if (end != value && !*end && !errno && *value != '-')
+    zero = zero && (x->kind == FROM_1 || x->kind == SECONDS); /* would be as if it were not given */
+    if (end != value && !*end && !errno && *value != '-' && !zero)
         return true;
-    bad("%s: '%s' is not a number >= 0", x->name, value);
+    bad("%s: '%s' is not a %s", x->name, value, numbers[x->kind]);
     return false;
 }
 

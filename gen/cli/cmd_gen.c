@@ -72,13 +72,37 @@ struct output {
     struct text json, targets; /* what was written; the same for the dependency file */
 };
 
-static int write_one(struct output *out, const char *stem, const char *suffix, const char *text)
+static struct text path_of(const struct output *out, const char *stem, const char *suffix)
 {
     struct text path = {0};
-    bool changed;
-    char size[32];
     bool here = strcmp(out->dir, ".") == 0;
     text_fmt(&path, "%s%s%s%s", here ? "" : out->dir, here ? "" : "/", stem, suffix);
+    return path;
+}
+
+/* Would a file of the kernel take the place of one that is read, or another that of it? */
+static int place_ready(const struct output *out, const char *stem, const char *suffix)
+{
+    const struct options *o = out->o;
+    struct text path = path_of(out, stem, suffix);
+    int result = EXIT_OK;
+    if (path.lost)
+        result = fail(MOEGEN_NO_MEMORY, NULL);
+    else if (is_input(o, path.at))
+        result = bad("%s is a file that is read, and would be one of the kernel", path.at);
+    else if (o->depfile && strcmp(o->depfile, path.at) == 0)
+        result = bad("--depfile: %s is a file of the kernel", path.at);
+    else if (o->cflags && strcmp(o->cflags, path.at) == 0)
+        result = bad("--cflags: %s is a file of the kernel", path.at);
+    text_free(&path);
+    return result;
+}
+
+static int write_one(struct output *out, const char *stem, const char *suffix, const char *text)
+{
+    struct text path = path_of(out, stem, suffix);
+    bool changed;
+    char size[32];
     if (path.lost)
         return fail(MOEGEN_NO_MEMORY, NULL);
     int result = write_file(path.at, text, strlen(text), &changed);
@@ -119,7 +143,13 @@ static int write_sources(const struct options *o, const struct job *j, moegen_so
             fputs(moegen_source_c(source[k]), stdout);
         return EXIT_OK;
     }
-    result = make_directory(out.dir);
+    for (int k = 0; k < j->kernels && !result; k++) {
+        const char *stem = o->stem ? o->stem : moegen_source_name(source[k]);
+        if (!(result = place_ready(&out, stem, ".c")))
+            result = place_ready(&out, stem, ".h");
+    }
+    if (!result)
+        result = make_directory(out.dir);
     for (int k = 0; k < j->kernels && !result; k++) {
         const char *stem = o->stem ? o->stem : moegen_source_name(source[k]);
         /* .c first: ninja wants a dependency file to name the first output first */
@@ -157,6 +187,11 @@ int cmd_gen(struct options *o)
     if ((o->stem || o->cflags) && j.kernels != 1) {
         result = bad("%s is for one kernel, the spec has %d: give %s:KERNEL",
                      o->stem ? "--stem" : "--cflags", j.kernels, j.path);
+        goto out;
+    }
+    if (o->stem && strchr(o->stem, '/')) {
+        result = bad("--stem: '%s' is a path, where a name is wanted; -o says in which directory",
+                     o->stem);
         goto out;
     }
     if (o->out && strcmp(o->out, "-") == 0 && (o->depfile || o->cflags)) {

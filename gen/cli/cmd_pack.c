@@ -145,15 +145,29 @@ static int write_all(struct pack *p)
     }
     if (rt_file_close(p->file, &why))
         return bad("%s", why.text);
-    if (!quiet)
-        printf("packed %d of %zu tensors for target %s: wrote %s\n", p->packed, p->count,
-               kernel_facts(p->kernel)->target, p->o->out);
+    const char *target = kernel_facts(p->kernel)->target;
+    if (p->o->json)
+        printf("{\"packed\": %d, \"tensors\": %zu, \"target\": \"%s\"}\n", p->packed, p->count,
+               target);
+    else if (!quiet)
+        printf("packed %d of %zu tensors for target %s: wrote %s\n", p->packed, p->count, target,
+               p->o->out);
     return EXIT_OK;
 }
 
 static int pack(struct pack *p)
 {
     moegen_rt_error why;
+    moegen_error *err = NULL;
+    const moegen_kernel_facts *f = kernel_facts(p->kernel);
+    int matrices = 0;
+    for (int i = 0; i < f->arg_count; i++)
+        matrices += packed_arg(p, f->args[i].name) != NULL;
+    if (!matrices)
+        return bad("%s has no weights to pack", f->name);
+    moegen_status status = files_distinct(p->o->in.at, p->o->in.count, NULL, NULL, &err);
+    if (status)
+        return fail(status, err);
     for (int i = 0; i < p->o->in.count; i++)
         if (rt_file_map(p->o->in.at[i], p->in, NULL, &why))
             return bad("%s", why.text);

@@ -69,9 +69,7 @@ static int run(const struct options *o, struct job *j, moegen_rt_problem *in)
         result = fail(status, err);
         goto out;
     }
-    for (int i = 0; i < o->in.count && !status; i++)
-        status = checkpoint_read(kernel, o->in.at[i], in, &err);
-    if (status) {
+    if ((status = checkpoint_read(kernel, o->in.at, o->in.count, in, &err))) {
         result = fail(status, err);
         goto out;
     }

@@ -286,6 +286,12 @@ static moegen_status run(struct job *job)
     moegen_status status = stack_check(job->err);
     if (status)
         return status;
+    const char *root = tree_root();
+    if (root && !tree_is_one(root))
+        return error_set(job->err, MOEGEN_BAD_ARGUMENT,
+                         "MOEGEN_TEMPLATE_DIR: %s is no tree of moegen's sources, there is no "
+                         "gen/lua/prelude.lua in it",
+                         root);
     locale_t before = uselocale(c_locale);
     fegetenv(&mode);
     fesetenv(FE_DFL_ENV);
@@ -369,6 +375,5 @@ moegen_status host_schema(struct text *out, moegen_error **err)
 
 bool host_digest(char hex[65])
 {
-    const char *root = secure_getenv("MOEGEN_TEMPLATE_DIR");
-    return source_digest(root && *root ? root : NULL, hex);
+    return tree_digest(tree_root(), hex);
 }

@@ -90,8 +90,7 @@ static bool load(void)
 
 lua_State *image_open(struct sandbox **s)
 {
-    const char *root = secure_getenv("MOEGEN_TEMPLATE_DIR");
-    if ((root && *root) || atomic_flag_test_and_set(&taken))
+    if (tree_root() || atomic_flag_test_and_set(&taken))
         return NULL;
     if (image.bytes && image.wishes == wishes.count)
         put_back();

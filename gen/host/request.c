@@ -166,7 +166,7 @@ moegen_status request_push(lua_State *L, const struct host_request *r, const cha
     push_digest(L, r->text, r->len);
     lua_setfield(L, -2, "digest");
     char hex[65];
-    if (!source_digest(root, hex))
+    if (!tree_digest(root, hex))
         return error_set(err, MOEGEN_IO, "%s: the generator cannot be read", root);
     set_string(L, "generator", hex);
     return sets ? sets : status ? status : tuned;

@@ -58,12 +58,10 @@ static void *allocate(void *user, void *old, size_t old_size, size_t new_size)
 
 lua_State *sandbox_create(struct sandbox *s, char *room, size_t size)
 {
-    *s = (struct sandbox){.soft = soft_limit, .root = secure_getenv("MOEGEN_TEMPLATE_DIR")};
+    *s = (struct sandbox){.soft = soft_limit, .root = tree_root()};
     if (room)
         s->arena = (struct arena){
             .at = room, .left = size, .base = room, .base_size = size, .whole = true};
-    if (s->root && !*s->root)
-        s->root = NULL;
     lua_State *L = lua_newstate(allocate, s);
     if (L)
         lua_gc(L, LUA_GCSTOP);

@@ -63,10 +63,29 @@ void sandbox_destroy(struct sandbox *s); /* ends the state too */
 struct lua_State *image_open(struct sandbox **s);
 void image_close(void); /* ends the build; only after an image_open that gave a state */
 
+/* ---- tree.c: a source tree in place of what is built in, for development ---- */
+
+enum { PATH_ROOM = 4096 };
+/* Where modules and templates live. A folder of a place is a room: of modules, in templates of
+ * fragments too. embed.cmake enumerates the same. */
+struct source_place {
+    const char *folder, *suffix;
+};
+extern const struct source_place tree_modules, tree_isas, tree_templates, tree_beside;
+const char *tree_root(void); /* $MOEGEN_TEMPLATE_DIR; NULL: not set, or empty */
+bool tree_is_one(const char *root);
+bool tree_read(const char *path, struct text *out); /* a file of it */
+/* Sorted stems of what in root/folder ends in suffix, none without such a folder; false if it
+ * cannot be read. */
+bool tree_list(const char *root, const char *folder, const char *suffix, char ***names,
+               size_t *count);
+void tree_free_names(char **name, size_t count);
+/* root: NULL: of what is built in; false: there is none. */
+bool tree_digest(const char *root, char hex[65]);
+
 /* ---- modules for them: source.c native.c words.c tape.c ---- */
 
 /* source.c: modules, templates and fragments; root: of a source tree, NULL: those built in. */
-bool source_digest(const char *root, char hex[65]); /* false: there is none */
 void source_load(struct lua_State *L, const char *root,
                  const char *name);    /* pushes a module's chunk, or raises */
 void source_open(struct lua_State *L); /* pushes module "source" */

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* source.c - the generator's own text: Lua modules, templates and fragments, built in or, for
  * development, in a source tree. */
-#include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,134 +10,6 @@
 #include <lua.h>
 
 #include "sandbox.h"
-
-enum { PATH_ROOM = 4096, MAX_FILE = 4 << 20 };
-
-/* ---- a source tree in place of the embedded copies (development) ---- */
-
-static bool read_file(const char *path, struct text *out)
-{
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return false;
-    char part[16384];
-    size_t n;
-    while ((n = fread(part, 1, sizeof part, f)) > 0 && out->len < MAX_FILE)
-        text_add(out, part, n);
-    bool good = !ferror(f) && feof(f) && !out->lost;
-    fclose(f);
-    return good;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static void free_names(char **name, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        free(name[i]);
-    free(name);
-}
-
-/* Sorted stems of what in root/folder ends in suffix, none without such a folder; false if it
- * cannot be read. */
-static bool list_folder(const char *root, const char *folder, const char *suffix, char ***names,
-                        size_t *count)
-{
-    char path[PATH_ROOM];
-    snprintf(path, sizeof path, "%s/%s", root, folder);
-    *names = NULL;
-    *count = 0;
-    DIR *d = opendir(path);
-    if (!d)
-        return errno == ENOENT || errno == ENOTDIR;
-    bool good = true;
-    size_t tail = strlen(suffix);
-    for (struct dirent *e; good && (e = readdir(d));) {
-        size_t n = strlen(e->d_name);
-        if (e->d_name[0] == '.' || n <= tail || strcmp(e->d_name + n - tail, suffix) != 0)
-            continue;
-        char **more = realloc(*names, (*count + 1) * sizeof *more);
-        char *stem = more ? strndup(e->d_name, n - tail) : NULL;
-        if (more)
-            *names = more;
-        if (stem)
-            (*names)[(*count)++] = stem;
-        good = stem != NULL;
-    }
-    closedir(d);
-    if (*count)
-        qsort(*names, *count, sizeof **names, by_name);
-    return good;
-}
-
-/* Where modules and templates live. A folder of a place is a room: of modules, in templates of
- * fragments too. embed.cmake enumerates the same. */
-static const struct place {
-    const char *folder, *suffix;
-} modules = {"gen/lua", ".lua"}, isas = {"gen/lua/isa", ".lua"}, templates = {"templates", ".c.in"},
-  beside = {"templates", ".lua"};
-enum { ROOMS_DEEP = 2 }; /* gen/lua/arch/x86 */
-
-/* Adds the files of a place to the digest and to their number. */
-static bool digest_place(struct sha256 *sum, const char *root, struct place p, size_t *files)
-{
-    char **name, path[PATH_ROOM];
-    size_t count;
-    bool good = list_folder(root, p.folder, p.suffix, &name, &count);
-    for (size_t k = 0; k < count; k++) {
-        struct text content = {0};
-        snprintf(path, sizeof path, "%s/%s/%s%s", root, p.folder, name[k], p.suffix);
-        good = read_file(path, &content) && good;
-        const char *relative = path + strlen(root);
-        sha256_add(sum, relative, strlen(relative) + 1);
-        sha256_add(sum, &content.len, sizeof content.len);
-        if (content.len)
-            sha256_add(sum, content.at, content.len);
-        text_free(&content);
-    }
-    free_names(name, count);
-    *files += count;
-    return good;
-}
-
-/* A folder and its rooms, so many levels deep. */
-static bool digest_folder(struct sha256 *sum, const char *root, const char *folder, int levels,
-                          size_t *files)
-{
-    char **name = NULL, room[PATH_ROOM];
-    size_t count = 0;
-    bool good = digest_place(sum, root, (struct place){folder, modules.suffix}, files);
-    good = digest_place(sum, root, (struct place){folder, templates.suffix}, files) && good;
-    if (levels > 0)
-        good = list_folder(root, folder, "", &name, &count) && good;
-    for (size_t i = 0; i < count; i++) {
-        int n = snprintf(room, sizeof room, "%s/%s", folder, name[i]);
-        good = n < PATH_ROOM && digest_folder(sum, root, room, levels - 1, files) && good;
-    }
-    free_names(name, count);
-    return good;
-}
-
-bool source_digest(const char *root, char hex[65])
-{
-    if (!root) {
-        memcpy(hex, embedded_digest, 65);
-        return true;
-    }
-    struct sha256 sum;
-    sha256_start(&sum);
-    size_t files = 0;
-    bool good = digest_folder(&sum, root, modules.folder, ROOMS_DEEP, &files);
-    good = digest_folder(&sum, root, templates.folder, ROOMS_DEEP, &files) && good;
-    unsigned char out[32];
-    sha256_end(&sum, out);
-    digest_hex(out, sizeof out, hex);
-    hex[64] = '\0';
-    return good && files > 0;
-}
 
 /* ---- modules ---- */
 
@@ -170,7 +40,7 @@ static bool sound_name(const char *name)
 static bool push_file(lua_State *L, const char *path)
 {
     struct text content = {0};
-    bool good = read_file(path, &content);
+    bool good = tree_read(path, &content);
     if (good)
         lua_pushlstring(L, content.at ? content.at : "",
                         content.len); /* leaks if this very push runs out of memory */
@@ -179,7 +49,7 @@ static bool push_file(lua_State *L, const char *path)
 }
 
 /* The file of a name in a place, relative to the source tree: "ROOM.x" lies in a room of it. */
-static void find_file(char path[PATH_ROOM], const char *name, struct place p)
+static void find_file(char path[PATH_ROOM], const char *name, struct source_place p)
 {
     size_t folder = strlen(p.folder) + 1, n = strlen(name);
     snprintf(path, PATH_ROOM, "%s/%s%s", p.folder, name, p.suffix);
@@ -189,7 +59,7 @@ static void find_file(char path[PATH_ROOM], const char *name, struct place p)
 }
 
 /* Pushes the module's chunk from a place of the source tree; false if there is no such file. */
-static bool load_from_tree(lua_State *L, const char *root, const char *name, struct place p)
+static bool load_from_tree(lua_State *L, const char *root, const char *name, struct source_place p)
 {
     char label[PATH_ROOM + 1] = "@", path[2 * PATH_ROOM];
     find_file(label + 1, name, p);
@@ -230,7 +100,8 @@ void source_load(lua_State *L, const char *root, const char *name)
 {
     if (sound_name(name)) {
         if (root) {
-            if (load_from_tree(L, root, name, modules) || load_from_tree(L, root, name, beside))
+            if (load_from_tree(L, root, name, tree_modules) ||
+                load_from_tree(L, root, name, tree_beside))
                 return;
         } else {
             const struct embedded *m = find(embedded_modules, embedded_module_count, name);
@@ -261,7 +132,7 @@ static int source_text(lua_State *L)
     char path[PATH_ROOM], full[2 * PATH_ROOM];
     const char *root = root_of(L);
     if (root && sound_name(name)) {
-        find_file(path, name, templates);
+        find_file(path, name, tree_templates);
         snprintf(full, sizeof full, "%s/%s", root, path);
         if (push_file(L, full)) {
             lua_pushstring(L, path);
@@ -330,7 +201,7 @@ static int source_holds(lua_State *L)
     char path[PATH_ROOM], full[2 * PATH_ROOM];
     bool holds = false;
     if (root && sound_name(name)) {
-        find_file(path, name, templates);
+        find_file(path, name, tree_templates);
         snprintf(full, sizeof full, "%s/%s", root, path);
         holds = access(full, F_OK) == 0;
     } else if (!root) {
@@ -342,22 +213,22 @@ static int source_holds(lua_State *L)
 }
 
 /* Pushes a sorted list of the names in a place. */
-static int push_names(lua_State *L, struct place p)
+static int push_names(lua_State *L, struct source_place p)
 {
     const char *root = root_of(L);
     lua_newtable(L);
     if (root) {
         char **name;
         size_t count;
-        bool good = list_folder(root, p.folder, p.suffix, &name, &count);
+        bool good = tree_list(root, p.folder, p.suffix, &name, &count);
         for (size_t i = 0; i < count; i++) {
             lua_pushstring(L, name[i]);
             lua_rawseti(L, -2, (lua_Integer)i + 1);
         }
-        free_names(name, count);
+        tree_free_names(name, count);
         return good ? 1 : luaL_error(L, "%s/%s cannot be read", root, p.folder);
     }
-    bool heads = p.folder == templates.folder; /* of families: fragments have none */
+    bool heads = p.folder == tree_templates.folder; /* of families: fragments have none */
     const struct embedded *table = heads ? embedded_templates : embedded_modules;
     size_t count = heads ? embedded_template_count : embedded_module_count;
     const char *prefix = heads ? "" : "isa.", *suffix = heads ? ".head" : "";
@@ -376,12 +247,12 @@ static int push_names(lua_State *L, struct place p)
 
 static int source_families(lua_State *L)
 {
-    return push_names(L, templates);
+    return push_names(L, tree_templates);
 }
 
 static int source_isas(lua_State *L)
 {
-    return push_names(L, isas);
+    return push_names(L, tree_isas);
 }
 
 static const luaL_Reg source_functions[] = {{"text", source_text},   {"chunk", source_chunk},

@@ -140,45 +140,46 @@ static void read_log(const char *path, struct text *log)
         close(fd);
 }
 
-/* One line of the log: "DIR/kernel.c:LINE:COL: error: MESSAGE" becomes a diagnostic. */
-static bool complain(char *line, const struct place *p, const char *text, moegen_error **err)
+/* One line of the log: "DIR/kernel.c:LINE:COL: error: MESSAGE" becomes a diagnostic. False: it
+ * finds no fault with the text. */
+static bool complain(const char *line, const struct place *p, const char *text, moegen_error **err)
 {
-    static const char *const kinds[] = {": error: ", ": fatal error: ", ": warning: "};
-    char *message = NULL;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !message; i++)
-        if ((message = strstr(line, kinds[i])))
-            message += strlen(kinds[i]);
-    if (!message)
-        return false;
+    static const char kind[] = ": error: ";
+    const char *message = strstr(line, kind);
     size_t n = strlen(p->c);
     int row = 0, col = 0;
-    if (strncmp(line, p->c, n) != 0 || sscanf(line + n, ":%d:%d", &row, &col) < 1) {
-        error_add(err, MOEGEN_INTERNAL, NULL, 0, 0, 0, message, NULL, NULL);
-        return true;
-    }
+    if (!message || strncmp(line, p->c, n) != 0 || sscanf(line + n, ":%d:%d", &row, &col) < 1)
+        return false;
+    message += strlen(kind);
     char *source = line_of(text, strlen(text), row);
     error_add(err, MOEGEN_INTERNAL, "<generated>", row, col, 1, message, NULL, source);
     free(source);
     return true;
 }
 
+/* The text's fault is ours; where the compiler finds none with it, it is the compiler that fails:
+ * it has no such option, no header, no room for its files, or is no compiler. */
 static moegen_status report(const char *cc, const struct place *p, const char *text,
                             moegen_error **err)
 {
     struct text log = {0};
-    char *rest = NULL, *last = NULL;
+    char *rest = NULL, *first = NULL;
     size_t found = 0;
     read_log(p->log, &log);
     for (char *line = log.at ? strtok_r(log.at, "\n", &rest) : NULL; line;
          line = strtok_r(NULL, "\n", &rest)) {
         found += complain(line, p, text, err);
-        last = line;
+        if (!first || (strstr(line, "error: ") && !strstr(first, "error: ")))
+            first = line;
     }
-    moegen_status status = log.lost ? MOEGEN_NO_MEMORY : MOEGEN_INTERNAL;
+    moegen_status status = log.lost ? MOEGEN_NO_MEMORY
+                           : found  ? MOEGEN_INTERNAL
+                                    : MOEGEN_BAD_ARGUMENT;
     if (log.lost)
         error_set(err, status, "%s failed, and there is no memory for its messages", cc);
     else if (!found)
-        error_set(err, status, "%s failed: %s", cc, last ? last : "no message");
+        error_set(err, status, "the C compiler %s makes nothing of a kernel, and %s%s", cc,
+                  first ? "says: " : "does not say why", first ? first : "");
     text_free(&log);
     return status;
 }
@@ -227,7 +228,7 @@ static moegen_status compile(struct place *p, const char *text, const char *cc,
         return not_started(choices == 1 ? candidates[0] : "gcc, cc or clang", error, err);
     int code = await(pid);
     struct stat made;
-    if (code > 0 || (code < 0 && stat(p->so, &made)))
+    if (code > 0 || stat(p->so, &made))
         return report(candidates[i], p, text, err);
     return MOEGEN_OK;
 }

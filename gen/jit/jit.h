@@ -41,10 +41,11 @@ const char *jit_identity(void);
 /* The same through an installed compiler. cc: program name or path; NULL: $MOEGEN_CC, else gcc, cc,
  * clang. flags: extra arguments, NULL-terminated, or NULL. "moegen_rt.h" is found by the text.
  * $MOEGEN_CC_LEVEL: another level than -O2. MOEGEN_UNSUPPORTED when no compiler can be started;
- * MOEGEN_INTERNAL with every error message when it rejects the text. */
+ * MOEGEN_INTERNAL with every error message when it rejects the text; MOEGEN_BAD_ARGUMENT when it
+ * makes nothing of it and finds no fault with it. */
 moegen_status cc_compile(const char *text, const char *cc, const char *const *flags,
                          const char *const *symbols, int n, struct code *out, moegen_error **err);
-/* Only ask whether the text compiles, e.g. with flags -Wall -Werror; every message becomes a
+/* Only ask whether the text compiles, e.g. with flags -Wall -Werror; every error becomes a
  * diagnostic. */
 moegen_status cc_check(const char *text, const char *cc, const char *const *flags,
                        moegen_error **err);

@@ -66,14 +66,21 @@ struct wanted {
     bool any;                   /* is there one? */
 };
 
+/* Does the kernel take it? */
+static int is_taken(void *user, const char *name)
+{
+    const struct wanted *w = user;
+    bool taken = false;
+    for (int i = 0; i < w->facts->arg_count && !taken; i++)
+        taken = strcmp(w->facts->args[i].name, name) == 0 ||
+                (w->name[i].len && matches(w->name[i].at, name));
+    return taken;
+}
+
 static int is_wanted(void *user, const char *name)
 {
     const struct wanted *w = user;
-    bool wanted = !w->any;
-    for (int i = 0; i < w->facts->arg_count && !wanted; i++)
-        wanted = strcmp(w->facts->args[i].name, name) == 0 ||
-                 (w->name[i].len && matches(w->name[i].at, name));
-    return wanted;
+    return !w->any || is_taken(user, name);
 }
 
 static int is_tensor_file(const struct dirent *entry)
@@ -84,18 +91,29 @@ static int is_tensor_file(const struct dirent *entry)
            strcmp(entry->d_name + len - (sizeof suffix - 1), suffix) == 0;
 }
 
-static moegen_status read_one(const char *path, struct wanted *w, moegen_rt_problem *in,
+/* Paths, owned. */
+struct files {
+    char **at;
+    int count;
+};
+
+static moegen_status add_file(struct files *f, const char *directory, const char *name,
                               moegen_error **err)
 {
-    moegen_rt_error why;
-    if (moegen_rt_safetensors_read_some(path, in, is_wanted, w, &why))
-        return error_set(err, MOEGEN_BAD_ARGUMENT, "%s", why.text);
+    struct text path = {0};
+    char **more = realloc(f->at, (size_t)(f->count + 1) * sizeof *more);
+    f->at = more ? more : f->at;
+    text_fmt(&path, "%s%s%s", directory, *directory ? "/" : "", name);
+    if (!more || path.lost) {
+        text_free(&path);
+        return error_set(err, MOEGEN_NO_MEMORY, "out of memory");
+    }
+    f->at[f->count++] = path.at;
     return MOEGEN_OK;
 }
 
 /* All tensor files of a directory, in the order of their names. */
-static moegen_status read_all(const char *path, struct wanted *w, moegen_rt_problem *in,
-                              moegen_error **err)
+static moegen_status add_directory(struct files *f, const char *path, moegen_error **err)
 {
     struct dirent **entries;
     int count = scandir(path, &entries, is_tensor_file, alphasort);
@@ -107,34 +125,49 @@ static moegen_status read_all(const char *path, struct wanted *w, moegen_rt_prob
         result =
             error_set(err, MOEGEN_BAD_ARGUMENT, "%s: no *.safetensors in this directory", path);
     for (int i = 0; i < count; i++) {
-        struct text file = {0};
-        text_fmt(&file, "%s/%s", path, entries[i]->d_name);
         if (!result)
-            result = file.lost ? error_set(err, MOEGEN_NO_MEMORY, "out of memory")
-                               : read_one(file.at, w, in, err);
-        text_free(&file);
+            result = add_file(f, path, entries[i]->d_name, err);
         free(entries[i]);
     }
     free(entries);
     return result;
 }
 
-moegen_status checkpoint_read(const moegen_kernel *kernel, const char *path, moegen_rt_problem *in,
-                              moegen_error **err)
+static moegen_status read_files(const struct files *f, struct wanted *w, moegen_rt_problem *in,
+                                moegen_error **err)
+{
+    moegen_rt_error why;
+    moegen_status result = files_distinct((const char *const *)f->at, f->count, is_taken, w, err);
+    for (int i = 0; i < f->count && !result; i++)
+        if (moegen_rt_safetensors_read_some(f->at[i], in, is_wanted, w, &why))
+            result = error_set(err, MOEGEN_BAD_ARGUMENT, "%s", why.text);
+    return result;
+}
+
+moegen_status checkpoint_read(const moegen_kernel *kernel, const char *const *path, int paths,
+                              moegen_rt_problem *in, moegen_error **err)
 {
     struct wanted w = {.facts = kernel_facts(kernel)};
+    struct files f = {0};
     bool lacks_memory = false;
     for (int i = 0; i < w.facts->arg_count; i++) {
         w.name[i] = name_of(kernel, w.facts->args[i].name);
         w.any = w.any || w.name[i].len;
         lacks_memory = lacks_memory || w.name[i].lost;
     }
-    DIR *directory = opendir(path);
-    if (directory)
-        closedir(directory);
-    moegen_status result = lacks_memory ? error_set(err, MOEGEN_NO_MEMORY, "out of memory")
-                           : directory  ? read_all(path, &w, in, err)
-                                        : read_one(path, &w, in, err);
+    moegen_status result =
+        lacks_memory ? error_set(err, MOEGEN_NO_MEMORY, "out of memory") : MOEGEN_OK;
+    for (int i = 0; i < paths && !result; i++) {
+        DIR *directory = opendir(path[i]);
+        if (directory)
+            closedir(directory);
+        result = directory ? add_directory(&f, path[i], err) : add_file(&f, "", path[i], err);
+    }
+    if (!result)
+        result = read_files(&f, &w, in, err);
+    for (int i = 0; i < f.count; i++)
+        free(f.at[i]);
+    free(f.at);
     for (int i = 0; i < w.facts->arg_count; i++)
         text_free(&w.name[i]);
     return result;

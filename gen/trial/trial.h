@@ -46,13 +46,21 @@ const char *stand_damage(const struct stand *s);
 /* All params of the kernel, for the references. False: out of memory. */
 bool problem_params(moegen_rt_problem *p, const moegen_kernel *kernel);
 
+/* ---- distinct.c ---- */
+
+/* Refuses a tensor that two of the files have, of those that `wanted` answers for (NULL: of all),
+ * and says which. A file that cannot be read is left to who reads it. */
+moegen_status files_distinct(const char *const *path, int files,
+                             int (*wanted)(void *user, const char *name), void *user,
+                             moegen_error **err);
+
 /* ---- checkpoint.c: tensors under a checkpoint's names ---- */
 
 /* Adds to `in` what the kernel takes, under its own name or the one that the spec's `tensors`
- * gives, of a tensor file or of all in a directory; all tensors of a file where the spec gives no
- * names. */
-moegen_status checkpoint_read(const moegen_kernel *kernel, const char *path, moegen_rt_problem *in,
-                              moegen_error **err);
+ * gives, of tensor files and of all in directories; all tensors of a file where the spec gives no
+ * names. A tensor that the kernel takes is in one file only. */
+moegen_status checkpoint_read(const moegen_kernel *kernel, const char *const *path, int paths,
+                              moegen_rt_problem *in, moegen_error **err);
 /* Where `in` has argument `a` under a checkpoint's name only: adds it under its own, or binds a
  * list of experts' matrices to the call, and says so in *is_bound. */
 moegen_status checkpoint_bind(const moegen_kernel *kernel, moegen_call *call, const moegen_arg *a,

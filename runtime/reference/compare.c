@@ -10,6 +10,9 @@ enum { CHUNK = 512, ROUNDINGS = 16, ROWS = 32, ELEMENTS = 1000 };
 /* Numbers that are cut off lean by half a unit; a kernel that rounds intermediates to 16 bits by up
  * to a third, where many of them are one and the same number (a limit of a clamp). */
 static const double BIAS = 0.4;
+/* Of smaller numbers f32 has no room for factors and terms: their errors count in roundings of
+ * this. Rows of zeros must be zero. */
+static const double LEAST = 0x1p-96;
 
 struct sums {
     double difference, want; /* of squares */
@@ -202,7 +205,7 @@ static void rows(const moegen_rt_tensor *got, const moegen_rt_tensor *want, stru
 {
     struct rt_row row = rt_row_of(want);
     int64_t count = moegen_rt_tensor_count(want), span = row.count * row.stride;
-    double typical = typical_size(want->data, count);
+    double typical = fmax(typical_size(want->data, count), LEAST);
     for (int64_t first = 0; first < count; first += span)
         for (int64_t i = 0; i < row.stride; i++)
             compare_row(got, want->data, first + i, row, typical, want->once, sums, c);
@@ -265,7 +268,8 @@ moegen_rt_status moegen_rt_compare(const moegen_rt_tensor *got, const moegen_rt_
     rows(got, want, &sums, c);
     c->bias = sums.spacing > 0 ? sums.outward / sums.spacing : 0;
     c->bias_limit = sums.rows >= ROWS && sums.elements >= ELEMENTS ? BIAS : 0;
-    c->l2 = sums.want > 0 ? sqrt(sums.difference / sums.want) : sqrt(sums.difference);
+    double least = LEAST * LEAST * (double)c->compared;
+    c->l2 = sqrt(sums.difference / (sums.want > 0 ? fmax(sums.want, least) : 1));
     verdict(c);
     return MOEGEN_RT_OK;
 }

@@ -4,8 +4,9 @@
  * of it, or of a sum on the way to it. As a rule errors count against numbers of the size that the
  * terms of their sums have: of many sums few cancel. A gradient of one number may cancel, though,
  * and where one product is all of a sum, a row has the relative error of what it is multiplied by.
- * There the reference is computed twice: with its inputs, and with these moved by the roundings
- * that a term has on its way.
+ * The gradient of a logit far beyond a cap is about exp(-2 logit / cap), and has the roundings of
+ * that quotient as many times as it is large. There the reference is computed twice: with its
+ * inputs, and with these moved by the roundings that a term has on its way.
  */
 #include <math.h>
 #include <string.h>
@@ -27,8 +28,18 @@ static const char *const rows[] = {"hidden_states",
                                    "dY",
                                    NULL};
 
+/* Gradients of logits of which a cap is a small part? */
+static bool is_steep(const moegen_rt_problem *p)
+{
+    return strcmp(moegen_rt_problem_text(p, "op", ""), "backward") == 0 &&
+           moegen_rt_problem_number(p, "softcap", 1) < 0.25;
+}
+
+/* Are there sums of few terms, or terms as badly conditioned? */
 static bool is_short(const moegen_rt_problem *p)
 {
+    if (is_steep(p))
+        return true;
     static const char *const extents[] = {"H", "I_TP", "K", "N", NULL};
     for (const char *const *key = extents; *key; key++)
         if (moegen_rt_problem_int(p, *key, SHORT + 1) <= SHORT)
@@ -64,6 +75,7 @@ static bool is_moved(const moegen_rt_problem *p, const moegen_rt_tensor *t)
     bool number = ends_with(t->name, "_weight") && !coded && !packed;
     for (const char *const *name = rows; *name; name++)
         number = number || strcmp(t->name, *name) == 0;
+    number = number || (is_steep(p) && strcmp(t->name, "logits") == 0);
     return number && moegen_rt_dtype_of(t->dtype)->digits > 0;
 }
 

@@ -136,7 +136,8 @@ local function scaled(p, a, m, slope)
 end
 
 -- X = c tanh(m X / c), without c: m X; slope: and D = its derivative. With a = |m X / c| and e = exp(-2 a) the first is
--- c (1 - e) / (1 + e), and where a is small a continued fraction (error below 2^-30 there); the derivative is 4 m e / (1 + e)^2.
+-- c (1 - e) / (1 + e), and where a is small a continued fraction (error below 2^-30 there); the derivative is 4 m e / (1 + e)^2, and ends
+-- at 0.
 function scores.cap(cfg, c, m, slope)
     local p, a = lanes.tile(cfg, "cap", c and "Rows, capped." or "Rows, scaled.", {{"X", OUT}, {"n", COUNT}, slope and {"D", OUT} or nil})
     if not c then
@@ -146,7 +147,7 @@ function scores.cap(cfg, c, m, slope)
         local x = p:op("mul", "ratio", p:op("load", "x", p:at(a.X, 0)), p:const("per_c", m / c))
         local sign = p:op("bit_and", "sign", x, p:const("sign_bit", 0x80000000))
         local size = p:op("bit_xor", "size", x, sign)
-        local e = math_lib.exp(p, "e", p:op("mul", "minus_2", size, p:const("minus_two", -2.0)))
+        local e = (slope and math_lib.exp_or_zero or math_lib.exp)(p, "e", p:op("mul", "minus_2", size, p:const("minus_two", -2.0)))
         local one = p:const("one_f", 1.0)
         local under = p:op("add", "under", e, one)
         local t = p:op("mul", "square", size, size)

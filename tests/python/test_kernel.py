@@ -148,6 +148,35 @@ def test_specs():
     assert moegen.kernel(dict(SPEC, H=np.int64(H)), I_TP=np.int32(I)).param("H") == str(H)
 
 
+def test_texts(tmp_path):
+    for none in "\0", "\udc80":   # C would see what is before it, or nothing can be made of it
+        for wrong in ({f"H{none}x": 64}, {"target": f"avx2{none}"}, {"plan": {f"tile_rows{none}": 6}}):
+            with pytest.raises(moegen.SpecError, match="a character that is none"):
+                moegen.kernel(SPEC, **wrong)
+            with pytest.raises(moegen.SpecError, match="a character that is none"):
+                moegen.check(SPEC, T=3, **wrong)
+        for call in moegen.kernel, moegen.check:
+            with pytest.raises(moegen.SpecError, match="name: .* a character that is none"):
+                call(MODEL, f"forward{none}")
+        with pytest.raises(moegen.SpecError):
+            moegen.kernel(f"kernel: router{none}")
+    with pytest.raises(moegen.ArgumentError, match="cache_dir"):
+        moegen.Engine(cache_dir=tmp_path / "x\0y")
+    with pytest.raises(moegen.SpecError, match="cc: "):
+        moegen.Engine(cc="gcc\0")
+    within: dict = {}
+    within["plan"] = within
+    for wrong in (lambda: moegen.kernel(within), lambda: moegen.kernel(SPEC, plan=within), lambda: moegen.kernel(SPEC, plan={1: 2}),
+                  lambda: moegen.kernel(MODEL, 3)):
+        with pytest.raises(moegen.KindError):
+            wrong()
+    odd = pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.yaml"))   # a name that is no Unicode
+    odd.write_text(MODEL.read_text())
+    assert moegen.kernel(odd, "forward").facts.family == "moe_forward"
+    with pytest.raises(ValueError, match="threads: 1025 is not in 0..1024"):
+        moegen.Engine(threads=1025)
+
+
 def test_facts(forward):
     f = forward.facts
     assert (f.family, f.dtype, f.flops_per_row) == ("moe_forward", "f32", 6 * H * I) and f.jit_seconds > 0

@@ -316,3 +316,6 @@ def test_split_in_bf16_and_operators():
 def test_no_layer_of_it():
     with pytest.raises(moegen.UnsupportedError, match="Linear has no `experts`"):
         moegen.torch.MoELayer.from_hf(torch.nn.Linear(3, 3))
+    for none in None, "OlmoeSparseMoeBlock", torch.nn.Linear:
+        with pytest.raises(moegen.KindError, match="from_hf: a module of PyTorch"):
+            moegen.torch.MoELayer.from_hf(none)

@@ -594,7 +594,8 @@ def test_gradients_by_transforms(which):
     ({"gate_up": torch.tensor(1.0)}, "gate_up: matrices"), ({"down": torch.zeros(5, 48)}, "down: matrices"),
     ({"gate_up": torch.zeros(5, 64, 48, dtype=torch.uint8), "gate_up_scale": torch.zeros(5)}, "gate_up_scale: matrices"),
     ({"gate_up_scale": torch.ones(5, 1, 1)}, "of codes, not"), ({"weights": torch.zeros(3, 2, dtype=torch.complex64)}, "real numbers"),
-    ({"up_offset": float("nan")}, "nan is no")])
+    ({"up_offset": float("nan")}, "nan is no"), ({"ids": torch.zeros(3, 2, dtype=torch.bool)}, "integers, not torch.bool"),
+    ({"x": torch.zeros(3, 48).to_sparse()}, "dense tensors, not torch.sparse_coo, torch.strided")])
 def test_wrong_inputs(change, words):
     with pytest.raises(moegen.ArgumentError, match=words):
         moegen.torch.experts(**dict(inputs(3), **change))

@@ -87,8 +87,9 @@ struct contender {
 /* ---- cli_turns.c ---- */
 
 /* A run of each of them for each 'r' on stdin, until another byte, or none, comes: says so many
- * spaces and a tab, and after each run of all a newline. */
-void time_in_turns(struct contender *c, int count, bool cold);
+ * spaces and a tab, and after each run of all a newline. False: there was none, and no further
+ * kernel is asked for. */
+bool time_in_turns(struct contender *c, int count, bool cold);
 
 /* ---- cli_rates.c ---- */
 
@@ -156,6 +157,7 @@ struct bench {
     struct latency *latency;
     int latencies;
     bool wrong;          /* an output was not right */
+    bool ended;          /* --turns: no further kernel is asked for */
     struct text results; /* JSON objects */
     struct plot plot;
 };

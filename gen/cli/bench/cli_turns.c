@@ -20,16 +20,18 @@ static void run_once(struct contender *c, struct stopwatch *watch, bool cold)
         samples_add(&c->seconds, took / c->batch);
 }
 
-void time_in_turns(struct contender *c, int count, bool cold)
+bool time_in_turns(struct contender *c, int count, bool cold)
 {
     struct stopwatch watch;
     stopwatch_find(&watch);
     printf("%*s\t", count, "");
     fflush(stdout);
-    for (int round = 0; round < MAX_SAMPLES && getchar() == 'r'; round++) {
+    int asked = 0;
+    for (int round = 0; round < MAX_SAMPLES && (asked = getchar()) == 'r'; round++) {
         for (int i = 0; i < count; i++)
             run_once(&c[i], &watch, cold);
         putchar('\n');
         fflush(stdout);
     }
+    return asked != EOF;
 }

@@ -311,7 +311,7 @@ static int bench_kernel(struct bench *b, int k)
     }
     if (!result && !b->o->latency && !(result = prepare(g))) {
         if (b->o->turns)
-            time_in_turns(g->contender, g->count, b->o->cold);
+            b->ended = !time_in_turns(g->contender, g->count, b->o->cold);
         else
             time_all(g);
         b->contender = g->contender;
@@ -339,7 +339,7 @@ int cmd_bench(struct options *o)
     int result = job_open(&b.job, o);
     if (!result && !(b.latency = calloc((size_t)b.job.kernels + 1, sizeof *b.latency)))
         result = fail(MOEGEN_NO_MEMORY, NULL);
-    for (int k = 0; k < b.job.kernels && !result; k++)
+    for (int k = 0; k < b.job.kernels && !result && !b.ended; k++)
         result = bench_kernel(&b, k);
     if (!result && b.latencies == 0)
         result = bad("--vary: no variant is left");

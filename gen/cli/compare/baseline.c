@@ -11,7 +11,7 @@
 
 #include "stored.h"
 
-enum { MOST_FILE = 1 << 22, USUAL_ROUNDS = 8, LEAST = 2 };
+enum { MOST_FILE = 1 << 22, USUAL_ROUNDS = 8 };
 static const double fast_runs = 0.1; /* the quantile of a process's times that counts */
 static const double usual_seconds = 0.3, usual_fail_below = 0.95;
 
@@ -59,12 +59,15 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* One process of each bench: adds to `now` what it reached. */
-static int round_of(const struct options *o, const struct stored *s, int round,
+/* One process of each bench, none of which is begun after `until`, but one is at all: adds to `now`
+ * what it reached. */
+static int round_of(const struct options *o, const struct stored *s, int round, double until,
                     struct stored_cpu *now)
 {
     int result = EXIT_OK;
     for (int i = 0; i < s->benches && !result; i++) {
+        if ((round || i) && seconds_now() >= until)
+            break;
         struct side side = {0};
         struct results r = {0};
         make_side(o, &s->bench[i], &side);
@@ -156,20 +159,22 @@ static int compare_with(const struct options *o, const struct stored *s,
     int rounds = 0, most = least_shares(then), result = EXIT_OK;
     if (o->runs && o->runs < most)
         most = (int)o->runs;
-    for (double begin = seconds_now(); rounds < most && !result; rounds++) {
-        if (o->budget > 0 && rounds >= LEAST && seconds_now() - begin > o->budget)
-            break;
+    double until = o->budget > 0 ? seconds_now() + o->budget : INFINITY;
+    for (; rounds < most && !result && (!rounds || seconds_now() < until); rounds++) {
         if (rounds >= PAIRED_LEAST && rounds % 2 == 0 && !o->runs && duels_settled(&d))
             break;
         progress("comparing", rounds, most);
-        result = round_of(o, s, rounds, now);
+        result = round_of(o, s, rounds, until, now);
         if (!result)
             result = judge(then, now, rounds + 1, margin, &d);
     }
     progress("", 100, 100);
     if (!result) {
         note_missing(now, then, "no baseline, `--record` makes one");
-        note_missing(then, now, "its baseline was not compared: no bench makes it");
+        note_missing(then, now,
+                     seconds_now() < until
+                         ? "its baseline was not compared: no bench makes it"
+                         : "its baseline was not compared: no bench made it within --budget");
     }
     text_fmt(&name, "%s, %s by moegen %s", o->baseline, then->cpu, then->moegen);
     if (!result && name.lost)
@@ -220,7 +225,7 @@ static int record(const struct options *o, const struct stored *s, struct stored
     int result = EXIT_OK;
     for (int i = 0; i < rounds && !result; i++) {
         progress("recording", i, rounds);
-        result = round_of(o, s, i, now);
+        result = round_of(o, s, i, INFINITY, now);
     }
     progress("", 100, 100);
     if (!result)

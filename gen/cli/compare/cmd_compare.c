@@ -203,6 +203,11 @@ int cmd_compare(struct options *o)
                    o->baseline ? "--baseline" : "--vary");
     if (o->record && !is_stored)
         return bad("--record: into which file? --baseline=F --record");
+    if (o->record && (o->json || o->plot || o->md || o->fail_below > 0))
+        return bad("--record compares nothing: %s goes without it", o->json   ? "--json"
+                                                                    : o->plot ? "--plot"
+                                                                    : o->md   ? "--md"
+                                                                              : "--fail-below");
     if (is_stored && (o->tokens || o->threads))
         return bad("--baseline=F: F says how many tokens and threads; %s would change that",
                    o->tokens ? "--T" : "--threads");

@@ -147,29 +147,35 @@ int fresh_bench(const struct side *s, bool without_notes, bool of_roof, struct r
 int bench_start(const struct side *s, const char *more, bool without_notes, int in, int out,
                 pid_t *child);
 int bench_not_started(const struct side *s, int why); /* complains, and returns an exit code */
+/* Is there something to read, or an end, by `until`? (As of seconds_now; INFINITY: waits.) */
+bool bench_says(int from, double until);
 /* Reads what it still says after `json` from `from`, closes that and waits for it; one that says
- * more than there may be is killed. Its wait status. */
-int bench_end(pid_t child, int from, struct text *json);
+ * more than there may be is killed, and so is one that is not at its end by `until`: then *late.
+ * Its wait status. */
+int bench_end(pid_t child, int from, double until, struct text *json, bool *late);
 /* What it measured. Complains, and returns an exit code. */
 int bench_result(const struct side *s, int status, const struct text *json, bool of_roof,
                  struct results *out);
 
 /* ---- turns.c: two benches that take turns ---- */
 
-/* Two processes at once, of which one runs while the other waits: A B, B A, ...; samples of the
- * same kernel are of both in the same order. seconds: of each variant; 0: as long as the kernel's
- * inputs took to fill, and at least the usual, since less would be spent on few runs, and more on
- * those of one process. An exit code. Free the results in any case. */
-int turns_play(const struct side *a, const struct side *b, double seconds, bool without_notes,
-               struct results *of_a, struct results *of_b);
-
 struct limits {
     double seconds; /* of each kernel in each process; 0: see turns_play */
     double margin;  /* see paired.h */
     int pairs;      /* exactly so many; 0: until nothing is noisy, or */
-    double budget;  /* ... so many seconds are over, after at least two pairs, */
+    double budget;  /* ... so many seconds are over, looked at after each kernel, */
     double longest; /* or so many, as long as within them all would be clear, and B be faster */
 };
+
+/* Two processes at once, of which one runs while the other waits: A B, B A, ...; samples of the
+ * same kernel are of both in the same order. limits->seconds: of each variant; 0: as long as the
+ * kernel's inputs took to fill, and at least the usual, since less would be spent on few runs, and
+ * more on those of one process. No kernel is begun after `until`. Another program that is silent
+ * for the whole budget, and for much longer than this one, is refused. An exit code. Free the
+ * results in any case. */
+int turns_play(const struct side *a, const struct side *b, const struct limits *limits,
+               double until, bool without_notes, struct results *of_a, struct results *of_b);
+
 /* sides >= 2, the first is A: runs A and B, A and C, ... in turns and fills out[0 .. sides - 2],
  * which start as {0} and are judged: each other side against A. An exit code. */
 int fresh_duels(const struct side *side, int sides, const struct limits *limits, struct duels *out);

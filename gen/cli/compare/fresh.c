@@ -2,11 +2,14 @@
 /* fresh.c - benches of this program in processes of their own, in turns. */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "compare.h"
@@ -97,26 +100,44 @@ int bench_start(const struct side *s, const char *more, bool without_notes, int 
     return failed;
 }
 
-/* False: there was more than there may be, and it is not read. */
-static bool read_all(int from, struct text *out)
+bool bench_says(int from, double until)
+{
+    struct pollfd end = {.fd = from, .events = POLLIN};
+    for (;;) {
+        double left = fmax(0, fmin(until - seconds_now(), 1));
+        int n = poll(&end, 1, (int)ceil(1e3 * left));
+        if (n > 0 || (n < 0 && errno != EINTR))
+            return true;
+        if (left <= 0)
+            return false;
+    }
+}
+
+/* False: there was more than there may be, or it is late, and it is not read. */
+static bool read_all(int from, double until, struct text *out, bool *late)
 {
     char part[4096];
     ssize_t n = 0;
-    while (out->len < MOST_OUTPUT &&
+    while (out->len < MOST_OUTPUT && !(*late = !bench_says(from, until)) &&
            ((n = read(from, part, sizeof part)) > 0 || (n < 0 && errno == EINTR)))
         if (n > 0)
             text_add(out, part, (size_t)n);
     close(from);
-    return n <= 0;
+    return n <= 0 && !*late;
 }
 
-int bench_end(pid_t child, int from, struct text *json)
+int bench_end(pid_t child, int from, double until, struct text *json, bool *late)
 {
+    static const struct timespec moment = {.tv_nsec = 2000000};
     int status = 0;
-    if (!read_all(from, json))
-        kill(child, SIGKILL);
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
-        ;
+    bool killed = !read_all(from, until, json, late) && !kill(child, SIGKILL);
+    for (pid_t ended = 0; ended != child && !(ended < 0 && errno != EINTR);) {
+        ended = waitpid(child, &status, killed || isinf(until) ? 0 : WNOHANG);
+        if (ended == 0 && seconds_now() < until)
+            nanosleep(&moment, NULL);
+        else if (ended == 0)
+            killed = *late = !kill(child, SIGKILL);
+    }
     return status;
 }
 
@@ -172,7 +193,8 @@ int fresh_bench(const struct side *s, bool without_notes, bool of_roof, struct r
     }
     if (failed)
         return bench_not_started(s, failed);
-    int status = bench_end(child, ends[0], &json);
+    bool late;
+    int status = bench_end(child, ends[0], INFINITY, &json, &late);
     int result = bench_result(s, status, &json, of_roof, out);
     text_free(&json);
     return result;
@@ -180,15 +202,15 @@ int fresh_bench(const struct side *s, bool without_notes, bool of_roof, struct r
 
 /* ---- many ---- */
 
-/* A with each of the others; what they measured is added as pairs. */
+/* A with each of the others, as long as there is time; what they measured is added as pairs. */
 static int round_of(const struct side *side, int sides, const struct limits *limits, int round,
-                    struct duels *out)
+                    double until, struct duels *out)
 {
     int result = EXIT_OK;
-    for (int i = 1; i < sides && !result; i++) {
+    for (int i = 1; i < sides && !result && (i == 1 || seconds_now() < until); i++) {
         struct results r[2];
         int first = round % 2; /* whose memory comes first */
-        result = turns_play(&side[first ? i : 0], &side[first ? 0 : i], limits->seconds, round > 0,
+        result = turns_play(&side[first ? i : 0], &side[first ? 0 : i], limits, until, round > 0,
                             &r[first], &r[1 - first]);
         if (!result)
             duels_add(&out[i - 1], &r[0], &r[1], IN_TURNS);
@@ -210,7 +232,7 @@ static bool settled(const struct duels *d, int count)
     return true;
 }
 
-/* Is there time left, where all pairs until now took so many seconds? */
+/* Is it worth the time, where all pairs until now took so many seconds? */
 static bool has_time(const struct limits *limits, const struct duels *d, int count, double spent)
 {
     bool promising = limits->longest > limits->budget;
@@ -221,21 +243,26 @@ static bool has_time(const struct limits *limits, const struct duels *d, int cou
 
 int fresh_duels(const struct side *side, int sides, const struct limits *limits, struct duels *out)
 {
-    double begin = seconds_now();
-    int result = EXIT_OK;
-    for (int round = 0; !result && round < PAIRED_MOST; round++) {
+    double begin = seconds_now(), most = fmax(limits->budget, limits->longest);
+    int result = EXIT_OK, round = 0;
+    for (; !result && round < PAIRED_MOST; round++) {
         double spent = seconds_now() - begin;
         bool even = round >= LEAST && round % 2 == 0;
-        if (limits->pairs
-                ? round >= limits->pairs
-                : even && (!has_time(limits, out, sides - 1, spent) || settled(out, sides - 1)))
+        if (limits->pairs ? round >= limits->pairs
+                          : (round > 0 && spent >= most) ||
+                                (even && (!has_time(limits, out, sides - 1, spent) ||
+                                          settled(out, sides - 1))))
             break;
         progress("comparing", limits->pairs ? round : (int)spent,
                  limits->pairs ? limits->pairs : (int)limits->budget + 1);
-        result = round_of(side, sides, limits, round, out);
+        result = round_of(side, sides, limits, round, limits->pairs ? INFINITY : begin + most, out);
         for (int i = 1; i < sides && !result; i++)
             result = duels_judge(&out[i - 1], limits->margin);
     }
     progress("", 100, 100);
+    if (!result && !limits->pairs && round <= LEAST && seconds_now() - begin >= most)
+        note("note: %g s were over before each kernel had %d pairs (--budget): one that is not in "
+             "the table was not compared",
+             most, LEAST);
     return result;
 }

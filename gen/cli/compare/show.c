@@ -210,7 +210,8 @@ static bool fails(const struct options *o, const struct paired *p, const char *w
 
 static const char *plot_title(const struct options *o, char out[200])
 {
-    const char *first = o->operands.at[0], *slash = strrchr(first, '/');
+    const char *first = o->operands.count ? o->operands.at[0] : o->baseline,
+               *slash = strrchr(first, '/');
     snprintf(out, 200, "moegen compare: %.160s", slash ? slash + 1 : first);
     return out;
 }

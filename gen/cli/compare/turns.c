@@ -6,7 +6,8 @@
  *
  * `moegen bench --turns` says on stdout, before each kernel, how many variants of it there are
  * (spaces, and a tab); then each byte 'r' on stdin asks for a run of each, which a newline ends,
- * and another byte for the next kernel. JSON does not mind.
+ * another byte for the next kernel, and the end of stdin for what was measured until then. JSON
+ * does not mind.
  */
 #include <errno.h>
 #include <math.h>
@@ -18,12 +19,16 @@
 
 enum { LEAST_ROUNDS = 2, MOST_ROUNDS = 4096 };
 static const double usual_seconds = 0.3, most_seconds = 10;
+/* Another program may be silent so many times as long as this one was over the same. */
+static const double slower_at_most = 10;
 
 /* One of the two; to and from are -1 when closed. */
 struct player {
     pid_t child;
     int to, from;
-    int variants; /* of the kernel at hand; 0: it is at its end */
+    int variants;    /* of the kernel at hand; 0: it is at its end */
+    double patience; /* seconds that it may be silent */
+    bool late;       /* it was silent for longer, and is killed */
     struct text json;
 };
 
@@ -55,21 +60,22 @@ static bool tell(const struct player *p, char what)
     return n == 1;
 }
 
-/* The next byte; -1: none comes. */
-static int hear(const struct player *p)
+/* The next byte, which is to come so many seconds after `begin` at most; -1: none comes. */
+static int hear(struct player *p, double begin)
 {
     unsigned char c;
-    ssize_t n;
-    while ((n = read(p->from, &c, 1)) < 0 && errno == EINTR)
+    ssize_t n = -1;
+    p->late = p->late || !bench_says(p->from, begin + p->patience);
+    while (!p->late && (n = read(p->from, &c, 1)) < 0 && errno == EINTR)
         ;
     return n == 1 ? c : -1;
 }
 
 /* Waits for its next kernel, or its results. */
-static void wait_kernel(struct player *p)
+static void wait_kernel(struct player *p, double begin)
 {
     int c;
-    for (p->variants = 0; (c = hear(p)) == ' ' && p->variants < MAX_CONTENDERS;)
+    for (p->variants = 0; (c = hear(p, begin)) == ' ' && p->variants < MAX_CONTENDERS;)
         p->variants++;
     if (c == '\t')
         return;
@@ -83,7 +89,13 @@ static int end(struct player *p)
 {
     if (p->to >= 0)
         close(p->to);
-    return p->from < 0 ? 0 : bench_end(p->child, p->from, &p->json); /* or it never was */
+    if (p->from < 0) /* it never was */
+        return 0;
+    bool late;
+    double until = p->late ? 0 : seconds_now() + p->patience;
+    int status = bench_end(p->child, p->from, until, &p->json, &late);
+    p->late = p->late || late;
+    return status;
 }
 
 /* The results of both. If one failed, the other was left alone and has none: of that nothing is
@@ -94,6 +106,11 @@ static int results_of(struct player p[2], const struct side *const side[2],
     int status[2];
     for (int i = 0; i < 2; i++)
         status[i] = end(&p[i]);
+    for (int i = 0; i < 2; i++)
+        if (p[i].late)
+            return bad("`%s bench` does not go on: it was silent for %.3g s, the limit (--budget, "
+                       "or %g times what this moegen takes)",
+                       side[i]->program, p[i].patience, slower_at_most);
     int foreign = side[0]->program ? 0 : 1;
     int first = !status[0] != !status[1] ? !status[0] : status[0] ? !foreign : foreign;
     int result = bench_result(side[first], status[first], &p[first].json, false, out[first]);
@@ -104,9 +121,9 @@ static int results_of(struct player p[2], const struct side *const side[2],
 /* ---- turns ---- */
 
 /* A run of each of its kernel's variants. */
-static bool run(const struct player *p)
+static bool run(struct player *p)
 {
-    return tell(p, 'r') && hear(p) == '\n';
+    return tell(p, 'r') && hear(p, seconds_now()) == '\n';
 }
 
 /* One kernel, for so many seconds. */
@@ -119,36 +136,50 @@ static bool play(struct player p[2], double budget)
             break;
         ok = run(&p[i % 2]) && run(&p[1 - i % 2]);
     }
-    return ok && tell(&p[0], 'n') && tell(&p[1], 'n');
+    return ok;
 }
 
-int turns_play(const struct side *a, const struct side *b, double seconds, bool without_notes,
-               struct results *of_a, struct results *of_b)
+/* Waits until both have filled their next kernel, this program first: how long it took says how
+ * long another one may take. Returns that. */
+static double wait_kernels(struct player p[2], const struct side *const side[2],
+                           const struct limits *limits)
 {
-    struct player p[2] = {{.to = -1, .from = -1}, {.to = -1, .from = -1}};
+    double begin = seconds_now();
+    int own = side[0]->program ? 1 : 0;
+    wait_kernel(&p[own], begin);
+    double took = seconds_now() - begin;
+    if (side[!own]->program)
+        p[!own].patience = fmax(limits->budget, slower_at_most * took);
+    wait_kernel(&p[!own], begin);
+    return seconds_now() - begin;
+}
+
+int turns_play(const struct side *a, const struct side *b, const struct limits *limits,
+               double until, bool without_notes, struct results *of_a, struct results *of_b)
+{
+    struct player p[2] = {{.to = -1, .from = -1, .patience = INFINITY},
+                          {.to = -1, .from = -1, .patience = INFINITY}};
+    const struct side *const side[2] = {a, b};
+    double seconds = limits->seconds;
     *of_a = *of_b = (struct results){0};
     if (a->lost || b->lost)
         return fail(MOEGEN_NO_MEMORY, NULL);
-    double begin = seconds_now();
     int failed = start(&p[0], a, without_notes);
     if (!failed)
         failed = start(&p[1], b, without_notes);
     for (bool ok = !failed; ok;) {
-        wait_kernel(&p[0]);
-        wait_kernel(&p[1]);
-        double waited = seconds_now() - begin, variants = p[0].variants + p[1].variants;
+        double waited = wait_kernels(p, side, limits), variants = p[0].variants + p[1].variants;
         ok = p[0].variants && p[1].variants &&
              play(p, seconds > 0 ? seconds * variants
-                                 : fmax(usual_seconds * variants, fmin(waited, most_seconds)));
-        begin = seconds_now();
+                                 : fmax(usual_seconds * variants, fmin(waited, most_seconds))) &&
+             seconds_now() < until && tell(&p[0], 'n') && tell(&p[1], 'n');
     }
     int result = EXIT_OK;
     if (failed) {
         result = bench_not_started(p[0].from < 0 ? a : b, failed);
         end(&p[0]);
     } else {
-        result = results_of(p, (const struct side *const[]){a, b},
-                            (struct results *const[]){of_a, of_b});
+        result = results_of(p, side, (struct results *const[]){of_a, of_b});
     }
     for (int i = 0; i < 2; i++)
         text_free(&p[i].json);

@@ -260,9 +260,11 @@ static int check_patterns(const struct plan *p)
             result = bad("--only %s: %s has no tensor of such a name", p->only->at[i], p->path);
     }
     if (!result && !p->chosen)
-        result = bad(p->back ? "%s: no tensor is of a format that the metadata names; --from "
-                               "FORMAT says it"
-                             : "%s: no tensor of f32, bf16 or f16 is a matrix",
+        result = bad(!p->back ? "%s: no tensor of f32, bf16 or f16 is a matrix"
+                     : p->wish.format
+                         ? "%s: no tensor has codes of the format of --from, and scales beside it"
+                         : "%s: no tensor is of a format that the metadata names; --from FORMAT "
+                           "says it",
                      p->path);
     return result;
 }

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from . import kernel
 from ._check import DTYPES
-from ._library import SpecError, UnsupportedError
+from ._library import KindError, SpecError, UnsupportedError
 from ._split import Form, SplitLayer, form_of
 
 METHODS = ("softmax_topk", "softmax_topk_renorm", "topk_softmax", "sigmoid_topk", "sigmoid_topk_renorm", "topk_sigmoid")
@@ -172,6 +172,8 @@ def _answer(module: Any, x: Tensor) -> Tensor:
 
 def layer_of_block(cls: type[Layer], block: Any) -> Layer | SplitLayer:
     """MoELayer.from_hf."""
+    if not isinstance(block, torch.nn.Module):
+        raise KindError(f"from_hf: a module of PyTorch, not {type(block).__name__}")
     with _inferring(block):
         layer = _layer_of(cls, block)
     return layer.train(block.training)

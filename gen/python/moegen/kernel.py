@@ -77,6 +77,26 @@ def _plain(value: Any) -> Any:
     raise KindError(f"{value!r} of type {type(value).__name__} is no value of a spec's key")
 
 
+def sound(what: str, text: Any) -> str:
+    """The same text, which C and the program take whole: without NUL, and Unicode."""
+    if not isinstance(text, str):
+        raise KindError(f"{what}: {text!r} of type {type(text).__name__} is no text")
+    try:
+        whole = b"\0" not in text.encode()
+    except UnicodeEncodeError:   # half of a pair of surrogates
+        whole = False
+    if not whole:
+        raise SpecError(f"{what}: {text!r} has a character that is none")
+    return text
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, default=_plain)
+    except (RecursionError, ValueError) as why:   # of a mapping that holds itself
+        raise KindError(f"{why}: no value of a spec's key") from why
+
+
 def spec_text(spec: AnySpec) -> tuple[str, str | None]:
     """YAML of a spec and its label: of a mapping, a path (of type os.PathLike), or text as it is."""
     if isinstance(spec, os.PathLike):
@@ -90,19 +110,22 @@ def spec_text(spec: AnySpec) -> tuple[str, str | None]:
         if path := _LIKE_A_PATH.fullmatch(spec):
             raise SpecError(f"'{spec}' is taken for the text of a spec; a file is given as pathlib.Path({path[1]!r})"
                             + (f", {path[2][1:]!r}" if path[2] else ""))
-        return spec, None
+        return spec if "\0" in spec else sound("spec", spec), None   # NUL has a place in it, which is told
     if not isinstance(spec, Mapping):
         raise KindError(f"a spec is YAML (str), a file (pathlib.Path) or a mapping, not {type(spec).__name__}")
-    return json.dumps(spec, default=_plain), None
+    return _json(spec), None
 
 
 def flatten(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Keys and YAML of their values, of nested mappings joined by dots."""
+    if prefix.count(".") > 16:   # it may hold itself
+        raise KindError(f"{prefix[:-1]}: there is no key as deep")
     for key, value in overrides.items():
+        name = prefix + sound("key", key)
         if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{key}.")
+            yield from flatten(value, f"{name}.")
         else:
-            yield prefix + key, value if isinstance(value, str) else json.dumps(value, default=_plain)
+            yield name, sound(name, value) if isinstance(value, str) else _json(value)
 
 
 def _whole(name: str, value: Any, bits: int) -> int:
@@ -122,7 +145,7 @@ class _Request:
     def __init__(self, spec: AnySpec, name: str | None, overrides: Mapping[str, Any]):
         text, label = spec_text(spec)
         yaml = text.encode()
-        self._keep = [yaml, label.encode() if label else None, name.encode() if name else None]
+        self._keep = [yaml, os.fsencode(label) if label else None, sound("name", name).encode() if name else None]
         pairs = [(k.encode(), v.encode()) for k, v in flatten(overrides)]
         self._set = (Override * max(len(pairs), 1))(*(Override(k, v) for k, v in pairs))
         self.spec = Spec(ctypes.sizeof(Spec), yaml, len(yaml), self._keep[1], self._keep[2], self._set, len(pairs),
@@ -139,12 +162,13 @@ class Engine:
 
     def __init__(self, threads: int = 0, cache_dir: str | os.PathLike[str] | None = None, cc: str | None = None):
         self._handle = c_void_p()
-        if _whole("threads", threads, 32) < 0:
-            raise ArgumentError(f"threads: {threads}, which is below 0")
+        _whole("threads", threads, 32)
+        if b"\0" in os.fsencode(cache_dir or ""):
+            raise ArgumentError(f"cache_dir: {cache_dir!r} has a character that is none")
         self._log = EngineOptions._fields_[3][1](lambda _, level, text: log.log(
             logging.INFO if level == 1 else logging.DEBUG, "%s", text.decode(errors="replace")))
-        options = EngineOptions(ctypes.sizeof(EngineOptions), None if cache_dir is None else os.fspath(cache_dir).encode(), threads,
-                                self._log, None, None, cc.encode() if cc else None, 0)
+        options = EngineOptions(ctypes.sizeof(EngineOptions), None if cache_dir is None else os.fsencode(cache_dir), threads,
+                                self._log, None, None, sound("cc", cc).encode() if cc else None, 0)
         library.engine_create(byref(options), byref(self._handle))
 
     def __del__(self) -> None:

@@ -10,7 +10,7 @@ import tempfile
 from typing import Any, Mapping
 
 from ._library import FileError, InternalError, MoegenError, SpecError, UnsupportedError, package_file
-from .kernel import AnySpec, flatten, spec_text
+from .kernel import AnySpec, flatten, sound, spec_text
 
 FAILED = 1   # exit status: an output is wrong, and the results say which
 STATUS = {2: SpecError, 3: UnsupportedError, 4: InternalError}
@@ -31,6 +31,7 @@ def main() -> None:
 
 def _results(command: str, spec: AnySpec, name: str | None, overrides: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     text, label = spec_text(spec)
+    name = sound("name", name) if name else None
     words = [path(), command, "--json", "--quiet"]
     words += [f"--set={key}={value}" for key, value in flatten(overrides)]
     words += [f"--{key}={value}" for key, value in options.items() if value]

@@ -175,7 +175,7 @@ def _has_gradient(t: Tensor | None) -> bool:
 def _pairs(ids: Tensor, weights: Tensor, E: int) -> tuple[Tensor, Tensor]:
     """ids and weights in dtypes that kernels take, and no more to a token than there are experts."""
     if ids.dtype not in INDICES:
-        if ids.is_floating_point() or ids.is_complex():
+        if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
             raise ArgumentError(f"ids, weights: ids are integers, not {ids.dtype}")
         ids = ids.long()
     if weights.dtype not in DTYPES:
@@ -214,6 +214,8 @@ def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
     eager = is_eager(there)
     case = _experts.known_case(there, told) if eager else None
     if case is None:
+        if any([t.layout != torch.strided for t in there]):
+            raise ArgumentError(f"experts: dense tensors, not {', '.join(str(t.layout) for t in there)}")
         ids, weights = pairs = _pairs(ids, weights, gate_up.shape[0])
         given, there = (x, *pairs, *given[3:]), [x, *pairs, *there[3:]]
         case = _experts.case_of(given, told) if eager else None

@@ -179,8 +179,8 @@ static void make_logits(struct pass *s, double *logits)
     }
 }
 
-/* Chooses and weighs for token i; NaN where f32 rounding decides what is chosen. */
-static void route(struct pass *s, struct outputs *o, int64_t i)
+/* Chooses and weighs for token i; NaN where f32 rounding decides what is chosen. Does it? */
+static bool route(struct pass *s, struct outputs *o, int64_t i)
 {
     const struct rt_router *r = &s->r;
     const double *logits = s->t.z;
@@ -200,6 +200,7 @@ static void route(struct pass *s, struct outputs *o, int64_t i)
         if (!open)
             o->affinities[i * r->E + e] = r->scale * s->scales[e] * s->t.q[j];
     }
+    return open;
 }
 
 static moegen_rt_status forward(struct pass *s, moegen_rt_problem *out, moegen_rt_error *err)
@@ -211,15 +212,16 @@ static moegen_rt_status forward(struct pass *s, moegen_rt_problem *out, moegen_r
     make_logits(s, o.logits);
     if (s->correction)
         rt_elements(s->correction, 0, s->r.E - s->r.always, s->one);
+    bool open = false;
     for (int64_t i = 0; i < s->T; i++)
-        route(s, &o, i);
+        open |= route(s, &o, i);
     double balance = 0, z = 0;
     for (int64_t i = 0; i < s->T; i++) {
         rt_router_cap(&s->r, o.logits + i * s->r.E, &s->t);
         rt_router_losses(&s->r, s->T, s->t.z, s->count, &s->t, &balance, &z);
     }
     if (o.balance)
-        *o.balance = balance;
+        *o.balance = open ? (double)NAN : balance;
     if (o.z)
         *o.z = z;
     return MOEGEN_RT_OK;
@@ -244,7 +246,7 @@ static void logits_back(struct pass *s, int64_t i, double *dlogits, double *dsca
     }
     rt_router_weigh_back(r, s->t.z, s->chosen, &s->t, dlogits);
     rt_router_losses_back(r, s->T, s->t.z, s->count, &s->t, dlogits);
-    rt_router_cap_back(r, &s->t, dlogits);
+    rt_router_cap_back(r, s->one, dlogits);
 }
 
 static moegen_rt_status backward(struct pass *s, const moegen_rt_problem *p, moegen_rt_problem *out,

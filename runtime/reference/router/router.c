@@ -57,11 +57,11 @@ void rt_router_cap(const struct rt_router *r, const double *logits, struct rt_ro
         t->z[e] = r->cap > 0 ? r->cap * tanh(r->times * logits[e] / r->cap) : r->times * logits[e];
 }
 
-void rt_router_cap_back(const struct rt_router *r, const struct rt_router_token *t, double *dlogits)
+void rt_router_cap_back(const struct rt_router *r, const double *logits, double *dlogits)
 {
-    for (int64_t e = 0; e < r->E; e++) {
-        double share = r->cap > 0 ? t->z[e] / r->cap : 0;
-        dlogits[e] *= r->times * (1 - share * share);
+    for (int64_t e = 0; e < r->E; e++) { /* 1 - tanh^2 would cancel */
+        double c = r->cap > 0 ? cosh(r->times * logits[e] / r->cap) : 1;
+        dlogits[e] *= r->times / c / c;
     }
 }
 
@@ -202,8 +202,8 @@ static int64_t next_best(const double *rank, int64_t E, int64_t last)
     return best;
 }
 
-/* Fills the ranks of the groups that do not stay. t->open: neighbours in their order, one of which
- * stays and one does not, are close but not equal. */
+/* Fills the ranks of the groups that do not stay. t->open: the last that stays is close to the next
+ * one, and not equal to it or to all others that are as close. */
 static void fill_groups(const struct rt_router *r, struct rt_router_token *t)
 {
     int64_t n = r->E / r->groups, last = -1, next;
@@ -222,7 +222,10 @@ static void fill_groups(const struct rt_router *r, struct rt_router_token *t)
         last = next_best(t->group, r->groups, last);
     next = next_best(t->group, r->groups, last);
     double gap = next < 0 ? INFINITY : t->group[last] - t->group[next];
-    t->open = gap > 0 && gap < CLOSE * largest;
+    for (int64_t g = 0; g < r->groups && gap < CLOSE * largest; g++) {
+        double far = fabs(t->group[g] - t->group[last]);
+        t->open |= far > 0 && far < CLOSE * largest;
+    }
     for (int64_t g = 0; g < r->groups; g++)
         for (int64_t e = g * n; e < (g + 1) * n; e++)
             if (t->group[g] < t->group[last] || (t->group[g] == t->group[last] && g > last))

@@ -56,9 +56,8 @@ struct rt_router_token {
 };
 /* t->z: what everything else takes as logits. */
 void rt_router_cap(const struct rt_router *r, const double *logits, struct rt_router_token *t);
-/* dlogits, of t->z, become those of the logits. */
-void rt_router_cap_back(const struct rt_router *r, const struct rt_router_token *t,
-                        double *dlogits);
+/* dlogits, of what rt_router_cap makes of these logits, become those of the logits. */
+void rt_router_cap_back(const struct rt_router *r, const double *logits, double *dlogits);
 /* t->rank: what the experts are chosen by; correction [E] may be NULL. Also sets t->p, t->open. */
 void rt_router_rank(const struct rt_router *r, const double *logits, const double *correction,
                     struct rt_router_token *t);
