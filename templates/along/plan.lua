@@ -15,6 +15,7 @@ local tiles = require "along.tiles"
 local along_rows = require "along.rows"
 local units = require "along.units"
 local in_words = require "codes.words"
+local nibbles = require "along.nibbles"
 
 local along = {}
 
@@ -29,10 +30,11 @@ function along.choose(plan, spec)
     local lanes, format = plan.isa.lanes, spec.weights and stored.format(spec)
     -- Matrix tiles multiply more than a few tokens as fast as memory gives weights. Other tiles leave lanes idle if tokens lie there, and
     -- rows are copied for few panels: on Zen 4, in f32 and bf16, K in lanes takes 0.7 of the time with 20 and 32 tokens of an expert, 0.97
-    -- with 40 and 48, 1.06 with 56; of words of codes 0.78 to 0.88 with 24, about 1 with 32
+    -- with 40 and 48, 1.06 with 56; of words of codes 0.78 to 0.88 with 24, about 1 with 32; of other codes of 4 bits in pairs 0.63 to 0.77
+    -- with 20, 0.92 to 1.02 with 32, 0.86 to 0.98 with 40, 1.03 to 1.11 with 48
     local many, numbers = plan.isa.registers.v >= 32, plan.tiled and 4 or 3 * lanes
     local in_pairs = format and plan.group == 2 and not plan.tiled   -- then decoding costs less, and so do products
-    local few = in_pairs and (in_words.are(spec) and lanes * 3 // 2 or format.bits == 4 and lanes or lanes * 3 // 4)
+    local few = in_pairs and (in_words.are(spec) and lanes * 3 // 2 or format.bits == 4 and lanes * 5 // 2 or lanes * 3 // 4)
     plan:choose("along", format and (few or (many and 2 or 4) * lanes // format.bits) or numbers,
         "tokens up to which weights of contiguous K are multiplied where they lie, K in lanes: more of them fill lanes",
         limits.useful(128, "more tokens fill lanes"))
@@ -58,10 +60,10 @@ local function names_in_words(names, cfg, plan, deep)
         {"LINE", line, "words between tokens' rows: an odd number of cache lines"}})
 end
 
--- Adds the names; deep: elements of the longest contraction of rows. narrow: does what follows products, of tokens that fit into a
--- vector, look at no other one? A family may say so.
-function along.names(names, cfg, plan, deep)
-    local coded = names.coded
+-- Adds the names; contractions: their elements, of rows. narrow: does what follows products, of tokens that fit into a vector, look at no
+-- other one? A family may say so.
+function along.names(names, cfg, plan, contractions)
+    local coded, deep = names.coded, math.max(table.unpack(contractions))
     names.along, names.narrow = false, false
     if not plan.along or plan.along == 0 or coded and (coded.along or names.transposes
         or not formats.scale_rows[coded.scale]) then
@@ -71,11 +73,13 @@ function along.names(names, cfg, plan, deep)
         return
     end
     local lanes = cfg.isa.lanes
+    if coded then
+        coded.side_by_side = nibbles.side_by_side(lanes, coded.share == "group" and coded.run, contractions)
+    end
     local unit, slots = units.unit(cfg, coded), plans.round_up(plan.along, lanes)
     local words = plans.round_up(deep, unit.elements) // unit.elements * unit.words
     local height, tokens, tall = units.shape(cfg, coded)
-    local each, passed = units.scales(cfg, coded)
-    local halves = each and along_scales.halves(cfg.isa, coded, each)
+    local each, passed, halves = units.scales(cfg, coded)
     local room = coded and plans.round_up(math.max(coded.run and (deep + coded.run - 1) // coded.run or 1,
         (deep + unit.elements - 1) // unit.elements), lanes) + lanes
     if halves then   -- and a float more: the last unit's are read two floats at a time
@@ -83,7 +87,8 @@ function along.names(names, cfg, plan, deep)
     end
     -- on CPUs with matrix tiles fetching numbers ahead is as fast, and with many cores at work faster
     local few = not (names.packed or cfg.tiled and not unit.digits) and math.min(STREAMED, plan.along)
-    names.along = {unit = unit, longer = few and (plan.chunk_rows or 0) > plan.mc, rows = height, tokens = tokens,
+    names.along = {unit = unit, one = coded and units.one(cfg, coded), longer = few and (plan.chunk_rows or 0) > plan.mc,
+        rows = height, tokens = tokens,
         tall = coded and math.min(tall, plan.along) or 0, line = plans.odd_lines(words), coded = coded,
         run = names.packed and names.packed.run, later = coded and not each,
         streams = few, streamed = few and (coded and plan.along or few),
@@ -145,7 +150,8 @@ function along.tiles(names, cfg)
         list[#list + 1] = tiles.tile(cfg, tokens, has, true)
     end
     return plans.append(list, plans.list(
-        has.halves and along_scales.rows(cfg, has.coded), along_rows.lines(cfg, has), has.unit.digits and digits.rows(cfg, has),
+        has.halves and along_scales.rows(cfg, has.coded), along_rows.lines(cfg, has),
+        has.one and along_rows.lines(cfg, has, has.one), has.unit.digits and digits.rows(cfg, has),
         not has.in_words and along_rows.fold(cfg),
         rows.squares(cfg, "to_panels", {dtype = dtype.f32, stride = cfg.chunk_rows, s_units = "CHUNK_ROWS", pitch = width,
             step = lanes * width, along = lanes})))

@@ -81,12 +81,51 @@ function along_rows.fold(cfg)
     return p
 end
 
+-- All squares of a unit, in the order of its vectors. t: unit; each: vectors that become of a square; words: elements of a row of S;
+-- width: of that; T, S: pointers, which move on; rows: of S that are a unit
+local function over_unit(p, t, square)
+    local unit, S = t.unit, t.S
+    local groups = unit.count or 1   -- of vectors, all alike
+    local squares, step, passed = unit.vectors // t.each // unit.times // groups, unit.of_vector(t.each) // t.words, 0
+    local function to(row)   -- from the end of what was before
+        if row ~= passed then
+            p:advance(S, (row - passed) * t.width)
+        end
+        passed = row
+    end
+    local function group()
+        for time = 1, unit.times do
+            to(unit.of_vector((time - 1) * squares * t.each) // t.words)
+            p:loop(p:count_from("left" .. (time > 1 and "_again" or "") .. (time > 2 and "_" .. time or ""), squares), function()
+                square(unit.apart and time - 1)
+                p:advance(S, step * t.width)
+                p:advance(t.T, t.each * p.isa.lanes)
+            end, "squares")
+            passed = passed + squares * step
+        end
+    end
+    if groups > 1 then
+        local next_one = unit.of_vector(unit.vectors // groups) // t.words
+        p:loop(p:count_from("groups", groups), function()
+            group()
+            to(next_one)
+            passed = 0
+        end, "groups of vectors")
+        passed = groups * next_one
+    else
+        group()
+    end
+    to(t.rows)
+end
+
 -- n units of LANES columns of a panel, as words of their rows; pairs that codes are multiplied by one by one become both elements in f32.
-function along_rows.lines(cfg, has)
+-- one: unit of a single token, if that is another one
+function along_rows.lines(cfg, has, one)
     local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-    local unit, joined = has.unit, has.coded and cfg.product.group > 1
+    local unit, joined = one or has.unit, has.coded and cfg.product.group > 1
     local splits = joined and not unit.pairs
-    local p = ir.program(cfg.isa, cfg.prefix .. "lines", {("n * %d rows of columns of a panel, as rows."):format(unit.elements)})
+    local p = ir.program(cfg.isa, cfg.prefix .. (one and "line" or "lines"),
+        {("n * %d rows of columns of a panel, as rows."):format(unit.elements)})
     local T, S, n = p:pointer("T", "float", "LINE LANES"), p:pointer("S", "const float", "WIDTH LANES"), p:integer("n")
     local split = splits and quantise.split(p, cfg.dtype)
     local low, high = unit.apart and p:const("low_half", 0xffff), unit.apart and p:const("high_half", 0xffff0000)
@@ -124,30 +163,9 @@ function along_rows.lines(cfg, has)
             p:op("store", p:at(T, c * has.line + lanes), second)
         end)
     end
-    local squares = unit.vectors // each // unit.times
-    local step = unit.of_vector(each) // words
-    local passed = 0
-    local function to_time(time)   -- from the end of the one before
-        local over = unit.of_vector((time - 1) * squares * each) // words - passed
-        passed = passed + over + squares * step
-        return over
-    end
     p:loop(n, function()
-        for time = 1, unit.times do
-            local over = to_time(time)
-            if over ~= 0 then
-                p:advance(S, over * width)
-            end
-            p:loop(p:count_from("left" .. (time > 1 and "_again" or "") .. (time > 2 and "_" .. time or ""), squares), function()
-                square(unit.apart and time - 1)
-                p:advance(S, step * width)
-                p:advance(T, each * lanes)
-            end, "squares")
-        end
-        local rest = unit.elements // (has.coded and words or unit.elements // unit.words) - passed
-        if rest > 0 then
-            p:advance(S, rest * width)
-        end
+        over_unit(p, {unit = unit, each = each, words = words, width = width, T = T, S = S,
+            rows = unit.elements // (has.coded and words or unit.elements // unit.words)}, square)
     end, "units of K")
     return p
 end

@@ -7,7 +7,8 @@ local code_scales = require "tiles.code_scales"
 
 local along_scales = {}
 
-local HALF <const> = 2   -- bytes
+local HALF <const> = 2       -- bytes
+local SHUFFLED <const> = 4   -- halves of a unit at most that each lane finds by their bytes
 
 -- Two vectors of scales as bf16: (program) -> function of name and memory.
 local as_halves = {
@@ -30,29 +31,30 @@ local as_halves = {
     end,
 }
 
--- Are the scales of a unit, so many, bf16?
+-- Are scales bf16? each: of a unit of a single token
 function along_scales.halves(isa, coded, each)
     return (each == 2 or each == 4) and as_halves[coded.scale] and not coded.second and isa.rows.shuffle_bytes and true or false
 end
 
--- Which of a unit's scales a lane has, as words of a vector: its number, or, of halves, its two bytes above two that are zero.
-function along_scales.spread(isa, coded, each)
-    local halves, out = along_scales.halves(isa, coded, each), {}
-    for l = 0, isa.lanes - 1 do
-        local number = l // (isa.lanes // each)
+-- Which of a unit's scales, so many, a lane has, as words of a vector: its number, or, of few halves, its two bytes above zeros.
+function along_scales.spread(lanes, unit, each, halves)
+    local out = {}
+    for l = 0, lanes - 1 do
+        local number = unit.of_lane(l) * each // unit.elements
         local byte = number * HALF
-        out[l + 1] = halves and 0x8080 | byte << 16 | byte + 1 << 24 or number
+        out[l + 1] = halves and each <= SHUFFLED and 0x8080 | byte << 16 | byte + 1 << 24 or number
     end
     return out
 end
 
--- A function that gives a row's scales of a unit, a lane each. at: (row) -> place; tables: that of `spread` is the first one
-function along_scales.read(p, coded, each, at, tables)
-    local spread = each > 1 and p:op("load", "spread", p:at(tables, 0))
-    local halves = along_scales.halves(p.isa, coded, each)
+-- A function that gives a row's scales of a unit, so many, a lane each. at: (row) -> place; table: place of `spread`, if they are several
+function along_scales.read(p, each, halves, at, table)
+    local spread = each > 1 and p:op("load", "spread", table)
     return function(r)
         local name = "scale_" .. r
-        if halves then
+        if halves and each > SHUFFLED then
+            return p:op("lookup", name, spread, p:op("shl", name .. "_wide", p:op("load_u16", name .. "_halves", at(r)), 16))
+        elseif halves then
             return p:op("shuffle_bytes", name, p:op("bcast_two", name .. "_halves", at(r)), spread)
         end
         return spread and p:op("lookup", name, spread, p:op("load", "scales_" .. r, at(r))) or p:op("bcast", name, at(r))

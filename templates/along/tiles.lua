@@ -9,7 +9,6 @@
 --
 -- Units: units.lua; tiles around it, which make rows of tokens and of scales, and sums of lanes: rows.lua.
 local along_rows = require "along.rows"
-local along_scales = require "along.scales"
 local along_units = require "along.units"
 local digits = require "along.digits"
 local ir = require "ir"
@@ -65,27 +64,30 @@ local function code_step(p, cfg, t, read, before, scale)
         end
         return x[token]
     end
-    local function add(r, i)
-        for token = 0, t.tokens - 1 do
-            local first, name, y = scale and i == 0, ("sum_%d_%d"):format(r, token), token_at(r, token, i)
-            if first and not t.unit.pairs then
-                sum[r][token] = p:op("mul", name, w[r], y)
-            else
-                sum[r][token] = first and p:op("zero", name) or sum[r][token]
-                p:op(multiply, scale and sum[r][token] or t.acc[r][token], w[r], y)
-            end
+    local function add(r, i, token)
+        local first, name, y = scale and i == 0, ("sum_%d_%d"):format(r, token), token_at(r, token, i)
+        if first and not t.unit.pairs then
+            sum[r][token] = p:op("mul", name, w[r], y)
+        else
+            sum[r][token] = first and p:op("zero", name) or sum[r][token]
+            p:op(multiply, scale and sum[r][token] or t.acc[r][token], w[r], y)
         end
     end
     -- Rows from .. to, vector i
     local function part(from, to, i)
+        for r = from, i % t.per_line == 0 and to or from - 1 do
+            t.fetch(r, i // t.per_line)
+        end
         for r = from, before and to or from - 1 do
             before(r, i)
         end
         for r = from, to do
             w[r] = read(r, i)
         end
-        for r = from, to do
-            add(r, i)
+        for token = 0, t.tokens - 1 do
+            for r = from, to do
+                add(r, i, token)
+            end
         end
     end
     local function scaled(from, to)
@@ -101,7 +103,6 @@ local function code_step(p, cfg, t, read, before, scale)
     end
     local last, by_row = t.unit.vectors - 1, t.by_row or t.unit.in_halves   -- by_row: the next row needs the registers of this one's sums
     for r = 0, t.rows - 1 do
-        t.fetch(r)
         sum[r] = {}
         for i = 0, t.in_turn and -1 or last do
             part(r, r, i)
@@ -126,8 +127,7 @@ local function steps(p, cfg, t, coded, tables, scale_at)
     end
     local read, first
     read, first, t.nan = along_units.read(p, cfg, t, coded.format, tables)
-    local each = along_units.scales(cfg, coded)
-    local scale = each and along_scales.read(p, coded, each, scale_at, tables)
+    local scale = along_units.read_scales(p, cfg, coded, t.tokens, scale_at, tables)
     return t.unit.digits and digits.step(p, t, p:at(tables, cfg.isa.lanes), scale)
         or function() code_step(p, cfg, t, read, first, scale) end
 end
@@ -139,13 +139,13 @@ end
 -- has.run: W is packed, `panels` of runs of this length; a row's n units of a panel follow each other, `leap` leads to those in the next
 -- one. What lies `ahead` of them is fetched.
 function along.tile(cfg, tokens, has, tall)
-    local lanes, coded, unit = cfg.isa.lanes, has.coded, along_units.unit(cfg, has.coded)
+    local lanes, coded, unit = cfg.isa.lanes, has.coded, along_units.unit(cfg, has.coded, tokens)
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, tall and "tall" or "along", tokens),
         {("parts[%d tokens][rows] %s W * X over n units, K in lanes, for groups of rows; fetches weights at `near`."):format(tokens,
             along_rows.becomes(has))})
-    local each, passed = along_units.scales(cfg, coded)
+    local each, passed = along_units.scales(cfg, coded, tokens)
     local t = {tokens = tokens, rows = has.rows * (tall and 2 or 1), unit = unit, line = has.line,
-        in_turn = coded and tokens <= has.tall, later = has.later}
+        in_turn = coded and (tokens <= has.tall or (unit.count or 1) > 1), later = has.later}
     local c = coded and "const uint8_t" or "const " .. cfg.dtype.c
     local parts = p:pointer("parts", "float", "CHUNK_ROWS*LANES LANES")
     t.X = p:pointer("X", "const float", "LINE LANES")
@@ -157,8 +157,11 @@ function along.tile(cfg, tokens, has, tall)
     local ld, ld_2 = not run and p:integer("ld"), W_2 and not tall and p:integer("ld_2")
     local over, back = p:integer("over"), p:integer("back")
     t.again = not t.later and p:amount("again")
-    local line = 64 // (coded and 1 or cfg.dtype.size)
-    t.fetch = function(r) p:op("prefetch_1", run and p:at(W, r * run, step) or p:at(near, r * line)) end
+    local line, lines = 64 // (coded and 1 or cfg.dtype.size), unit.count or 1
+    t.per_line = unit.vectors // lines
+    t.fetch = function(r, i)
+        p:op("prefetch_1", run and p:at(W, r * run, step) or p:at(near, (r * lines + (i or 0)) * line))
+    end
     t.at = function(r, i)
         return run and p:at(W, r * run + i) or p:at(r >= 2 and W_2 or W, i, r == 1 and ld or r == 3 and (ld_2 or ld) or nil)
     end
@@ -228,8 +231,8 @@ end
 -- long streams faster than a single one that is fetched ahead; codes, which keep a core busy between loads, are fetched ahead of each.
 -- `over`, `back` and `s_over` lead from the end of a row to the next one.
 function along.streams(cfg, tokens, has)
-    local coded, lanes, unit = has.coded, cfg.isa.lanes, along_units.unit(cfg, has.coded)
-    local each, passed = along_units.scales(cfg, coded)
+    local coded, lanes, unit = has.coded, cfg.isa.lanes, along_units.unit(cfg, has.coded, tokens)
+    local each, passed = along_units.scales(cfg, coded, tokens)
     local t = {tokens = tokens, rows = along_units.streams(cfg, coded, tokens), unit = unit, line = has.line,
         in_turn = unit.in_words or unit.alone and not each, by_row = not unit.in_words, later = has.later}
     local p = ir.program(cfg.isa, ("%squarters_%d"):format(cfg.prefix, tokens),
@@ -238,10 +241,12 @@ function along.streams(cfg, tokens, has)
     local part, next_parts = far_apart(p, t.rows, "parts", "float", "apart", "CHUNK_ROWS*LANES LANES")
     t.X = p:pointer("X", "const float", "LINE LANES")
     local at, next_codes = far_apart(p, t.rows, "W", coded and "const uint8_t" or "const " .. cfg.dtype.c, "ld")
-    t.at, t.fetch = at, coded and function(r)
-        p:op("prefetch_1", at(r, AHEAD))
+    t.per_line = unit.vectors // (unit.count or 1)
+    t.at, t.fetch = at, coded and function(r, i)
+        local on = 64 * (i or 0)
+        p:op("prefetch_1", at(r, AHEAD + on))
         if unit.in_words then
-            p:op("prefetch_0", at(r, SOON))
+            p:op("prefetch_0", at(r, SOON + on))
         end
     end
     local n, rows, over, back = p:amount("n"), p:integer("rows"), p:integer("over"), p:integer("back")

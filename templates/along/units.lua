@@ -6,27 +6,10 @@ local digits = require "along.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local joined = require "along.joined"
+local of_words = require "along.nibbles"
 local quantise = require "tiles.quantise"
 
 local along_units = {}
-
--- ---- codes of 4 bits as words ----
-
--- Decodes a vector of 8 codes of 4 bits a lane, one by one, in two steps: (name, codes, i) -> words to be looked up, and
--- (name, words) -> pairs: i = 0: of the first code and that 4 after it, then of the third, second and fourth one and those 4 after
--- them. table: place of coded_tiles.word_table
-function along_units.words_of(p, table)
-    local t = p:op("load", "words", table)
-    local multiplies, by = p.isa.down == "high_words", {}   -- down: what moves words down beside all the rest, see isa/amx.lua
-    for i, bits in ipairs{8, 4, 12} do
-        by[i] = multiplies and p:op("const", "up_" .. 16 - bits, 1 << 16 - bits | 1 << 32 - bits) or bits
-    end
-    return function(name, codes, i)
-        return i > 0 and p:op(multiplies and "high_words" or "shr", name .. "_codes", codes, by[i]) or codes
-    end, function(name, words)
-        return p:op("lookup_words", name, words, t)
-    end
-end
 
 -- ---- codes of 8 bits by their nibbles ----
 
@@ -97,13 +80,6 @@ local function unit_of_pairs(lanes, c)
     return unit
 end
 
--- A unit of codes of 4 bits that are looked up as words: see words_of.
-local function unit_of_words(lanes)
-    return {elements = 8 * lanes, vectors = 4, wide = 4 * lanes, words = 4 * lanes, pairs = true, in_words = true, apart = 2, times = 2,
-        of_vector = function(v) return v % 2 * 2 end, of_lane = function(l) return l * 8 end,
-        place = "((i % 2 * 2 + i / 2 % 2) * LANES + i / 8) * 2 + i / 4 % 2"}
-end
-
 -- A unit of codes of 8 bits that become pairs, and these two vectors each.
 local function unit_of_parted(lanes)
     return {elements = 4 * lanes, vectors = 4, wide = 4 * lanes, words = 4 * lanes, looked_up = true, times = 2,
@@ -122,8 +98,9 @@ end
 -- What tiles take at a time. elements: of K; vectors: of words; wide: elements of the type that W points to; looked_up: by bytes of
 -- codes; in_words: by words of codes; pairs: these become words; apart: of elements that are so many words from each other; times: so many
 -- vectors after each other begin equally far apart, and then as many again; in_halves: even codes are decoded first, then odd ones;
--- alone: each vector is decoded by itself; joined: see joined.lua; by_nibbles: of codes of 8 bits
-function along_units.unit(cfg, coded)
+-- count: vectors of codes side by side, if they are looked up by words, see nibbles.lua; alone: each vector is decoded by itself; joined:
+-- see joined.lua; by_nibbles: of codes of 8 bits. tokens: of a tile; a single one has a unit of its own
+function along_units.unit(cfg, coded, tokens)
     local lanes = cfg.isa.lanes
     -- run: neighbours of a lane of memory, of which vector i holds those numbered i
     local function unit(run, vectors, wide)
@@ -134,9 +111,9 @@ function along_units.unit(cfg, coded)
     local pairs_of = cfg.product.multiply == cfg.dtype.dot
     local in_words = coded and pairs_of and coded_tiles.in_words(cfg.isa, coded.format) and (coded.run or 8) % 8 == 0
     if digits.are(cfg, coded, in_words) then
-        return digits.unit(lanes, in_words and unit_of_words(lanes) or unit(8, 8, 4 * lanes))
+        return digits.unit(lanes, in_words and of_words.unit(lanes, 1) or unit(8, 8, 4 * lanes))
     elseif in_words then
-        return unit_of_words(lanes)
+        return of_words.unit(lanes, tokens ~= 1 and coded.side_by_side or 1)
     end
     local c = coded and formats.in_pairs(cfg.isa, coded.format)
     if c and coded.run and coded.run % c > 0 then   -- 4 lanes share a scale
@@ -196,14 +173,7 @@ function along_units.read(p, cfg, t, f, tables)
     if t.unit.digits then
         return nil   -- see digits.step
     elseif t.unit.in_words then
-        local down, look_up = along_units.words_of(p, p:at(tables, lanes))
-        local codes, words = {}, {}
-        return function(r, i)
-            return look_up(("w_%d_%d"):format(r, i), words[r])
-        end, function(r, i)
-            codes[r] = i == 0 and p:op("load_bits", "codes_" .. r, t.at(r, 0)) or codes[r]
-            words[r] = down(("w_%d_%d"):format(r, i), codes[r], i)
-        end
+        return of_words.read(p, t, p:at(tables, lanes))
     elseif t.unit.looked_up then
         local function table_at(i) return p:at(tables, (i + 1) * lanes) end
         local nan, x = t.unit.by_nibbles and nan_codes(p) or nil, {}
@@ -266,23 +236,45 @@ function along_units.streams(cfg, coded, tokens)
     return (tokens == 1 and not unit.by_nibbles or not coded or cfg.isa.registers.v >= 32 or unit.alone and not coded.run) and 4 or 2
 end
 
--- Scales of a unit, if a run of a row shares one: tiles have one for each at least; and floats from these to the next unit's.
-function along_units.scales(cfg, coded)
-    local each = coded and coded.run and math.max(1, along_units.unit(cfg, coded).elements // coded.run)
-    return each, each and (along_scales.halves(cfg.isa, coded, each) and each // 2 or each)
+-- The unit of a single token, if that is not the one of more of them, or false.
+function along_units.one(cfg, coded)
+    return (along_units.unit(cfg, coded).count or 1) > 1 and along_units.unit(cfg, coded, 1)
 end
 
--- Tables of tiles for codes, or nil: which scale a lane has, and what codes are.
+-- Scales of a unit, if a run of a row shares one: tiles have one for each at least; floats from these to the next unit's; and whether they
+-- are halves.
+function along_units.scales(cfg, coded, tokens)
+    local function of(n)
+        return coded and coded.run and math.max(1, along_units.unit(cfg, coded, n).elements // coded.run)
+    end
+    local each, halves = of(tokens), coded and coded.run and along_scales.halves(cfg.isa, coded, of(1))
+    return each, each and (halves and each // 2 or each), halves
+end
+
+-- Tables of tiles for codes, or nil: which scale a lane has, what codes are, and which scale a lane has of a single token.
 function along_units.tables(cfg, coded)
-    local lanes, f, unit = cfg.isa.lanes, coded.format, along_units.unit(cfg, coded)
-    local looked_up, of_unit = unit.looked_up or unit.in_words or unit.digits or unit.joined, along_units.scales(cfg, coded) or 1
+    local lanes, f, unit, one = cfg.isa.lanes, coded.format, along_units.unit(cfg, coded), along_units.one(cfg, coded)
+    local looked_up = unit.looked_up or unit.in_words or unit.digits or unit.joined
+    local of_unit, _, halves = along_units.scales(cfg, coded)
+    of_unit = of_unit or 1
     if not (looked_up or f.number and formats.reads_values(f, lanes) or of_unit > 1) then
         return nil
     end
     local list = unit.joined and joined.table(lanes) or unit.digits and digits.table(f) or unit.by_nibbles and nibble_tables(f, lanes)
         or unit.in_words and coded_tiles.word_table(f) or looked_up and formats.byte_tables(f, lanes)
         or f.number and formats.tables(lanes, f) or {}
-    return table.move(list, looked_up and 1 or 3 * lanes + 1, #list, lanes + 1, along_scales.spread(cfg.isa, coded, of_unit))
+    local all = table.move(list, looked_up and 1 or 3 * lanes + 1, #list, lanes + 1, along_scales.spread(lanes, unit, of_unit, halves))
+    if one then
+        table.move(along_scales.spread(lanes, one, along_units.scales(cfg, coded, 1), halves), 1, lanes, #all + 1, all)
+    end
+    return all
+end
+
+-- A function that gives a row's scales of a unit of tiles for so many tokens, or nil: see along_scales.read.
+function along_units.read_scales(p, cfg, coded, tokens, at, tables)
+    local each, _, halves = along_units.scales(cfg, coded, tokens)
+    local last = tokens == 1 and along_units.one(cfg, coded)
+    return each and along_scales.read(p, each, halves, at, tables and p:at(tables, last and 2 * cfg.isa.lanes or 0))
 end
 
 return along_units

@@ -273,7 +273,7 @@ function grouped.names(spec, plan, job)
         packed_plan.names(names, cfg, spec, plan, matrices(spec))
         work.row_phases(names)
         codes.names(names, spec, plan, matrices(spec), of_weights.product)
-        along.names(names, stored.format(spec) and cfg or of_weights, plan, spec.K)
+        along.names(names, stored.format(spec) and cfg or of_weights, plan, {spec.K})
         names.scalars[1] = names.scalars[1] or along.scalar(names, cfg)
     else
         column_blocks.names(names, plan, cfg)

@@ -118,7 +118,7 @@ local function names_of(spec, plan, job, totals, stores, tokens)
         spec.checkpoint == "saved")
     local function decode()
         codes.names(names, spec, plan, stored.matrices(spec), of_weights.product)
-        along.names(names, stored.format(spec) and cfg or of_weights, plan, math.max(spec.H, gates(spec) * spec.I_TP))
+        along.names(names, stored.format(spec) and cfg or of_weights, plan, {spec.H, gates(spec) * spec.I_TP})
         names.scalars[1] = names.scalars[1] or along.scalar(names, cfg)
     end
     if names.quantised then

@@ -258,7 +258,7 @@ function backward.names(spec, plan, job)
     work.phases(names, has, spec)
     codes.names(names, spec, plan, stored.matrices(spec))
     if names.phases.contiguous then
-        along.names(names, of_weights, plan, math.max(spec.H, gates * spec.I_TP))
+        along.names(names, of_weights, plan, {spec.H, gates * spec.I_TP})
     end
     work.space(names, has)
     names.tiles = function()

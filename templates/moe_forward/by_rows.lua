@@ -137,7 +137,7 @@ function by_rows.names(names, spec, plan, job, common)
     packed.names(names, cfg, spec, plan, stored.matrices(spec))
     phases_of(names, spec, has)
     codes.names(names, spec, plan, stored.matrices(spec), of_weights.product)
-    along.names(names, stored.format(spec) and cfg or of_weights, plan, math.max(spec.H, spec.I_TP))
+    along.names(names, stored.format(spec) and cfg or of_weights, plan, {spec.H, spec.I_TP})
     names.narrow = names.along and names.phases.as_rows and names.hidden == "P" or false   -- few tokens: no lanes but theirs
     space_of(names, has, common)
     names.tiles = function()
