@@ -75,7 +75,7 @@ end
 -- products as a matrix tile adds up, on their way through memory. Scales have no more digits than elements.
 local function in_parts(spec, plan)
     local format, run = stored.format(spec), run_of(spec)
-    if not plan.tiled or plan.group ~= 2 or not format or format.powers or format.second or (run or 0) // 2 ~= amx.unit then
+    if not plan.tiled or plan.group ~= 2 or not format or format.powers or format.second or not run or run // plan.group > amx.unit then
         return nil
     end
     local scale = dtype[format.scales]
@@ -182,7 +182,8 @@ function codes.names(names, spec, plan, matrices, how)
     local share, run, scaled = stored.scale(spec), run_of(spec), along(spec)
     local sums = sums_of(spec, plan)
     local in_pairs = plan.group == 2 and not integers.are(spec) and share == "group" and sums ~= "runs"   -- are codes times scales exact?
-    local scaled_by = in_parts(spec, plan) or in_pairs and coded.scaled_by(plan.isa, f, run)
+    local parts = in_parts(spec, plan)
+    local scaled_by = parts or in_pairs and coded.scaled_by(plan.isa, f, run)
     local widened = share == "group" and (format.second or not formats.scales[format.scales] or scaled_by) and true or false
     local set = {group = "%s * ((M.ld + %d) / %d)", block = "(%s + %d) / %d * ((M.ld + 127) / 128)", row = scaled and "M.ld" or "%s",
         static = "M.parts"}
@@ -192,7 +193,7 @@ function codes.names(names, spec, plan, matrices, how)
         read = widened and {scale = "f32", c = "float"} or {scale = format.scales, c = c_type(format.scales)},
         blocked = format.blocked, zero = f.zero or 0, interleaved = stored.of(spec).interleaved, along = scaled,
         shared_columns = scaled and share == "static", words = false, integers = names.integers or false, sums = sums,
-        terms = in_parts(spec, plan) and 2 or 1,
+        terms = parts and 2 or 1,
         unscaled = sums and not format.second and coded.unscaled_by(plan.isa, f),
         scaled = scaled_by}
     names.coded.parts, names.coded.parted = parts_of(matrices)

@@ -47,12 +47,12 @@ local sums = tiles.sums
 -- op: of words that are no pairs of bf16; crossed: the places of A hold what is B, and the other way round; terms: tiles of A that add up
 -- to one, a(r, term)
 function tiles.step(p, acc, a, b, a_pitch, pitch, tag, how)
-    local x, y, terms = {}, {}, how.terms or 1
+    local x, y, rows = {}, {}, #acc + 1
     for c = 0, #acc[0] do
         y[c] = p:op(how.holds and "tile_load" or "tile_stream", ("b_%d%s"):format(c, tag), b(c), pitch)
-        for i = 0, #acc + (terms - 1) * (#acc + 1) do
-            local r = i % (#acc + 1)
-            x[i] = x[i] or p:op("tile_load", ("a_%d%s"):format(i, tag), a(r, i // (#acc + 1)), a_pitch)
+        for i = 0, rows * (how.terms or 1) - 1 do
+            local r = i % rows
+            x[i] = x[i] or p:op("tile_load", ("a_%d%s"):format(i, tag), a(r, i // rows), a_pitch)
             p:op(how.op or "tile_dot", acc[r][c], how.crossed and y[c] or x[i], how.crossed and x[i] or y[c])
         end
     end
