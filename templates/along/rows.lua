@@ -121,12 +121,12 @@ end
 -- n units of LANES columns of a panel, as words of their rows; pairs that codes are multiplied by one by one become both elements in f32.
 -- one: unit of a single token, if that is another one
 function along_rows.lines(cfg, has, one)
-    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+    local lanes, width = cfg.isa.lanes, cfg.pair_width
     local unit, joined = one or has.unit, has.coded and cfg.product.group > 1
     local splits = joined and not unit.pairs
     local p = ir.program(cfg.isa, cfg.prefix .. (one and "line" or "lines"),
         {("n * %d rows of columns of a panel, as rows."):format(unit.elements)})
-    local T, S, n = p:pointer("T", "float", "LINE LANES"), p:pointer("S", "const float", "WIDTH LANES"), p:integer("n")
+    local T, S, n = p:pointer("T", "float", "LINE LANES"), p:pointer("S", "const float", cfg.pair_units), p:integer("n")
     local split = splits and quantise.split(p, cfg.dtype)
     local low, high = unit.apart and p:const("low_half", 0xffff), unit.apart and p:const("high_half", 0xffff0000)
     local in_turn = splits and unit.run == 1   -- pairs become neighbours again

@@ -81,7 +81,8 @@ function quantised.tiles(names, cfg, spec)
     local apart = names.along_tokens and names.panel_c ~= names.io
     local runs = names.wrapped
     return plans.list(
-        mx.down(cfg, "quantise_panel", how, names.dots and mx.words or mx.elements(dtype.f32), {ld = width}),
+        mx.down(cfg, "quantise_panel", how, names.dots and mx.words or mx.elements(dtype.f32),
+            {ld = names.dots and cfg.pair_width or width}),
         mx.along(cfg, "quantise_line", how, io, false),
         runs and mx.along(cfg, "quantise_runs", how, io, true),
         apart and mx.along(cfg, "quantise_tokens_line", how, dtype.f32, false),

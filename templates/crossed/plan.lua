@@ -74,19 +74,20 @@ end
 
 -- n vectors of words of a token, as a row of as many squares below each other.
 local function spread(cfg)
-    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+    local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "spread", {"Words of a token as rows of squares."})
-    local to, from, n = p:pointer("to", "float", "WIDTH LANES"), p:pointer("from", "const float"), p:integer("n")
-    over_rows.vectors(p, n, {from, {to, lanes * width}}, function()
+    local to, from, n = p:pointer("to", "float", cfg.pair_units), p:pointer("from", "const float"), p:integer("n")
+    over_rows.vectors(p, n, {from, {to, lanes * cfg.pair_width}}, function()
         p:op("store", p:at(to, 0), p:op("load", "words", p:at(from, 0)))
     end, "squares")
     return p
 end
 
 function crossed.tiles(cfg)
-    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+    local lanes, width = cfg.isa.lanes, cfg.pair_width
     return {joined_columns(cfg), uncrossed(cfg), rows.move(cfg, "put_back", {}), spread(cfg),
-        rows.squares(cfg, "cross", {dtype = dtype.f32, stride = width, pitch = width, step = lanes * width, along = lanes * width})}
+        rows.squares(cfg, "cross", {dtype = dtype.f32, stride = width, pitch = width, step = lanes * width, along = lanes * width,
+            t_units = cfg.pair_units, s_units = cfg.pair_units})}
 end
 
 return crossed

@@ -46,7 +46,7 @@ mlp.forward_plan, mlp.forward_uses = planned(function(plan, spec, shape, info)
 end, function() end)
 mlp.backward_plan, mlp.backward_uses = planned(function(plan, spec, shape, info)
     local products = spec.weight_grads == "all" and panel_plan.both or panel_plan.forward
-    products(plan, spec, shape, info, {step = quantised.rows(spec), unit = unit_of(spec), columns = not codes.are(spec),
+    products(plan, spec, shape, info, {pairs = true, step = quantised.rows(spec), unit = unit_of(spec), columns = not codes.are(spec),
         crosses = not (quantised.is(spec) or codes.are(spec) or packed.are(spec))})
 end, function(spec)
     return codes.no_pairs(spec) or panel_plan.no_pairs(spec)
@@ -132,7 +132,7 @@ local function names_of(spec, plan, job, totals, stores, tokens)
     end
     local function tiles()
         local list = plans.append(panels.tiles(names, of_weights, plan), codes.tiles(names, cfg, spec), plans.list(
-            panels.transposes(cfg, "transpose", panels.stage(widest(spec, plan))),
+            panels.transposes(cfg, "transpose", panels.stage(widest(spec, plan)), names.splits and plan.pair_width),
             names.dots and names.widens and rows.words(cfg, io, "words"),
             names.splits and panel_rows.split(cfg, "split")), activations.tiles(names, spec, cfg, of_weights))
         plans.append(list, names.quantised and quantised.tiles(names, of_weights, spec) or {},

@@ -95,7 +95,7 @@ function work.backward(names, spec)
         q and all and {"PRODUCT_COLUMNS", parts = "I", run = "product_columns"},
         {"TOKENS", rows = "H", k = second and "I" or "GATES * I", weights = first, layout = "n", whole = "I",
             by = {factor "w->GU", words "GK"}, run = "token_gradients", reads = {q and "PRODUCT_ROWS" or "DOWN"},
-            also = second and {second, ("%s + %s * WIDTH"):format(factor "w->GU", words "UP")} or nil}),
+            also = second and {second, ("%s + %s * %s"):format(factor "w->GU", words "UP", names.nr)} or nil}),
         gradients(names, first, second, q and {"TOKEN_COLUMNS", "PRODUCT_COLUMNS"} or {"DOWN"})))
 end
 
@@ -106,9 +106,9 @@ function work.backward_space(names)
         {"P", io, {"IK"}, "what the second product sees", of = "columns"},
         {"dY", io, {"HK"}, "gradients of the output", of = "columns"},
         {"GU", io, {"GK"}, "gate and up; then their gradients", of = "columns"},
-        dots and {"X_pairs", "float", {words "HK"}, "X, each word of two rows", of = "columns"},
-        dots and {"dY_pairs", "float", {words "HK"}, "dY, each word of two rows", of = "columns"},
-        dots and {"GU_pairs", "float", {words "GK"}, "GU, each word of two rows", of = "columns"},
+        dots and {"X_pairs", "float", {words "HK"}, "X, each word of two rows", of = "columns", shape = names.pairs_shape(words "HK")},
+        dots and {"dY_pairs", "float", {words "HK"}, "dY, each word of two rows", of = "columns", shape = names.pairs_shape(words "HK")},
+        dots and {"GU_pairs", "float", {words "GK"}, "GU, each word of two rows", of = "columns", shape = names.pairs_shape(words "GK")},
         copied and {"X_rows", "float", {"HK"}, "X, quantised along rows", of = "columns"},
         copied and {"dY_rows", "float", {"HK"}, "dY, quantised along rows", of = "columns"},
         copied and {"GU_rows", "float", {"GK"}, "GU, quantised along rows", of = "columns"},

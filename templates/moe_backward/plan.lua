@@ -44,11 +44,11 @@ function backward.plan(plan, spec, shape, info)
     dot.choose(plan, spec, info, no_pairs(spec), false, true)
     local crosses = not (quantised.is(spec) or codes.are(spec) or packed.are(spec) or spec.norm == "layer")   -- they change panels
     if spec.weight_grads == "all" then
-        panel_plan.both(plan, spec, shape, info, {columns = true, crosses = crosses, step = quantised.rows(spec)})
+        panel_plan.both(plan, spec, shape, info, {columns = true, crosses = crosses, step = quantised.rows(spec), pairs = true})
     else
         local are = codes.are(spec)
         panel_plan.forward(plan, spec, shape, info, {unit = are and spec.checkpoint == "recompute" and codes.unit, columns = not are,
-            crosses = crosses, square = words.are(spec) and words.square(spec, plan.isa.lanes) or nil})
+            crosses = crosses, pairs = true, square = words.are(spec) and words.square(spec, plan.isa.lanes) or nil})
     end
     packed_plan.choose(plan, spec, true)
 end
@@ -143,8 +143,9 @@ local function tiles(spec, plan, names, cfg, of_weights)
         names.dots and names.widens and rows.words(cfg, io, "words"),
         names.moves and rows.move(cfg, "move", {}),
         names.dots and panel_rows.split(cfg, "split"),
-        panels.transposes(cfg, "transpose", stage),
-        has.words_gathered and panels.transposes(cfg, names.transpose_words, stage, words.apart(plan) * width),
+        panels.transposes(cfg, "transpose", stage, names.dots and plan.pair_width),
+        has.words_gathered and panels.transposes(cfg, names.transpose_words, stage,
+            words.apart(plan) * (names.dots and plan.pair_width or width)),
         whole and rows.scatter(cfg, "scatter", {scaled = has.pre, step = step}),
         whole and rows.scatter(cfg, "scatter_add", {scaled = has.pre, add = true, step = step}),
         has.norm and norm.through(cfg, activation[spec.activation].both, through)

@@ -46,9 +46,12 @@ end
 
 -- cfg of the tiles.
 function panels.cfg(spec, plan, job)
+    local width = plan.pair_width or plan.vectors * plan.isa.lanes
+    local units = width < plan.vectors * plan.isa.lanes and "LANES" or "WIDTH LANES"
     return {isa = plan.isa, prefix = job.name .. "_", dtype = dtype[spec.dtype], vectors = plan.vectors, unroll = plan.unroll,
             product = micro.of(plan, spec.dtype), tiled = plan.tiled,
-            t_unroll = plan.t_unroll, block = panels.block(plan), mc = plan.mc, chunk_rows = plan.chunk_rows or plan.mc}
+            t_unroll = plan.t_unroll, pair_width = width, pair_units = units, block = panels.block(plan), mc = plan.mc,
+            chunk_rows = plan.chunk_rows or plan.mc}
 end
 
 -- Constants of all families with products. most: rows of a segment; team: of a batch, for each rank
@@ -118,7 +121,7 @@ local function across(names, cfg, plan)
     local most = cfg.isa.tile.rows   -- each tile joins the lines that it reads: the fewer tiles, the better
     -- Where lines are kept, rows at work, as many that come next, and sums share L2.
     local all, keeps = heights.steps(most, math.min(most, 2)), lines.keep(cfg.isa, group)
-    names.line = {tile = "across", heights = all, word = "WIDTH", group = group, in_panels = true, keep = keeps and all,
+    names.line = {tile = "across", heights = all, word = names.nr, group = group, in_panels = true, keep = keeps and all,
         kept = lines.kept}
     plans.append(names.constants, plans.list(
         {"ACROSS", plan.across, "tokens for which columns of weights lie in lanes,"},
@@ -140,6 +143,15 @@ function panels.words(names, cfg, plan)
     names.words = function(n) return dots and n .. " / 2" or n end                           -- of so many elements,
     names.words_of = function(n) return dots and ("(%s) / 2"):format(n) or n end             -- a sum
     names.pairs_of = function(panel) return dots and panel .. "_pairs" or panel end          -- the same panel, as B of a product
+    -- C: floats of a row of such a panel; from its start to the vector at column v, if it has so many rows; where in panels of so many rows
+    -- this row has columns v, .. of panel q
+    names.by_vector = plan.pair_width ~= nil and plan.pair_width < plan.vectors * plan.isa.lanes
+    names.nr = names.by_vector and "LANES" or "WIDTH"
+    names.vector_at = function(v, n) return names.by_vector and ("%s * %s"):format(n, v) or v end
+    names.pairs_shape = function(n) return names.by_vector and ("[panels][VECTORS][%s][LANES]"):format(n) or nil end
+    names.pairs_at = function(n, row)
+        return (names.by_vector and "((q * WIDTH + v) / LANES * %s + %s) * LANES" or "(q * %s + %s) * WIDTH + v"):format(n, row)
+    end
     names.as_floats = function(at) return dots and ("(float *)(void *)(%s)"):format(at) or at end
     names.as_panel = function(at) return words and ("(%s *)(void *)(%s)"):format(names.panel_c, at) or at end
     names.to_panel = dots and plans.convert(cfg.dtype, "narrow") or function(x) return x end   -- from f32
@@ -227,7 +239,8 @@ function panels.product_tiles(names, cfg)
     end
     list[#list + 1] = names.halves and panel_rows.fold(cfg) or nil
     local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
-    local how = {name = "across", weights = cfg.dtype, row = 1, word = width, units = {"ACROSS_SUMS WIDTH LANES", "WIDTH"}, adds = true}
+    local how = {name = "across", weights = cfg.dtype, row = 1, word = cfg.pair_width, units = {"ACROSS_SUMS WIDTH LANES", names.nr},
+        adds = true}
     return plans.append(list, along.tiles(names, cfg), names.across and plans.append(
         lines.rows(cfg, names.line.heights, how, names.line.keep), plans.list(
         cfg.product.group > 1 and panel_rows.in_order(cfg),

@@ -42,14 +42,14 @@ end
 
 local sums = tiles.sums
 
--- acc += A * B for 32 elements of K: a(r) and b(c) give the places of tiles, rows of both are `pitch` bytes apart (A: a_pitch).
+-- acc += A * B for 32 elements of K: a(r) and b(c) give the places of tiles, whose rows are a_pitch and b_pitch bytes apart.
 -- Tiles of A are read again by the next columns. how: holds: those of B are, by the next rows; else they pass;
 -- op: of words that are no pairs of bf16; crossed: the places of A hold what is B, and the other way round; terms: tiles of A that add up
 -- to one, a(r, term)
-function tiles.step(p, acc, a, b, a_pitch, pitch, tag, how)
+function tiles.step(p, acc, a, b, a_pitch, b_pitch, tag, how)
     local x, y, rows = {}, {}, #acc + 1
     for c = 0, #acc[0] do
-        y[c] = p:op(how.holds and "tile_load" or "tile_stream", ("b_%d%s"):format(c, tag), b(c), pitch)
+        y[c] = p:op(how.holds and "tile_load" or "tile_stream", ("b_%d%s"):format(c, tag), b(c), b_pitch)
         for i = 0, rows * (how.terms or 1) - 1 do
             local r = i % rows
             x[i] = x[i] or p:op("tile_load", ("a_%d%s"):format(i, tag), a(r, i // rows), a_pitch)
@@ -118,6 +118,11 @@ local function finish(p, cfg, S, acc, v, pitch)
     end
 end
 
+-- Bytes from a row of a panel of pairs to the next one, and from one of `pitch` if that is as many: a count of program p.
+local function pair_pitch(p, cfg, pitch)
+    return cfg.pair_width == cfg.vectors * cfg.isa.lanes and pitch or p:count_from("b_pitch", 4 * cfg.pair_width)
+end
+
 -- S[rows][WIDTH] += A * B for `groups` panels of B, one after the other; rows: a multiple of 16; set: instead of adding. Panels of A are
 -- `a_pitch` apart. A panel of B takes a pass for each vector of its rows: tiles in use are as few as can be, see the head of this file.
 -- Beside the products of a pass `count` rows of the weights that come next are fetched, so that memory's lines come a few at a time.
@@ -130,23 +135,24 @@ function tiles.blocks(cfg, rows, vectors, set, crossed)
         {("S[%d rows] %s %s for groups of columns, on tiles%s."):format(rows, set and "=" or "+=", crossed and "B * A" or "A * B",
             cfg.decodes and "" or "; fetches `count` rows of the next weights in each pass")})
     local S = p:pointer("S", "float", "MC*WIDTH WIDTH LANES")
-    local A, B = p:pointer("A", "const float", "K_PANELS*MC*WIDTH WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
+    local A, B = p:pointer("A", "const float", "K_PANELS*MC*WIDTH WIDTH"), p:pointer("B", "const float", cfg.pair_units)
     local panels, a_pitch, groups = p:integer("panels"), p:integer("a_pitch"), p:integer("groups")
     local a_first, b_first, b_next = p:amount("a_first"), vectors > 1 and p:amount("b_first"), p:amount("b_next")
     local t = ahead(p, cfg)
     local next_pass = t.next and p:amount("next_pass")
     t.pitch = t.next and cfg.in_place and p:integer("next_pitch")
     local pitch = p:count_from("pitch", 4 * width)
+    local b_pitch, b_side = pair_pitch(p, cfg, pitch), cfg.pair_width == width and lanes or 0   -- from a vector of a row to the next one
     p:loop(groups, function()
         for v = 0, vectors - 1 do
             local acc = begin(p, cfg, rows, S, set, v, pitch)
             over_k(p, cfg, p:count_from("down_" .. v, panels), t, "_" .. v, function(k, line)
                 local function a(r, term) return p:at(A, term * next_term + r * UNIT * width + k) end
-                local function b() return p:at(B, k * width + v * lanes) end
-                tiles.step(p, acc, a, b, pitch, pitch, "_" .. line, step)
+                local function b() return p:at(B, k * cfg.pair_width + v * b_side) end
+                tiles.step(p, acc, a, b, pitch, b_pitch, "_" .. line, step)
             end, function()
                 p:advance(A, a_pitch)
-                p:advance(B, width * width)
+                p:advance(B, width * cfg.pair_width)
             end)
             finish(p, cfg, S, acc, v, pitch)
             p:advance(A, p:count_from("again_" .. v, a_first))
@@ -170,13 +176,14 @@ function tiles.place(cfg, rows, set)
     for r = 0, rows // UNIT - 1 do
         W[r] = p:pointer("W_" .. r, "const " .. cfg.dtype.c)
     end
-    local w_pitch, A, B = p:integer("w_pitch"), p:pointer("A", "float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
+    local w_pitch, A, B = p:integer("w_pitch"), p:pointer("A", "float", "WIDTH"), p:pointer("B", "const float", cfg.pair_units)
     local panels, a_pitch = p:integer("panels"), p:integer("a_pitch")
     local t = ahead(p, cfg)
     local pitch = p:count_from("pitch", 4 * width)
+    local b_pitch = pair_pitch(p, cfg, pitch)
     local acc = begin(p, cfg, rows, S, set, 0, pitch)
     over_k(p, cfg, panels, t, "", function(k, line)
-        local y = p:op("tile_stream", "b_" .. line, p:at(B, k * width), pitch)
+        local y = p:op("tile_stream", "b_" .. line, p:at(B, k * cfg.pair_width), b_pitch)
         for r = 0, #acc do
             local x = p:op("tile_stream", ("a_%d_%s"):format(r, line), p:at(W[r], k * cfg.product.group), w_pitch)
             p:op(cfg.product.tile or "tile_dot", acc[r][0], x, y)
@@ -187,7 +194,7 @@ function tiles.place(cfg, rows, set)
             p:advance(W[r], width * cfg.product.group)
         end
         p:advance(A, a_pitch)
-        p:advance(B, width * width)
+        p:advance(B, width * cfg.pair_width)
     end)
     finish(p, cfg, S, acc, 0, pitch)
     return p

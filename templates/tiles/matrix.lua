@@ -6,7 +6,7 @@
 -- is the one that need not be full: its tokens stand at its end.
 --
 -- With products of pairs (micro.lua) these are two kinds of panels: in the A of a product over columns, elements keep their 16 bits,
--- and neighbours of a row are a pair; in a B, each word is a pair of two rows: P[q][row / 2][WIDTH].
+-- and neighbours of a row are a pair; in a B, each word is a pair of two rows: P[q][row / 2][WIDTH], see panel_plan.pair_width.
 --
 -- product(rows)    S[rows][WIDTH] += A * B, on its way copying the next weights; narrow: only one vector of columns, halves: half of one
 -- gradient(rows)   C = A * B for some panels of columns, straight to memory, in its dtype

@@ -96,32 +96,33 @@ end
 
 -- n pairs of rows of 16-bit elements, `ld` apart, as rows of words: element c of both rows is word c.
 -- across: one pair of rows, as n panels `pitch` floats apart; `over` leads from a panel of the second row to the next one of the first
+-- Else the parameter `apart` leads from the first vector of words to the second one.
 function panel_rows.join(cfg, name, across)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Pairs of rows as rows of words."})
-    local dst, src = p:pointer("dst", "float", "WIDTH LANES"), p:pointer("src", "const " .. cfg.dtype.c)
+    local dst, src = p:pointer("dst", "float", not across and cfg.pair_units or "WIDTH LANES"), p:pointer("src", "const " .. cfg.dtype.c)
     local ld, n = p:integer("ld"), p:integer("n")
     local over = across and p:integer("over") or ld
-    local pitch = across and p:integer("pitch") or cfg.vectors * lanes
+    local pitch, apart = across and p:integer("pitch") or cfg.pair_width, not across and cfg.vectors > 1 and p:integer("apart")
     over_rows.vectors(p, n, {{src, over}, {dst, pitch}}, function()
         local words = micro.join(p, cfg.product, cfg.dtype, "pair", cfg.vectors, src, ld, function(v)
             return p:at(src, v * lanes)
         end)
         for v = 0, cfg.vectors - 1 do
-            p:op("store", p:at(dst, v * lanes), words[v])
+            p:op("store", apart and p:at(dst, 0, v > 0 and apart or nil) or p:at(dst, v * lanes), words[v])
         end
     end, across and "panels" or "pairs of rows")
     return p
 end
 
--- The reverse, for rows of a panel of 2 vectors: n rows of words become 2 n rows of elements.
+-- The reverse, for rows of a panel of 2 vectors, `apart` floats from each other: n rows of words become 2 n rows of elements.
 function panel_rows.split(cfg, name)
     local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Rows of words as pairs of rows."})
-    local dst, src, n = p:pointer("dst", cfg.dtype.c), p:pointer("src", "const float", "WIDTH LANES"), p:integer("n")
-    local half = p:op("const", "low_half", 0xffff)
-    over_rows.vectors(p, n, {{src, 2 * lanes}, {dst, 4 * lanes}}, function()
-        local x, y = p:op("load", "x", p:at(src, 0)), p:op("load", "y", p:at(src, lanes))
+    local dst, src, n = p:pointer("dst", cfg.dtype.c), p:pointer("src", "const float", cfg.pair_units), p:integer("n")
+    local apart, half = p:integer("apart"), p:op("const", "low_half", 0xffff)
+    over_rows.vectors(p, n, {{src, cfg.pair_width}, {dst, 4 * lanes}}, function()
+        local x, y = p:op("load", "x", p:at(src, 0)), p:op("load", "y", p:at(src, 0, apart))
         local even, odd = p:op("groups_even", "even", x, y), p:op("groups_odd", "odd", x, y)   -- what packing keeps together
         p:op("store_bits", p:at(dst, 0), p:op("pack_u16", "low", p:op("bit_and", "even_low", even, half),
             p:op("bit_and", "odd_low", odd, half)))
