@@ -128,9 +128,9 @@ typedef struct moegen_engine_options {
                             * $XDG_CACHE_HOME/moegen, else ~/.cache/moegen; "": no disk cache */
     int threads;           /* team size of calls that set none; 0: $MOEGEN_THREADS, else the spec's
                             * shard.cores, else the CPUs this process may use */
-    /* Called with progress notes (a kernel was compiled, the cache is unusable): level 1 notable, 2
-     * detail. May be called from any thread that is inside the library; must not call back into it.
-     */
+    /* Called with progress notes (a kernel was compiled, the cache is unusable): level 0 something
+     * asked for is not done (a file of tuned plans cannot be read), 1 notable, 2 detail. May be
+     * called from any thread that is inside the library; must not call back into it. */
     void (*log)(void *user, int level, const char *message);
     void *log_user;
     const char *features; /* for tests: CPU features, separated by spaces or commas, that plans may

@@ -166,7 +166,7 @@ class Engine:
         if b"\0" in os.fsencode(cache_dir or ""):
             raise ArgumentError(f"cache_dir: {cache_dir!r} has a character that is none")
         self._log = EngineOptions._fields_[3][1](lambda _, level, text: log.log(
-            logging.INFO if level == 1 else logging.DEBUG, "%s", text.decode(errors="replace")))
+            (logging.WARNING, logging.INFO, logging.DEBUG)[level], "%s", text.decode(errors="replace")))
         options = EngineOptions(ctypes.sizeof(EngineOptions), None if cache_dir is None else os.fsencode(cache_dir), threads,
                                 self._log, None, None, sound("cc", cc).encode() if cc else None, 0)
         library.engine_create(byref(options), byref(self._handle))
