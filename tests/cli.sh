@@ -157,6 +157,10 @@ echo '{kernel: moe_forward, dtype: f32, norm: layer, gated: false, norm_eps: 0, 
 expect 0 ' router_weight_grad  *1  *-  *-  *-  *not compared$' check layer.yaml --T 640 --routing uniform --threads 1
 check grep -q '^1 ok, 0 failed' out
 check grep -q ' hidden_states_grad .* ok$' out
+# choices that rounding decides: where these tokens lie, and others beside them
+echo '{kernel: moe_layer, dtype: f32, H: 40, I_TP: 24, E: 8, block_size: 8, softcap: 0.015, checkpoint: save, affinity: {scale: none}}' >capped.yaml
+expect 0 ' block_to_expert  *1 .* not compared$' check capped.yaml --T 60 --routing uniform --target scalar --threads 1
+check grep -q ' output .* ok$' out
 expect 1 'nothing to compare' check undefined.yaml --T 9 --routing uniform --target scalar
 check grep -q '^0 ok, 1 failed' out
 expect 1 '"compared": 0, "rel_error": null,.*"result": "not compared"' check undefined.yaml --T 9 --routing uniform --target scalar --json
