@@ -178,8 +178,9 @@ for threads in 1.5 -1 two 1025 99999999999999999999 '2 ' 0x2; do MOEGEN_THREADS=
 for threads in 2 0 ''; do MOEGEN_THREADS=$threads expect 0 '^1 ok' check "$spec:forward" --T 3 --routing one --target scalar; done
 MOEGEN_THREADS=3 expect 0 '"threads": 3,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar
 MOEGEN_THREADS=x expect 0 '"threads": 2,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --threads 2
+cp "$spec" here.yaml
 for tree in folder no-folder; do
-  for command in "check $spec:forward" 'list kernels' schema; do
+  for command in 'check here.yaml:forward' 'list kernels' schema; do
     MOEGEN_TEMPLATE_DIR=$tree expect 2 "MOEGEN_TEMPLATE_DIR: $tree .*no tree of moegen's sources" $command
   done
 done
