@@ -260,7 +260,7 @@ MOEGEN_API void moegen_call_release(moegen_call *call);
  * (trailing extents of 1 may be added or left out), sizes at the next run. data may be NULL for a
  * tensor without elements: one of whose extents is 0, as in {0, 2048} for no tokens. In any other
  * shape NULL unbinds, whatever dtype and shape are; rank 0 and shape NULL always do. Binding again
- * replaces. An output must not overlap any other tensor. */
+ * replaces; what is refused leaves what was bound. An output must not overlap any other tensor. */
 MOEGEN_API moegen_status moegen_call_bind(moegen_call *call, const char *name, void *data,
                                           moegen_dtype dtype, int rank, const int64_t *shape,
                                           moegen_error **err);

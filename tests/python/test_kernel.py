@@ -127,7 +127,7 @@ def test_what_is_refused_leaves_nothing_behind(forward, index, rng):
     forward(**p.tensors)
     with pytest.raises(moegen.ArgumentError, match="f64"):
         forward(**dict(p.tensors, hidden_states=p.x.astype(np.float64)))
-    with pytest.raises(moegen.ArgumentError, match="hidden_states.*not bound|no bound tensor"):   # not the first call's, whose memory may be gone
+    with pytest.raises(moegen.ArgumentError, match="not bound|no bound tensor"):   # not the first call's, whose memory may be gone
         forward(**dict(p.tensors, hidden_states=None))
 
 

@@ -39,9 +39,9 @@ moegen_rt_status rt_layer_open(const struct rt_layer *l, const moegen_rt_problem
     int64_t T = logits->shape[0];
     int32_t *chosen = malloc((size_t)(T * l->r.k) * sizeof *chosen);
     uint8_t *close = malloc((size_t)T);
-    moegen_rt_status status =
-        chosen && close ? rt_layer_choose(l, q, logits->data, T, chosen, close, err)
-                        : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+    moegen_rt_status status = chosen && close
+                                  ? rt_layer_choose(l, q, logits->data, T, chosen, close, err)
+                                  : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
     if (status == MOEGEN_RT_OK)
         leave_open(l, close, T, out);
     free(chosen);

@@ -344,7 +344,8 @@ moegen_rt_status rt_fill_router(moegen_rt_problem *p, const moegen_rt_fill *how,
                        INT32_MAX - 1);
     status = rt_add_normal(p, "hidden_states", io, 2, x, how->seed, 1, err);
     if (status == MOEGEN_RT_OK)
-        status = rt_add_normal(p, "router_weight", io, 2, w, how->seed, size / sqrt((double)r.H), err);
+        status =
+            rt_add_normal(p, "router_weight", io, 2, w, how->seed, size / sqrt((double)r.H), err);
     if (status == MOEGEN_RT_OK && how->routing && strcmp(how->routing, "uniform") != 0)
         status = rt_router_push(p, &r, how, err);
     if (status == MOEGEN_RT_OK && r.bias)
