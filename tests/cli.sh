@@ -157,6 +157,10 @@ echo '{kernel: moe_forward, dtype: f32, norm: layer, gated: false, norm_eps: 0, 
 expect 0 ' router_weight_grad  *1  *-  *-  *-  *not compared$' check layer.yaml --T 640 --routing uniform --threads 1
 check grep -q '^1 ok, 0 failed' out
 check grep -q ' hidden_states_grad .* ok$' out
+# choices that rounding decides: where these tokens lie, and others beside them
+echo '{kernel: moe_layer, dtype: f32, H: 40, I_TP: 24, E: 8, block_size: 8, softcap: 0.015, checkpoint: save, affinity: {scale: none}}' >capped.yaml
+expect 0 ' block_to_expert  *1 .* not compared$' check capped.yaml --T 60 --routing uniform --target scalar --threads 1
+check grep -q ' output .* ok$' out
 expect 1 'nothing to compare' check undefined.yaml --T 9 --routing uniform --target scalar
 check grep -q '^0 ok, 1 failed' out
 expect 1 '"compared": 0, "rel_error": null,.*"result": "not compared"' check undefined.yaml --T 9 --routing uniform --target scalar --json
@@ -174,8 +178,9 @@ for threads in 1.5 -1 two 1025 99999999999999999999 '2 ' 0x2; do MOEGEN_THREADS=
 for threads in 2 0 ''; do MOEGEN_THREADS=$threads expect 0 '^1 ok' check "$spec:forward" --T 3 --routing one --target scalar; done
 MOEGEN_THREADS=3 expect 0 '"threads": 3,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar
 MOEGEN_THREADS=x expect 0 '"threads": 2,' bench "$spec:forward" --T 9 --runs 1 --json --target scalar --threads 2
+cp "$spec" here.yaml
 for tree in folder no-folder; do
-  for command in "check $spec:forward" 'list kernels' schema; do
+  for command in 'check here.yaml:forward' 'list kernels' schema; do
     MOEGEN_TEMPLATE_DIR=$tree expect 2 "MOEGEN_TEMPLATE_DIR: $tree .*no tree of moegen's sources" $command
   done
 done

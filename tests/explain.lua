@@ -17,7 +17,7 @@ local intrinsics = {tile_dot = "_tile_dpbf16ps", tile_dot_i8 = "_tile_dpbssd", d
 
 local tokens = {"to %d+", "%d+%.%.%d+", "more", "others", "all"}
 
--- The kinds and ops of a kernel's section `products`.
+-- The kinds and ops of a kernel's section `products`; kinds[kind] is the number of tokens that is said, if there is one.
 local function parse(text)
     local kinds, ops = {}, {}
     for line in text:gmatch("[^\n]+") do
@@ -30,13 +30,30 @@ local function parse(text)
         if not tiles_of[kind or ""] then
             fail("what kind is this? %s", line)
         else
-            kinds[kind], ops[op] = true, true
+            kinds[kind], ops[op] = tonumber(line:match("%sto (%d+)%s")) or true, true
         end
     end
     return kinds, ops
 end
 
+-- Streams are for passes of as many tokens as their largest tile has, and passes of those of codes are of ALONG_TOKENS at most; numbers have
+-- none if there are more tokens.
+local function compare_streams(name, said, c)
+    local most = 0
+    for tokens in c:gmatch("\nstatic void " .. name .. "_quarters_(%d+)%(") do
+        most = math.max(most, tonumber(tokens))
+    end
+    local pass, all = c:match("\n +ALONG_TOKENS = (%d+),"), c:match("\n +ALONG = (%d+),")
+    if most > 0 and c:find("const uint8_t *W;", 1, true) and tonumber(pass) <= most then
+        most = tonumber(all)
+    end
+    if (said or 0) ~= most then
+        fail("%s: streams multiply up to %d tokens, not %s", name, most, said)
+    end
+end
+
 local function compare(name, kinds, ops, c)
+    compare_streams(name, kinds.quarters, c)
     local made, wanted = {}, {}
     for tile in c:gmatch("\nstatic void " .. name .. "_([a-z_]-)_%d+[_set]*%(") do
         made[tile] = true

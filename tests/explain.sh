@@ -23,6 +23,7 @@ for family in moe_forward moe_backward grouped_gemm mlp_forward mlp_backward; do
   compare $family amx bf16
 done
 compare grouped_gemm avx512_bf16 bf16
+compare moe_forward avx2 bf16
 compare mlp_backward avx512_bf16 f16
 compare grouped_gemm avx2 f32
 exit $failed

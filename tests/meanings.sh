@@ -12,7 +12,8 @@ done
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 1
-warn="-std=c11 -Wall -Wextra -Wpedantic -Wconversion -Werror -Wno-unused-parameter -fno-strict-aliasing -I$source/runtime"
+ln -s "$source/runtime" runtime
+warn="-std=c11 -Wall -Wextra -Wpedantic -Wconversion -Werror -Wno-unused-parameter -fno-strict-aliasing -Iruntime"
 LUA_CPATH="$build/tests/?.so" lua5.4 "$source/tests/$name.lua" "$source" >targets || exit 1
 # shellcheck disable=SC2086
 gcc $warn -O2 -c "$source/tests/$name/driver.c" -o driver.o || exit 1
@@ -26,7 +27,7 @@ while read -r target flags; do
   command -v clang >/dev/null && { clang $warn -c "$target.scalar.c" -o clang.o || failed=1; }
   command -v tcc >/dev/null || continue
   # shellcheck disable=SC2086
-  tcc -I"$source/runtime" -c "$target.scalar.c" -o tcc.o &&
+  tcc -Iruntime -c "$target.scalar.c" -o tcc.o &&
     gcc -Wl,-z,noexecstack $parts tcc.o "$build/libmoegen_rt.a" -lpthread -lm -o two && ./two "$target, tcc" || failed=1
 done <targets
 exit $failed

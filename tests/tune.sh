@@ -140,6 +140,12 @@ head -c 3000 /dev/urandom >t.yaml
 check "$moegen" check -q toy.yaml:forward --target scalar --T 3 >/dev/null
 rm t.yaml
 check "$moegen" check -q toy.yaml:forward --target scalar --T 3 >/dev/null
+mkdir folder
+for path in folder none.yaml; do # named, and not read: not only -v says so
+  MOEGEN_TUNED=$path says "^$path: tuned plans cannot be read: " toy.yaml:forward
+  MOEGEN_TUNED=$path "$moegen" check -q toy.yaml:forward --target scalar --T 3 >/dev/null 2>err
+  check [ ! -s err ]
+done
 "$moegen" gen toy.yaml:forward --set plan.tuned=none.yaml -o - 2>err >out
 check [ $? = 2 ]
 check grep -q 'plan.tuned: cannot read none.yaml' err
@@ -163,6 +169,8 @@ check grep -q '^toy_forward  *3  *1 ' out
 check grep -q '^toy_backward  *3  *1 ' out
 check grep -q '</svg>' a.svg
 sound a.yaml
+check "$moegen" tune toy.yaml:forward --target scalar --budget 0.3s --threads 1,1 --T 3,5,3 -o a.yaml --json >out # each once
+check [ "$(grep -c '"T": \[3,5\], "threads": 1' out)" = 1 ]
 check "$moegen" tune toy.yaml:fixed $fast -o a.yaml --json >out
 check grep -q '"T": \[64\], "threads": 1, "plan": "' out
 sound a.yaml

@@ -128,9 +128,9 @@ typedef struct moegen_engine_options {
                             * $XDG_CACHE_HOME/moegen, else ~/.cache/moegen; "": no disk cache */
     int threads;           /* team size of calls that set none; 0: $MOEGEN_THREADS, else the spec's
                             * shard.cores, else the CPUs this process may use */
-    /* Called with progress notes (a kernel was compiled, the cache is unusable): level 1 notable, 2
-     * detail. May be called from any thread that is inside the library; must not call back into it.
-     */
+    /* Called with progress notes (a kernel was compiled, the cache is unusable): level 0 something
+     * asked for is not done (a file of tuned plans cannot be read), 1 notable, 2 detail. May be
+     * called from any thread that is inside the library; must not call back into it. */
     void (*log)(void *user, int level, const char *message);
     void *log_user;
     const char *features; /* for tests: CPU features, separated by spaces or commas, that plans may
@@ -260,7 +260,7 @@ MOEGEN_API void moegen_call_release(moegen_call *call);
  * (trailing extents of 1 may be added or left out), sizes at the next run. data may be NULL for a
  * tensor without elements: one of whose extents is 0, as in {0, 2048} for no tokens. In any other
  * shape NULL unbinds, whatever dtype and shape are; rank 0 and shape NULL always do. Binding again
- * replaces. An output must not overlap any other tensor. */
+ * replaces; what is refused leaves what was bound. An output must not overlap any other tensor. */
 MOEGEN_API moegen_status moegen_call_bind(moegen_call *call, const char *name, void *data,
                                           moegen_dtype dtype, int rank, const int64_t *shape,
                                           moegen_error **err);

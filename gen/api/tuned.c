@@ -51,7 +51,7 @@ bool tuned_open(struct tuned *t, const char *path, cache_log *log, void *user)
     int why = usual && *usual ? tuned_add(t, usual) : 0;
     if (why && log && (why != ENOENT || named)) {
         snprintf(line, sizeof line, "%s: tuned plans cannot be read: %s", usual, file_why(why));
-        log(user, 1, line);
+        log(user, named ? 0 : 1, line);
     }
     free(usual);
     for (const struct moegen_shipped *s = moegen_shipped_plans; !named && s->name; s++) {

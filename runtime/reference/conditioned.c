@@ -5,8 +5,8 @@
  * terms of their sums have: of many sums few cancel. A gradient of one number may cancel, though,
  * and where one product is all of a sum, a row has the relative error of what it is multiplied by.
  * The gradient of a logit far beyond a cap is about exp(-2 logit / cap), and has the roundings of
- * that quotient as many times as it is large. There the reference is computed twice: with its
- * inputs, and with these moved by the roundings that a term has on its way.
+ * that quotient as many times as it is large. There the reference is computed again, with its
+ * inputs moved by the roundings that a term has on its way.
  */
 #include <math.h>
 #include <string.h>
@@ -14,7 +14,9 @@
 #include "quantised.h"
 #include "weights.h"
 
-enum { FEW = 8, SHORT = 2 };        /* numbers of an output; terms of a sum */
+/* Numbers of an output that are not 0; terms of a sum; ways in which inputs move: a difference that
+ * is all of an output may be small in one of them. */
+enum { FEW = 8, SHORT = 2, WAYS = 3 };
 static const double MOVE = 0x1p-21; /* four units of f32 in the last place */
 static const double MOST = 0x1p-10; /* the noise that is granted */
 
@@ -47,10 +49,18 @@ static bool is_short(const moegen_rt_problem *p)
     return false;
 }
 
+static bool is_small(const moegen_rt_tensor *t)
+{
+    int64_t all = moegen_rt_tensor_count(t), some = 0;
+    for (int64_t i = 0; i < all && some <= FEW; i++)
+        some += ((const double *)t->data)[i] != 0;
+    return some <= FEW;
+}
+
 /* May it cancel, in a problem whose sums are short or not? */
 static bool may_cancel(const moegen_rt_tensor *t, bool sums_are_short)
 {
-    return t->dtype == MOEGEN_RT_F64 && (sums_are_short || moegen_rt_tensor_count(t) <= FEW);
+    return t->dtype == MOEGEN_RT_F64 && (sums_are_short || is_small(t));
 }
 
 static bool any_may_cancel(const moegen_rt_problem *out, bool sums_are_short)
@@ -79,8 +89,8 @@ static bool is_moved(const moegen_rt_problem *p, const moegen_rt_tensor *t)
     return number && moegen_rt_dtype_of(t->dtype)->digits > 0;
 }
 
-/* Adds the numbers of t, each moved up or down. */
-static moegen_rt_status add_moved(moegen_rt_problem *to, const moegen_rt_tensor *t,
+/* Adds the numbers of t, each moved up or down, as `way` says. */
+static moegen_rt_status add_moved(moegen_rt_problem *to, const moegen_rt_tensor *t, uint64_t way,
                                   moegen_rt_error *err)
 {
     moegen_rt_tensor *moved = NULL;
@@ -92,20 +102,41 @@ static moegen_rt_status add_moved(moegen_rt_problem *to, const moegen_rt_tensor 
     double *x = moved->data;
     rt_elements(t, 0, count, x);
     for (int64_t i = 0; i < count; i++)
-        x[i] *= rt_hash((uint64_t)count, (uint64_t)i) & 1 ? 1 + MOVE : 1 - MOVE;
+        x[i] *= rt_hash((uint64_t)count, (uint64_t)i) >> way & 1 ? 1 + MOVE : 1 - MOVE;
     return MOEGEN_RT_OK;
 }
 
 /* Parameters and inputs of p, some of them moved. */
-static moegen_rt_status move_inputs(const moegen_rt_problem *p, moegen_rt_problem *to,
+static moegen_rt_status move_inputs(const moegen_rt_problem *p, uint64_t way, moegen_rt_problem *to,
                                     moegen_rt_error *err)
 {
     const moegen_rt_tensor *t;
     moegen_rt_status status = rt_problem_params(to, p, err);
     for (size_t i = 0; status == MOEGEN_RT_OK && (t = moegen_rt_problem_at(p, i)) != NULL; i++)
-        status = is_moved(p, t) ? add_moved(to, t, err)
+        status = is_moved(p, t) ? add_moved(to, t, way, err)
                                 : moegen_rt_problem_lend(to, t->name, t->dtype, t->rank, t->shape,
                                                          t->data, err);
+    return status;
+}
+
+/* Says of what may cancel in `out` how far it is from what inputs give that are moved in a way. */
+static moegen_rt_status find_noise(rt_compute *compute, const moegen_rt_problem *p,
+                                   const moegen_rt_want *want, bool sums_are_short, uint64_t way,
+                                   moegen_rt_problem *out, moegen_rt_error *err)
+{
+    moegen_rt_problem *in = moegen_rt_problem_create(), *moved = moegen_rt_problem_create();
+    moegen_rt_status status = in && moved ? move_inputs(p, way, in, err)
+                                          : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
+    if (status == MOEGEN_RT_OK)
+        status = compute(in, want, moved, err);
+    moegen_rt_tensor *t;
+    for (size_t i = 0; status == MOEGEN_RT_OK && (t = moegen_rt_problem_at(out, i)) != NULL; i++) {
+        const moegen_rt_tensor *other = moegen_rt_problem_tensor(moved, t->name);
+        if (other && may_cancel(t, sums_are_short)) /* none: it was there before */
+            t->noise = fmax(t->noise, fmin(MOST, rt_distance(t, other)));
+    }
+    moegen_rt_problem_destroy(in);
+    moegen_rt_problem_destroy(moved);
     return status;
 }
 
@@ -117,18 +148,7 @@ moegen_rt_status rt_conditioned(rt_compute *compute, const moegen_rt_problem *p,
     moegen_rt_status status = compute(p, want, out, err);
     if (status != MOEGEN_RT_OK || !any_may_cancel(out, sums_are_short))
         return status;
-    moegen_rt_problem *in = moegen_rt_problem_create(), *moved = moegen_rt_problem_create();
-    status =
-        in && moved ? move_inputs(p, in, err) : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
-    if (status == MOEGEN_RT_OK)
-        status = compute(in, want, moved, err);
-    moegen_rt_tensor *t;
-    for (size_t i = 0; status == MOEGEN_RT_OK && (t = moegen_rt_problem_at(out, i)) != NULL; i++) {
-        const moegen_rt_tensor *other = moegen_rt_problem_tensor(moved, t->name);
-        if (other && may_cancel(t, sums_are_short)) /* none: it was there before */
-            t->noise = fmax(t->noise, fmin(MOST, rt_distance(t, other)));
-    }
-    moegen_rt_problem_destroy(in);
-    moegen_rt_problem_destroy(moved);
+    for (uint64_t way = 0; way < WAYS && status == MOEGEN_RT_OK; way++)
+        status = find_noise(compute, p, want, sums_are_short, way, out, err);
     return status;
 }

@@ -44,6 +44,11 @@ local function columns(names, plan)
     return list
 end
 
+-- Tokens up to which streams multiply rows as they lie, those that fill them: passes of codes are of as few as fit into registers.
+local function along_streams(along, most)
+    return along.coded and along.streams and along.tokens <= along.streams and most or along.streams
+end
+
 local function rows(names, plan, phase)
     local vectors, tiles = ops(plan)
     local across, list = phase.layout == "n", {}
@@ -52,7 +57,7 @@ local function rows(names, plan, phase)
     elseif names.along and not across then
         local unit = names.along.unit
         local op = names.coded and (unit.digits and "dot_bytes" or not unit.pairs and "fma") or vectors
-        local few = names.along.streamed
+        local few = along_streams(names.along, plan.along)
         list[1] = few and {to(few), "quarters", op, "weights are read in some streams where they lie, K in lanes"} or nil
         list[#list + 1] = {to(plan.along), "along", op,
             few == plan.along and "likewise, rows that fill no stream" or "weights are read once where they lie, K in lanes"}

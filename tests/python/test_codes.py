@@ -92,5 +92,25 @@ def test_wrong():
         moegen.torch.experts(*given, gate_up_scale=gate_up_scale)
     with pytest.raises(moegen.ArgumentError, match="no scales of"):
         moegen.torch.experts(*given, gate_up_scale=gate_up_scale, down_scale=down_scale[:, :, 1:])
+    with pytest.raises(moegen.ArgumentError, match="no scales of"):   # as many
+        moegen.torch.experts(*given, gate_up_scale=gate_up_scale, down_scale=down_scale.mT)
     with pytest.raises(moegen.ArgumentError, match="frozen"):
         moegen.torch.experts(*given, gate_up_scale=gate_up_scale, down_scale=down_scale, down_bias=torch.zeros(E, H, requires_grad=True))
+
+
+@pytest.mark.parametrize("first, second", [(fp8_row, fp8_block), (fp8_block, fp8_row), (int4, int4_of_128), (int4_of_128, int4)])
+def test_scales_of_two_kinds(first, second):
+    """A kernel would read past those that are fewer."""
+    g = torch.Generator().manual_seed(2)
+    (gate_up, gate_up_scale, _), (down, down_scale, _) = first(2 * I, H, g), second(H, I, g)
+    with pytest.raises(moegen.ArgumentError, match="down_scale .*no scales of .*, one for"):
+        moegen.torch.experts(torch.randn(3, H), torch.zeros(3, 1, dtype=torch.long), torch.ones(3, 1), gate_up, down,
+                             gate_up_scale=gate_up_scale, down_scale=down_scale)
+
+
+def test_blocks_as_many_as_rows():
+    g = torch.Generator().manual_seed(3)
+    (gate_up, gate_up_scale, first), (down, down_scale, second) = fp8_block(2, H, g), fp8_block(H, 1, g)   # [E, 1, 2], not [E, 2, 1]
+    x, ids, weights = torch.randn(5, H, generator=g), torch.arange(5)[:, None] % E, torch.ones(5, 1)
+    y = moegen.torch.experts(x, ids, weights, gate_up, down, gate_up_scale=gate_up_scale, down_scale=down_scale)
+    assert error(y, eager(x.double(), ids, weights.double(), first, second)) < 20 * LIMIT[torch.float32]   # one product is all of a sum

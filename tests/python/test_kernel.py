@@ -99,6 +99,8 @@ def test_wrong_calls(forward, index, rng):
         forward(**dict(p.tensors, hidden_states=p.x.astype(np.float64)))
     with pytest.raises(ValueError, match="complex64"):
         forward(**dict(p.tensors, hidden_states=p.x.astype(np.complex64)))
+    with pytest.raises(ValueError, match="hidden_states.* mask"):
+        forward(**dict(p.tensors, hidden_states=np.ma.masked_array(p.x, p.x > 0)))
     with pytest.raises(ValueError, match="no output"):
         forward(**p.tensors, out={"hidden_states": p.x})
     with pytest.raises(ValueError, match=r"expected f32 \[T\+1, 64\] with T = 9"):
@@ -118,6 +120,15 @@ def test_wrong_calls(forward, index, rng):
         index(expert_index=p.ids, sizes={"N": 1 << 44})
     assert isinstance(refused.value, moegen.OutOfMemoryError)
     assert error(forward(**p.tensors)["output"][:3], p.truth()) < 2e-6   # after all of that
+
+
+def test_what_is_refused_leaves_nothing_behind(forward, index, rng):
+    p = Problem(rng, 3, index)
+    forward(**p.tensors)
+    with pytest.raises(moegen.ArgumentError, match="f64"):
+        forward(**dict(p.tensors, hidden_states=p.x.astype(np.float64)))
+    with pytest.raises(moegen.ArgumentError, match="not bound|no bound tensor"):   # not the first call's, whose memory may be gone
+        forward(**dict(p.tensors, hidden_states=None))
 
 
 def test_specs():

@@ -24,8 +24,8 @@ static void interrupted(int signal)
 struct session {
     const struct options *o;
     struct job job;
-    int64_t tokens[MAX_COURSES];
-    int token_count, thread[MAX_THREAD_COUNTS], threads;
+    int64_t tokens[MAX_COURSES], thread[MAX_THREAD_COUNTS];
+    int token_count, threads;
     double budget;
     struct tuned_kernel *kernel; /* of each kernel all numbers of threads */
     int all, kernels;            /* that were begun */
@@ -44,27 +44,36 @@ static bool next_number(const char **at, int64_t most, int64_t *out)
     return end != item && !*end && *out >= 1 && *out <= most;
 }
 
+/* The numbers of an option's list, each once; of `what`, such as `example`. */
+static int read_list(const char *option, const char *list, const char *what, const char *example,
+                     int64_t most, int room, int64_t *number, int *count)
+{
+    int64_t n;
+    for (const char *at = list; at && *at;) {
+        int seen = 0;
+        if (!next_number(&at, most, &n))
+            return bad("%s: '%s' is not a list of numbers of %s: %s", option, list, what, example);
+        while (seen < *count && number[seen] != n)
+            seen++;
+        if (seen == room)
+            return bad("%s: more than %d numbers", option, room);
+        number[seen] = n;
+        *count += seen == *count;
+    }
+    return EXIT_OK;
+}
+
 static int read_lists(struct session *s)
 {
-    const char *at = s->o->token_list;
-    int64_t n;
-    for (; at && *at; s->token_count++) {
-        if (s->token_count == MAX_COURSES)
-            return bad("--T: more than %d numbers", MAX_COURSES);
-        if (!next_number(&at, 1 << 24, &s->tokens[s->token_count]))
-            return bad("--T: '%s' is not a list of numbers of tokens: 1,16,256", s->o->token_list);
-    }
-    for (at = s->o->thread_list; at && *at; s->thread[s->threads++] = (int)n) {
-        if (s->threads == MAX_THREAD_COUNTS)
-            return bad("--threads: more than %d numbers", MAX_THREAD_COUNTS);
-        if (!next_number(&at, MOST_THREADS, &n))
-            return bad("--threads: '%s' is not a list of numbers of threads: 1,2",
-                       s->o->thread_list);
-    }
+    int result = read_list("--T", s->o->token_list, "tokens", "1,16,256", 1 << 24, MAX_COURSES,
+                           s->tokens, &s->token_count);
+    if (!result)
+        result = read_list("--threads", s->o->thread_list, "threads", "1,2", MOST_THREADS,
+                           MAX_THREAD_COUNTS, s->thread, &s->threads);
     if (!s->threads)
         s->thread[s->threads++] = 0;
     s->budget = s->o->budget > 0 ? s->o->budget : usual_budget;
-    return EXIT_OK;
+    return result;
 }
 
 /* ---- one kernel ---- */
@@ -329,7 +338,7 @@ int cmd_tune(struct options *o)
     sigaction(SIGINT, &act, NULL);
     while (s.kernels < s.all && !result && !interrupts) {
         int i = s.kernels++;
-        result = tune_one(&s, i / s.threads, s.thread[i % s.threads], &s.kernel[i]);
+        result = tune_one(&s, i / s.threads, (int)s.thread[i % s.threads], &s.kernel[i]);
     }
     if (s.kernels) {
         int shown = show(&s);

@@ -108,20 +108,34 @@ def check(given: Sequence[Any], gated: bool, transposed: bool) -> None:
             raise ArgumentError(f"{name}: {shape} of {x.dtype}, not {list(t.shape)} of {t.dtype}")
 
 
+def shared_by(codes: Tensor, scale: Tensor) -> str | int:
+    """What shares a scale: a "row" or "block" of 128 x 128 elements of fp8, or so many elements of a row."""
+    E, out = codes.shape[:2]
+    if codes.dtype == torch.float8_e4m3fn:
+        blocks = [E, -(-out // 128), -(-codes.shape[2] // 128)]
+        return "block" if list(scale.shape) == blocks or scale.numel() != E * out else "row"
+    return 128 if scale.dtype == torch.bfloat16 and 64 * scale.numel() == codes.numel() else 32
+
+
 def _check_codes(gate_up: Tensor, down: Tensor, gate_up_scale: Tensor | None, down_scale: Tensor | None, E: int, H: int,
                  parts: int) -> None:
     I = gate_up.shape[1] // parts   # noqa: E741
+    one: str | int = ""   # gate_up's and down's scales are shared alike
+    is_int4 = gate_up_scale is not None and gate_up_scale.dtype == torch.bfloat16
     for name, codes, scale, out, n in (("gate_up", gate_up, gate_up_scale, parts * I, H), ("down", down, down_scale, H, I)):
         each = 1 if codes.dtype == torch.float8_e4m3fn else 2
         if codes.dtype != gate_up.dtype or list(codes.shape[:2]) != [E, out] or codes.numel() != E * out * n // each:
             raise ArgumentError(f"{name}: codes [E, out, in] of {E} experts for H = {H}, I = {I}, not {list(codes.shape)} of {codes.dtype}")
         if scale is None or scale.shape[0] != E:
             raise ArgumentError(f"{name}_scale: the scales of {name}, which is {codes.dtype}")
-        if each == 1:
-            right = scale.dtype == torch.float32 and scale.numel() in (E * out, E * -(-out // 128) * -(-n // 128))
-        elif scale.dtype == torch.bfloat16:
-            right = scale.numel() in (E * out * n // 32, E * out * n // 128)
+        one = one or shared_by(codes, scale)
+        shape = [*scale.shape]
+        if isinstance(one, str):
+            blocks = [E, -(-out // 128), -(-n // 128)]
+            right = scale.dtype == torch.float32 and (scale.numel() == E * out and out in shape if one == "row" else shape == blocks)
         else:
-            right = scale.dtype in (torch.uint8, torch.float8_e8m0fnu) and scale.numel() == E * out * n // 32
+            right = (n % one == 0 and shape == [E, out, n // one]
+                     and scale.dtype in ((torch.bfloat16,) if is_int4 else (torch.uint8, torch.float8_e8m0fnu)))
         if not right:
-            raise ArgumentError(f"{name}_scale {list(scale.shape)} of {scale.dtype} are no scales of {list(codes.shape)} {codes.dtype}")
+            raise ArgumentError(f"{name}_scale {list(scale.shape)} of {scale.dtype} are no scales of {list(codes.shape)} {codes.dtype}"
+                                + (f", one for each {one}" if isinstance(one, str) else f", one for {one} elements"))

@@ -46,7 +46,10 @@ def _number(dtype: Any, wanted: str) -> int | str:
 
 
 def _from_torch(x: Any, name: str, wanted: str, writes: bool) -> Bound:
-    if x.device.type != "cpu" or x.layout is not sys.modules["torch"].strided:
+    masked = sys.modules.get("torch.masked")
+    if masked is not None and isinstance(x, masked.MaskedTensor):
+        raise ArgumentError(f"tensor '{name}' has a mask, and kernels have none: x.to_tensor(0) is a tensor without one")
+    if x.device.type != "cpu" or x.layout is not sys.modules["torch"].strided or x.is_nested:
         raise ArgumentError(f"tensor '{name}' is no dense tensor in the CPU's memory")
     if writes and not (x.is_contiguous() and not x.is_neg()):
         raise ArgumentError(f"tensor '{name}' is written and has to be contiguous, and no view that negates")
@@ -58,6 +61,9 @@ def _from_torch(x: Any, name: str, wanted: str, writes: bool) -> Bound:
 
 def _from_numpy(x: Any, name: str, wanted: str, writes: bool) -> Bound:
     import numpy
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and isinstance(x, masked.MaskedArray):
+        raise ArgumentError(f"tensor '{name}' has a mask, and kernels have none: x.filled(0) is an array without one")
     if not isinstance(x, numpy.ndarray):
         x = numpy.from_dlpack(x) if hasattr(x, "__dlpack__") else numpy.asarray(x)
     if writes and not (x.flags.c_contiguous and x.flags.writeable):

@@ -166,7 +166,7 @@ class Engine:
         if b"\0" in os.fsencode(cache_dir or ""):
             raise ArgumentError(f"cache_dir: {cache_dir!r} has a character that is none")
         self._log = EngineOptions._fields_[3][1](lambda _, level, text: log.log(
-            logging.INFO if level == 1 else logging.DEBUG, "%s", text.decode(errors="replace")))
+            (logging.WARNING, logging.INFO, logging.DEBUG)[level], "%s", text.decode(errors="replace")))
         options = EngineOptions(ctypes.sizeof(EngineOptions), None if cache_dir is None else os.fsencode(cache_dir), threads,
                                 self._log, None, None, sound("cc", cc).encode() if cc else None, 0)
         library.engine_create(byref(options), byref(self._handle))
@@ -206,7 +206,7 @@ class _Call:
     def __init__(self, kernel: c_void_p):
         self.handle = c_void_p()
         self._threads = 0
-        self._bound: dict[str, tuple[int, int, tuple[int, ...]]] = {}   # name: address, dtype, shape
+        self._bound: dict[str, tuple[int, int, tuple[int, ...]] | None] = {}   # name: address, dtype, shape; None: not known
         library.call_create(kernel, byref(self.handle))
 
     def set_threads(self, threads: int) -> None:
@@ -220,7 +220,7 @@ class _Call:
         if self._bound.get(name) != key:
             if len(shape) > MAX_RANK:
                 raise ArgumentError(f"tensor '{name}' has {len(shape)} dimensions")
-            self._bound.pop(name, None)
+            self._bound[name] = None   # what is refused leaves what was there before
             library.call_bind(self.handle, name.encode(), address, dtype, len(shape), (c_int64 * MAX_RANK)(*shape))
             self._bound[name] = key
 
@@ -231,8 +231,9 @@ class _Call:
         return b
 
     def unbind(self, arg: Arg) -> None:
-        if self._bound.pop(arg.name, None):
+        if arg.name in self._bound:
             library.call_bind(self.handle, arg.name.encode(), None, 0, 0, None)
+            del self._bound[arg.name]
 
 
 class Kernel:

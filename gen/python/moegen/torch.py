@@ -18,7 +18,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 
 from . import _experts
 from ._autograd import Adding, ByOperators, Transformed, function_of
-from ._check import CODES, DTYPES, INDICES, check_ranks
+from ._check import CODES, DTYPES, INDICES, check_ranks, shared_by
 from ._layer import MoELayer
 from ._library import ArgumentError, KindError
 from ._main_grad import mains_of
@@ -65,13 +65,10 @@ def _stored(gate_up: Tensor, gate_up_scale: Tensor | None) -> str:
         return ""
     if gate_up_scale is None:
         raise ArgumentError(f"gate_up and down of {gate_up.dtype} are codes, which have scales")
-    rows = gate_up.shape[1]
-    if gate_up.dtype == torch.float8_e4m3fn:
-        by = "row" if rows in gate_up_scale.shape[1:] and gate_up_scale.numel() == gate_up.shape[0] * rows else "block"
+    by = shared_by(gate_up, gate_up_scale)
+    if isinstance(by, str):
         return f', "dtype": "fp8_e4m3", "scale": "{by}"'
-    if gate_up_scale.dtype == torch.bfloat16:
-        return f', "dtype": "int4", "group": {2 * gate_up.shape[2] // gate_up_scale.shape[2]}'
-    return ', "dtype": "mxfp4"'
+    return f', "dtype": "int4", "group": {by}' if gate_up_scale.dtype == torch.bfloat16 else ', "dtype": "mxfp4"'
 
 
 def options(gate_up: Tensor, *, gate_up_scale: Tensor | None = None, clamp: Mapping[str, Any] | None = None, activation: str = "silu",

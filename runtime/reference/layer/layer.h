@@ -38,6 +38,14 @@ moegen_rt_status rt_layer_choose(const struct rt_layer *l, const moegen_rt_probl
 moegen_rt_status rt_layer_index(const struct rt_layer *l, const int32_t *chosen, int64_t T,
                                 moegen_rt_problem *to, moegen_rt_error *err);
 
+/* ---- layer_open.c ---- */
+
+/* NaN in `out` for what choices decide that rounding could change, of f64 logits [T,E]; q: the
+ * router's problem. */
+moegen_rt_status rt_layer_open(const struct rt_layer *l, const moegen_rt_problem *q,
+                               const moegen_rt_tensor *logits, moegen_rt_problem *out,
+                               moegen_rt_error *err);
+
 /* ---- layer_given.c: a layer without a router of its own ---- */
 
 /* Adds the inputs top_k_index and top_k_weights. */

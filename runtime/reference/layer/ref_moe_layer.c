@@ -249,6 +249,8 @@ static moegen_rt_status forward(const struct rt_layer *l, const moegen_rt_proble
     else
         TRY(route(l, q, x, want, other, out, err));
     TRY(rt_compute_moe_forward(x, want, out, err));
+    if (!l->given && !(want && want->own_choice))
+        TRY(rt_layer_open(l, q, moegen_rt_problem_tensor(other, "logits"), out, err));
     return l->shared ? rt_shared_forward(p, want, out, err) : MOEGEN_RT_OK;
 }
 

@@ -6,7 +6,15 @@
 
 #include "router.h"
 
-/* Scales a token's hidden states to a largest logit of 3 or -3. */
+enum { MOST = 16 };
+
+double rt_router_size(const struct rt_router *r)
+{
+    double cap = r->cap > 0 ? fmin(1, r->cap) : 1;
+    return fmin(fmax(cap / fabs(r->times), 1.0 / MOST), MOST);
+}
+
+/* Scales a token's hidden states to a largest logit of 3 or -3 usual ones. */
 static void scale_row(double *row, const double *g, double *logits, const struct rt_router *r)
 {
     double largest = 0;
@@ -17,7 +25,7 @@ static void scale_row(double *row, const double *g, double *logits, const struct
     for (int64_t e = 0; e < r->E; e++)
         largest = fmax(largest, fabs(logits[e]));
     for (int64_t h = 0; largest > 0 && h < r->H; h++)
-        row[h] *= 3 / largest;
+        row[h] *= 3 * rt_router_size(r) / largest;
 }
 
 moegen_rt_status rt_router_push(moegen_rt_problem *p, const struct rt_router *r,
@@ -43,7 +51,7 @@ moegen_rt_status rt_router_push(moegen_rt_problem *p, const struct rt_router *r,
             row[h] *= 0.15;
         for (int64_t j = 0; j < r->k; j++)
             for (int64_t h = 0; h < r->H; h++)
-                row[h] += g[h * r->E + chosen[t * r->k + j]];
+                row[h] += g[h * r->E + chosen[t * r->k + j]] / rt_router_size(r);
         scale_row(row, g, logits, r);
         moegen_rt_encode(x->dtype, row, (size_t)r->H, (char *)x->data + (size_t)(t * r->H) * width);
     }

@@ -337,17 +337,19 @@ moegen_rt_status rt_fill_router(moegen_rt_problem *p, const moegen_rt_fill *how,
         status = rt_dtype(p, "bias_dtype", io, &bias, err);
     if (status != MOEGEN_RT_OK)
         return status;
+    double size = rt_router_size(&r);
     int64_t x[] = {moegen_rt_problem_int(p, "T", how->T), r.H}, w[] = {r.H, r.E};
     if (x[0] < 1 || x[0] >= INT32_MAX)
         return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT, "T: %lld is not in 1..%d", (long long)x[0],
                        INT32_MAX - 1);
     status = rt_add_normal(p, "hidden_states", io, 2, x, how->seed, 1, err);
     if (status == MOEGEN_RT_OK)
-        status = rt_add_normal(p, "router_weight", io, 2, w, how->seed, 1 / sqrt((double)r.H), err);
+        status =
+            rt_add_normal(p, "router_weight", io, 2, w, how->seed, size / sqrt((double)r.H), err);
     if (status == MOEGEN_RT_OK && how->routing && strcmp(how->routing, "uniform") != 0)
         status = rt_router_push(p, &r, how, err);
     if (status == MOEGEN_RT_OK && r.bias)
-        status = rt_add_normal(p, "router_bias", bias, 1, &r.E, how->seed, 0.5, err);
+        status = rt_add_normal(p, "router_bias", bias, 1, &r.E, how->seed, 0.5 * size, err);
     int64_t corrected = r.E - r.always;
     if (status == MOEGEN_RT_OK && r.correction)
         status = rt_add_normal(p, "correction_bias", bias, 1, &corrected, how->seed, 0.5, err);

@@ -38,6 +38,9 @@ struct rt_router {
 };
 moegen_rt_status rt_router_read(const moegen_rt_problem *p, struct rt_router *r,
                                 moegen_rt_error *err);
+/* The size of inputs' logits: that with which they are of order 1, or of that of their cap, once
+ * they are multiplied by their factor; of extremes of both they keep some. */
+double rt_router_size(const struct rt_router *r);
 /* Moves the hidden states of each token towards the weights of the experts that the routing asks
  * for, so that the router chooses them (as far as H leaves room for E directions). An affinity is
  * as far off as the last bits of a logit: logits stay of order 1. */
