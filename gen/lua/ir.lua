@@ -76,9 +76,7 @@ function Program.new(p)
 end
 
 -- What follows, until the next call, belongs to row r of the tile (nil: to all); see shorter().
-function Program:row(r)
-    self.current = r
-end
+function Program:row(r) self.current = r end
 
 -- The same tile for fewer rows: without the ops of rows from `rows` on. Registers and code are those of the taller one.
 function ir.shorter(p, rows, name, note)
@@ -142,6 +140,9 @@ end
 function Program.at(_, base, offset, index)
     return {base = base, offset = offset or 0, index = index}
 end
+
+-- A name of coordinates: p:named("w_%d_%d", row, vector). Programs that nobody reads do not make it, so it is none of a constant.
+function Program.named(_, form, ...) return form:format(...) end
 
 -- The op called name.
 function ir.op(name)

@@ -27,7 +27,7 @@ end
 function joined.read(p, place_of_table, number, at)
     local order = p:op("load", "upper_halves", place_of_table)
     return function(r, i)
-        local lanes, name = p.isa.lanes, ("w_%d_%d"):format(r, i)
+        local lanes, name = p.isa.lanes, p:named("w_%d_%d", r, i)
         local first, second = number(name .. "_first", at(r, 2 * i * lanes)), number(name .. "_second", at(r, (2 * i + 1) * lanes))
         local pairs_of = p:op("copy", name, order)
         p:op("lookup_bytes", pairs_of, first, second)

@@ -67,7 +67,7 @@ end
 -- Groups 2 h and 2 h + 1 of a row's runs, of vectors of codes that load(i) gives.
 local function two_groups(p, count, name, h, load)
     local function pair(i, high)
-        local tag = ("%s_%d_%s"):format(name, i, high and "high" or "low")
+        local tag = p:named("%s_%d_%s", name, i, high and "high" or "low")
         return p:op(high and "unpack_high" or "unpack_low", tag, load(i, tag .. "_first"), load(i + 1, tag .. "_second"))
     end
     local a, b = pair(0, count == 4 and h == 1), pair(count == 4 and 2 or 0, count == 2 or h == 1)
@@ -83,15 +83,15 @@ function nibbles.read(p, t, table)
         if count == 1 then
             return load(0, "codes_" .. r)
         end
-        groups[r] = j % 2 == 0 and two_groups(p, count, ("codes_%d_%d"):format(r, j), j // 2, load) or groups[r]
+        groups[r] = j % 2 == 0 and two_groups(p, count, p:named("codes_%d_%d", r, j), j // 2, load) or groups[r]
         return groups[r][j % 2]
     end
     local codes = {}
     return function(r, i)
-        return look_up(("w_%d_%d"):format(r, i), words[r])
+        return look_up(p:named("w_%d_%d", r, i), words[r])
     end, function(r, i)
         codes[r] = i % 4 == 0 and group(r, i // 4) or codes[r]
-        words[r] = down(("w_%d_%d"):format(r, i), codes[r], i % 4)
+        words[r] = down(p:named("w_%d_%d", r, i), codes[r], i % 4)
     end
 end
 

@@ -76,28 +76,27 @@ function along.names(names, cfg, plan, contractions)
     if coded then
         coded.side_by_side = nibbles.side_by_side(lanes, coded.share == "group" and coded.run, contractions)
     end
-    local unit, slots = units.unit(cfg, coded), plans.round_up(plan.along, lanes)
+    local has, slots = units.of(cfg, coded), plans.round_up(plan.along, lanes)
+    local unit = has.unit
     local words = plans.round_up(deep, unit.elements) // unit.elements * unit.words
-    local height, tokens, tall = units.shape(cfg, coded)
-    local each, passed, halves = units.scales(cfg, coded)
+    local height, tokens, tall = units.shape(cfg, has)
+    local each, passed = units.scales(has)
     local room = coded and plans.round_up(math.max(coded.run and (deep + coded.run - 1) // coded.run or 1,
         (deep + unit.elements - 1) // unit.elements), lanes) + lanes
-    if halves then   -- and a float more: the last unit's are read two floats at a time
+    if has.halves then   -- and a float more: the last unit's are read two floats at a time
         room = plans.round_up((deep + unit.elements - 1) // unit.elements * passed + 1, lanes)
     end
     -- on CPUs with matrix tiles fetching numbers ahead is as fast, and with many cores at work faster
     local few = not (names.packed or cfg.tiled and not unit.digits) and math.min(STREAMED, plan.along)
-    names.along = {unit = unit, one = coded and units.one(cfg, coded), longer = few and (plan.chunk_rows or 0) > plan.mc,
-        rows = height, tokens = tokens,
-        tall = coded and math.min(tall, plan.along) or 0, line = plans.odd_lines(words), coded = coded,
+    names.along = setmetatable({longer = few and (plan.chunk_rows or 0) > plan.mc, rows = height, tokens = tokens,
+        tall = coded and math.min(tall, plan.along) or 0, line = plans.odd_lines(words),
         run = names.packed and names.packed.run, later = coded and not each,
         streams = few, streamed = few and (coded and plan.along or few),
         pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
-        c = coded and "uint8_t" or names.io, scales = passed, halves = halves,
-        tables = coded and units.tables(cfg, coded)}
+        c = coded and "uint8_t" or names.io, scales = passed}, {__index = has})
     -- streams of a tile for so many tokens
     function names.along.far(of)
-        return units.streams(cfg, coded, of)
+        return units.streams(cfg, has, of)
     end
     plans.append(names.constants, plans.list(
         {"ALONG", plan.along, "tokens for which K lies in lanes,"},

@@ -71,15 +71,15 @@ function codes.no_pairs(spec)
     return format and not format.powers and ("scales of %s make numbers that 16 bits do not hold"):format(spec.weights.dtype) or nil
 end
 
--- How codes become pairs times scales, two of which add up to a number, or nil: where their products take less time than sums of as few
--- products as a matrix tile adds up, on their way through memory. Scales have no more digits than elements.
+-- Are numbers sums of two pairs, codes times scales? Where their products take less time than sums of as few products as a matrix tile
+-- adds up, on their way through memory. Scales have no more digits than elements.
 local function in_parts(spec, plan)
     local format, run = stored.format(spec), run_of(spec)
     if not plan.tiled or plan.group ~= 2 or not format or format.powers or format.second or not run or run // plan.group > amx.unit then
-        return nil
+        return false
     end
     local scale = dtype[format.scales]
-    return scale and scale.digits <= dtype[spec.dtype].digits and coded.in_parts(plan.isa, formats.rows[spec.weights.dtype], run) or nil
+    return scale and scale.digits <= dtype[spec.dtype].digits and coded.has_parts(plan.isa, formats.rows[spec.weights.dtype], run)
 end
 
 -- Words of K that a block has, or nil: as elsewhere.
@@ -183,7 +183,7 @@ function codes.names(names, spec, plan, matrices, how)
     local sums = sums_of(spec, plan)
     local in_pairs = plan.group == 2 and not integers.are(spec) and share == "group" and sums ~= "runs"   -- are codes times scales exact?
     local parts = in_parts(spec, plan)
-    local scaled_by = parts or in_pairs and coded.scaled_by(plan.isa, f, run)
+    local scaled_by = parts and coded.in_parts(f) or in_pairs and coded.scaled_by(plan.isa, f, run)
     local widened = share == "group" and (format.second or not formats.scales[format.scales] or scaled_by) and true or false
     local set = {group = "%s * ((M.ld + %d) / %d)", block = "(%s + %d) / %d * ((M.ld + 127) / 128)", row = scaled and "M.ld" or "%s",
         static = "M.parts"}
@@ -248,7 +248,7 @@ function codes.tiles(names, cfg, spec)
         list[#list + 1] = coded.rows(cfg, tile.name, c, tile.run)
     end
     if c and c.unscaled then
-        list[#list + 1] = coded.unscaled(cfg, "decode", c.format, c.unit)
+        list[#list + 1] = coded.unscaled(cfg, "decode", c)
     end
     if c and c.sums == "rows" then
         list[#list + 1] = code_scales.of_sums(cfg)

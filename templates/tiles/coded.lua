@@ -57,15 +57,14 @@ local function summands(x)
     end
 end
 
--- Lists of those of the codes of f, or nil: scales times them have no more digits than scales.
-local function summands_of(f)
+-- Lists of those of the codes of a format, by its name, if all have some: scales times them have no more digits than scales.
+local summands_of = {}
+for name, f in pairs(formats.rows) do
     local first, second = {}, {}
-    for i, x in ipairs(f.numbers) do
+    for i, x in ipairs(f.numbers or {}) do
         first[i], second[i] = summands(x)
     end
-    if #first == #f.numbers then
-        return first, second
-    end
+    summands_of[name] = f.numbers and #first == #f.numbers and {first, second} or nil
 end
 
 -- Vectors that words of 16 codes of f, times a scale, are made of: numbers in f32, and where the upper half of each of them goes, twice.
@@ -90,13 +89,15 @@ local function scaled_tables(f, two, parts)
     return list
 end
 
+local NIBBLES <const> = 32   -- codes of 4 bits that become a vector of words
+
 -- Where the words of a vector of codes come from, so that those of 128 bits, which are unpacked together, follow each other in the end.
 local UNPACKED <const> = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15}
 
 -- How codes of f become pairs on a target: tables, as words, and codes that are read at a time.
 function coded.unscaled_by(isa, f)
     if coded.in_words(isa, f) then
-        return {tables = coded.word_table(f), codes = 32, nibbles = true}
+        return {tables = coded.word_table(f), codes = NIBBLES, nibbles = true}
     elseif f.bits ~= 4 and formats.in_pairs(isa, f) then
         local tables = {table.unpack(UNPACKED)}
         return {tables = table.move(formats.byte_tables(f), 1, 64, 17, tables), codes = 64, bytes = true}
@@ -131,12 +132,13 @@ local function pairs_of(p, cfg, f, by, tables)
     end
 end
 
--- The same times scales that have as many digits as a word's elements, each of `run` codes, in two parts that add up to them, or nil.
-function coded.in_parts(isa, f, run)
-    local first, second = summands_of(f)
-    local by = first and coded.unscaled_by(isa, f)
-    return by and by.nibbles and run % by.codes == 0 and
-        {tables = scaled_tables(f, false, {first, second}), codes = by.codes, nibbles = true, parts = true} or nil
+-- Can they be two parts that add up to them, times scales that have as many digits as a word's elements, each of `run` codes?
+function coded.has_parts(isa, f, run)
+    return summands_of[f.name] ~= nil and coded.in_words(isa, f) and run % NIBBLES == 0
+end
+
+function coded.in_parts(f)
+    return {tables = scaled_tables(f, false, summands_of[f.name]), codes = NIBBLES, nibbles = true, parts = true}
 end
 
 -- The same times scales that are powers of two, each of `run` codes, or nil.
@@ -268,10 +270,11 @@ function coded.rows(cfg, name, has, run)
 end
 
 -- Some rows of n units of codes as pairs in panels of A, `pitch` elements apart; `over` and `back` lead to the next row, of codes and of A;
--- codes `ahead` are fetched.
-function coded.unscaled(cfg, name, f, unit)
+-- codes `ahead` are fetched. has: format, unit, unscaled (coded.unscaled_by)
+function coded.unscaled(cfg, name, has)
+    local f, unit, by = has.format, has.unit, has.unscaled
     local lanes, bits = cfg.isa.lanes, f.bits or 8
-    local depth, by = cfg.vectors * lanes * 2, coded.unscaled_by(cfg.isa, f)
+    local depth = cfg.vectors * lanes * 2
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("Rows of codes as n * %d pairs of each, without scales."):format(unit // 2)})
     local A, W = p:pointer("A", cfg.dtype.c, ""), p:pointer("W", "const uint8_t")
     local n, rows, pitch = p:integer("n"), p:integer("rows"), p:integer("pitch")

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- taped.lua - programs as in ir.lua, for code that nobody reads: no names, no titles, and everything between the calls of a
+-- taped.lua - programs as in ir.lua, for code that nobody reads: no names (p:named), no titles, and everything between the calls of a
 -- template and the machine code in C. A program of this class is a table whose [1] is its tape, see gen/host/tape.h; values and places
 -- in memory are references into that. The code is the same as that of ir.lua's programs.
 local ir = require "ir"
@@ -34,6 +34,10 @@ end
 function Taped:amount()
     self.params[#self.params + 1] = {ctype = "int64_t"}
     return tape.parameter(self, 0, true)
+end
+
+function Taped.named()
+    return ""
 end
 
 -- Only the scalar spelling wants to know.
