@@ -1,21 +1,21 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - products of few tokens in which K lies in lanes: their plan, names and what they keep.
+local along_rows = require "along.rows"
 local along_scales = require "along.scales"
 local along_words = require "along.words"
 local digits = require "along.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
+local in_words = require "codes.words"
 local limits = require "shared.limits"
+local nibbles = require "along.nibbles"
 local packed = require "packed.form"
 local plans = require "shared.plans"
 local rows = require "tiles.rows"
 local schema = require "schema"
 local stored = require "shared.stored"
 local tiles = require "along.tiles"
-local along_rows = require "along.rows"
 local units = require "along.units"
-local in_words = require "codes.words"
-local nibbles = require "along.nibbles"
 
 local along = {}
 
@@ -65,7 +65,7 @@ end
 function along.names(names, cfg, plan, contractions)
     local coded, deep = names.coded, math.max(table.unpack(contractions))
     names.along, names.narrow = false, false
-    if not plan.along or plan.along == 0 or coded and (coded.along or names.transposes
+    if not plan.along or plan.along == 0 or coded and (coded.by_columns or names.transposes
         or not formats.scale_rows[coded.scale]) then
         return
     elseif coded and coded.words then
@@ -76,8 +76,8 @@ function along.names(names, cfg, plan, contractions)
     if coded then
         coded.side_by_side = nibbles.side_by_side(lanes, coded.share == "group" and coded.run, contractions)
     end
-    local has, slots = units.of(cfg, coded), plans.round_up(plan.along, lanes)
-    local unit = has.unit
+    local has = units.of(cfg, coded)
+    local unit, slots = has.unit, plans.round_up(plan.along, lanes)
     local words = plans.round_up(deep, unit.elements) // unit.elements * unit.words
     local height, tokens, tall = units.shape(cfg, has)
     local each, passed = units.scales(has)

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- rows.lua - around the tiles of tiles.lua: tokens as rows, scales of rows in f32, what sums start from and become, sums of lanes.
+-- rows.lua - around the tiles of tiles.lua: tokens as rows, what sums start from and become, sums of lanes.
 local ir = require "ir"
 local micro = require "tiles.micro"
 local over_rows = require "tiles.over_rows"

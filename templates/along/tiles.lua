@@ -7,7 +7,7 @@
 -- Words of a unit are in the order in which decoding leaves them, and so are the tokens' rows: the word of lane l of vector v begins
 -- with element of_vector(v) + of_lane(l), and where element i is, `place` says in C.
 --
--- Units: units.lua; tiles around it, which make rows of tokens and of scales, and sums of lanes: rows.lua.
+-- Units: units.lua, and how a lane gets its scale: scales.lua; what is around these tiles, rows of tokens and sums of lanes: rows.lua.
 local along_rows = require "along.rows"
 local along_units = require "along.units"
 local digits = require "along.digits"

@@ -6,7 +6,7 @@ local digits = require "along.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local joined = require "along.joined"
-local of_words = require "along.nibbles"
+local nibbles = require "along.nibbles"
 local quantise = require "tiles.quantise"
 
 local along_units = {}
@@ -70,12 +70,12 @@ end
 
 -- A unit of codes that become pairs, c of them of 128 bits of memory: see formats.pairs_of. apart: every other element makes a pair.
 local function unit_of_pairs(lanes, c)
-    local nibbles = c == 32
+    local halves = c == 32   -- codes of 4 bits: even ones, then odd ones
     local unit = {elements = lanes // 4 * c, vectors = c // 8, wide = 4 * lanes, words = lanes // 8 * c, pairs = true, looked_up = true,
-        apart = nibbles and 1 or nil, times = nibbles and 2 or 1}
-    unit.of_vector = function(v) return nibbles and v % 2 * 16 or v * 8 end
-    unit.of_lane = function(l) return l // 4 * c + l % 4 * (nibbles and 4 or 2) end
-    unit.place = nibbles and "((i % 2 * 2 + i / 16 % 2) * LANES + i / 32 * 4 + i / 4 % 4) * 2 + i / 2 % 2"
+        apart = halves and 1 or nil, times = halves and 2 or 1}
+    unit.of_vector = function(v) return halves and v % 2 * 16 or v * 8 end
+    unit.of_lane = function(l) return l // 4 * c + l % 4 * (halves and 4 or 2) end
+    unit.place = halves and "((i % 2 * 2 + i / 16 % 2) * LANES + i / 32 * 4 + i / 4 % 4) * 2 + i / 2 % 2"
         or "(i / 8 % 2 * LANES + i / 16 * 4 + i / 2 % 4) * 2 + i % 2"
     return unit
 end
@@ -111,9 +111,9 @@ local function unit_of(cfg, coded, tokens)
     local pairs_of = cfg.product.multiply == cfg.dtype.dot
     local in_words = coded and pairs_of and coded_tiles.in_words(cfg.isa, coded.format) and (coded.run or 8) % 8 == 0
     if digits.are(cfg, coded, in_words) then
-        return digits.unit(lanes, in_words and of_words.unit(lanes, 1) or unit(8, 8, 4 * lanes))
+        return digits.unit(lanes, in_words and nibbles.unit(lanes, 1) or unit(8, 8, 4 * lanes))
     elseif in_words then
-        return of_words.unit(lanes, tokens ~= 1 and coded.side_by_side or 1)
+        return nibbles.unit(lanes, tokens ~= 1 and coded.side_by_side or 1)
     end
     local c = coded and formats.in_pairs(cfg.isa, coded.format)
     if c and coded.run and coded.run % c > 0 then   -- 4 lanes share a scale
@@ -218,7 +218,7 @@ function along_units.read(p, cfg, t, f, tables)
     if t.unit.digits then
         return nil   -- see digits.step
     elseif t.unit.in_words then
-        return of_words.read(p, t, p:at(tables, lanes))
+        return nibbles.read(p, t, p:at(tables, lanes))
     elseif t.unit.looked_up then
         local function table_at(i) return p:at(tables, (i + 1) * lanes) end
         local nan, x = t.unit.by_nibbles and nan_codes(p) or nil, {}

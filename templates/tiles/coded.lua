@@ -39,11 +39,6 @@ local function nibble_words(p, name, at)
     return p:op("bit_or", name .. "_both", codes, p:op("shl", name .. "_up", codes, 12))
 end
 
--- A number as f32, bit for bit.
-local function word_of(x)
-    return (string.unpack("<I4", string.pack("<f", x)))
-end
-
 local function is_power(x)
     return x == 0 or math.log(math.abs(x), 2) % 1 == 0
 end
@@ -75,7 +70,7 @@ local function scaled_tables(f, two, parts)
     for i = 0, 31 do
         local from = two and i % 8 * 2 + i // 16 or i % 16   -- a number's lane
         halves[i] = 2 * from + 1
-        list[i % 16 + 1] = parts and word_of(parts[1][i % 16 + 1]) or formats.word(f, two and i % 16 // 2 or i % 16)
+        list[i % 16 + 1] = parts and ir.bits(parts[1][i % 16 + 1]) or formats.word(f, two and i % 16 // 2 or i % 16)
     end
     for i = 0, 30, 2 do
         list[#list + 1] = halves[i] | halves[i + 1] << 16
@@ -84,7 +79,7 @@ local function scaled_tables(f, two, parts)
         list[32 + i + 1], list[48 + i + 1] = i // 4 % 2 * 0x80008000, i // 8 * 0x00100010
     end
     for _, x in ipairs(parts and parts[2] or {}) do
-        list[#list + 1] = word_of(x)
+        list[#list + 1] = ir.bits(x)
     end
     return list
 end
@@ -204,7 +199,8 @@ end
 
 -- Some rows of n units, as panels that are `pitch` elements apart, in f32 or in pairs of cfg.dtype; `over`, `back` and `s_over` lead
 -- from the end of a row to the next one, of codes, of panels and of scales; codes `ahead` are fetched. has: format (row of
--- formats.lua), read (scale: key of formats.scales; c: its C type), along (each column has one). run: codes that share one; nil: the row
+-- formats.lua), read (scale: key of formats.scales; c: its C type), by_columns (each column has one). run: codes that share one; nil: a
+-- row's
 function coded.rows(cfg, name, has, run)
     local isa, lanes, group = cfg.isa, cfg.isa.lanes, cfg.product.group
     local depth, f = cfg.vectors * lanes * group, has.format
@@ -245,7 +241,7 @@ function coded.rows(cfg, name, has, run)
                 local x = read("w_" .. from, place)
                 for v = 0, 1 do
                     local i = from + v * lanes
-                    local factor = has.along and p:op("load", "scale_" .. i, p:at(scale, i)) or whole or scales[i // run]
+                    local factor = has.by_columns and p:op("load", "scale_" .. i, p:at(scale, i)) or whole or scales[i // run]
                     x[v] = p:op("mul", "x_" .. i, x[v], factor)
                 end
                 store(from % depth, x)
@@ -255,12 +251,12 @@ function coded.rows(cfg, name, has, run)
             end
         end
         p:advance(W, unit * bits // 8)
-        if run or has.along then
-            p:advance(scale, has.along and unit or unit // run)
+        if run or has.by_columns then
+            p:advance(scale, has.by_columns and unit or unit // run)
         end
     end
     p:loop(rows, function()
-        local whole = not run and not has.along and load_scale(p, "whole", p:at(scale, 0))
+        local whole = not run and not has.by_columns and load_scale(p, "whole", p:at(scale, 0))
         p:loop(p:count_from("left", n), function() body(whole) end, "units")
         p:advance(W, over)
         p:advance(A, back)
