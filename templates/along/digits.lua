@@ -56,7 +56,7 @@ function digits.table(f)
     return words
 end
 
--- What along_units.unit says of it: another unit, of pairs or numbers, whose words (given) become digits.
+-- See unit_of in units.lua: another unit, of pairs or numbers, whose words (given) become digits.
 function digits.unit(lanes, other)
     return setmetatable({in_words = false, digits = true, words = (HEAD + 2 * COUNT) * lanes, given = other.words}, {__index = other})
 end

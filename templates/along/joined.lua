@@ -8,7 +8,7 @@ function joined.are(cfg, coded, in_pairs)
     return in_pairs and cfg.isa.rows.lookup_bytes and coded.bits == 8 and not coded.run and coded.format.digits <= cfg.dtype.digits
 end
 
--- See along_units.unit.
+-- See unit_of in units.lua.
 function joined.unit(lanes)
     return {elements = 2 * lanes, vectors = 1, wide = 2 * lanes, words = lanes, pairs = true, joined = true, alone = true, times = 1,
         of_vector = function(v) return 2 * v * lanes end, of_lane = function(l) return 2 * l end, place = "i"}

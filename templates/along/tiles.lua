@@ -132,10 +132,9 @@ local function steps(p, cfg, t, has, tables, scale_at)
         or function() code_step(p, cfg, t, read, first, scale) end
 end
 
--- The tile for so many tokens; tall: of twice as many rows. has: line (words of a token's row), coded (see codes/plan.lua) and pitch
--- (between rows' scales, f32), or nil. Rows of a group lie ld apart, two of them from W on and, ld_2 apart, two from W_2 on; `over`,
--- `back` and `s_over` lead from the end of a group's rows to the next one's, of W, of X and of scales. Fetches lines at `near`, which
--- moves on by `step`, at each unit.
+-- The tile for so many tokens; tall: of twice as many rows. has: names.along, see plan.lua. Rows of a group lie ld apart, two of them from
+-- W on and, ld_2 apart, two from W_2 on; `over`, `back` and `s_over` lead from the end of a group's rows to the next one's, of W, of X and
+-- of scales. Fetches lines at `near`, which moves on by `step`, at each unit.
 -- has.run: W is packed, `panels` of runs of this length; a row's n units of a panel follow each other, `leap` leads to those in the next
 -- one. What lies `ahead` of them is fetched.
 function along.tile(cfg, tokens, has, tall)

@@ -95,12 +95,12 @@ local function unit_of_parted_nibbles(lanes)
         place = "(i % 2 * 4 + i / 16 % 2 * 2 + i / 2 % 2) * LANES + i / 32 * 4 + i / 4 % 4"}
 end
 
--- What tiles for so many tokens take at a time. elements: of K; vectors: of words; wide: elements of the type that W points to; looked_up:
+-- What tiles take at a time. elements: of K; vectors: of words; wide: elements of the type that W points to; looked_up:
 -- by bytes of codes; in_words: by words of codes; pairs: these become words; apart: of elements that are so many words from each other;
 -- times: so many vectors after each other begin equally far apart, and then as many again; in_halves: even codes are decoded first, then
 -- odd ones; count: vectors of codes side by side, if they are looked up by words, see nibbles.lua; alone: each vector is decoded by itself;
 -- joined: see joined.lua; by_nibbles: of codes of 8 bits
-local function unit_of(cfg, coded, tokens)
+local function unit_of(cfg, coded, count)
     local lanes = cfg.isa.lanes
     -- run: neighbours of a lane of memory, of which vector i holds those numbered i
     local function unit(run, vectors, wide)
@@ -113,7 +113,7 @@ local function unit_of(cfg, coded, tokens)
     if digits.are(cfg, coded, in_words) then
         return digits.unit(lanes, in_words and nibbles.unit(lanes, 1) or unit(8, 8, 4 * lanes))
     elseif in_words then
-        return nibbles.unit(lanes, tokens ~= 1 and coded.side_by_side or 1)
+        return nibbles.unit(lanes, count)
     end
     local c = coded and formats.in_pairs(cfg.isa, coded.format)
     if c and coded.run and coded.run % c > 0 then   -- 4 lanes share a scale
@@ -168,9 +168,10 @@ local function tables_of(cfg, has)
 end
 
 -- What all of this file, and tiles.lua, ask: coded (see codes/plan.lua), or nil; unit; one: that of a single token, if it is another one;
--- halves: are scales bf16? tables: of tiles for codes, or nil
-function along_units.of(cfg, coded)
-    local has = {coded = coded, unit = unit_of(cfg, coded)}
+-- halves: are scales bf16? tables: of tiles for codes, or nil. contractions: their elements
+function along_units.of(cfg, coded, contractions)
+    local count = coded and nibbles.side_by_side(cfg.isa.lanes, coded.share == "group" and coded.run, contractions)
+    local has = {coded = coded, unit = unit_of(cfg, coded, count)}
     has.one = coded and (has.unit.count or 1) > 1 and unit_of(cfg, coded, 1)
     local each = scales_of(coded, has.one or has.unit)
     has.halves = each and along_scales.halves(cfg.isa, coded, each)
