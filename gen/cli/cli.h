@@ -105,7 +105,6 @@ int put_text(struct text *t);
 /* A complaint in printf form as bad input. */
 int bad(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void note(const char *format, ...) __attribute__((format(printf, 1, 2))); /* stderr, unless quiet */
-bool colours(FILE *to);
 void progress(const char *what, int done,
               int total); /* a bar on stderr, on a terminal only; done == total clears it */
 void json_string(struct text *t, const char *s); /* quoted and escaped */

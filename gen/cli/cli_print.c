@@ -12,7 +12,7 @@
 bool quiet;
 int verbose;
 
-bool colours(FILE *to)
+static bool has_colours(FILE *to)
 {
     const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
     return isatty(fileno(to)) && !(no && *no) && !(term && strcmp(term, "dumb") == 0);
@@ -22,7 +22,7 @@ static const struct paint *paint(void)
 {
     static const struct paint plain = {"", "", "", ""};
     static const struct paint bright = {"\033[1m", "\033[1;31m", "\033[36m", "\033[0m"};
-    return colours(stderr) ? &bright : &plain;
+    return has_colours(stderr) ? &bright : &plain;
 }
 
 static int exit_code(moegen_status status)

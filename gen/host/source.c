@@ -194,21 +194,37 @@ void source_load_wishes(lua_State *L, const struct wishes *w)
     lua_pop(L, 1);
 }
 
-/* source.holds("shared.team") -> is there such a fragment? */
-static int source_holds(lua_State *L)
+static bool holds_fragment(const char *root, const char *name)
 {
-    const char *name = luaL_checkstring(L, 1), *root = root_of(L);
     char path[PATH_ROOM], full[2 * PATH_ROOM];
-    bool holds = false;
-    if (root && sound_name(name)) {
-        find_file(path, name, tree_templates);
-        snprintf(full, sizeof full, "%s/%s", root, path);
-        holds = access(full, F_OK) == 0;
-    } else if (!root) {
-        holds = find(embedded_templates, embedded_template_count,
-                     lua_pushfstring(L, "%s.body", name)) != NULL;
+    if (!root) {
+        snprintf(path, sizeof path, "%s.body", name);
+        return find(embedded_templates, embedded_template_count, path) != NULL;
     }
-    lua_pushboolean(L, holds);
+    if (!sound_name(name))
+        return false;
+    find_file(path, name, tree_templates);
+    snprintf(full, sizeof full, "%s/%s", root, path);
+    return access(full, F_OK) == 0;
+}
+
+/* source.holders("team", {"product", "shared"}) -> a list of those of these rooms that have such a
+ * fragment */
+static int source_holders(lua_State *L)
+{
+    const char *fragment = luaL_checkstring(L, 1), *root = root_of(L);
+    char name[PATH_ROOM];
+    lua_Integer found = 0;
+    luaL_checktype(L, 2, LUA_TTABLE);
+    lua_newtable(L);
+    for (lua_Integer i = 1; lua_rawgeti(L, 2, i) == LUA_TSTRING; i++) {
+        snprintf(name, sizeof name, "%s.%s", lua_tostring(L, -1), fragment);
+        if (holds_fragment(root, name))
+            lua_rawseti(L, -2, ++found);
+        else
+            lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
     return 1;
 }
 
@@ -255,9 +271,9 @@ static int source_isas(lua_State *L)
     return push_names(L, tree_isas);
 }
 
-static const luaL_Reg source_functions[] = {{"text", source_text},   {"chunk", source_chunk},
-                                            {"holds", source_holds}, {"families", source_families},
-                                            {"isas", source_isas},   {NULL, NULL}};
+static const luaL_Reg source_functions[] = {
+    {"text", source_text},         {"chunk", source_chunk}, {"holders", source_holders},
+    {"families", source_families}, {"isas", source_isas},   {NULL, NULL}};
 
 void source_open(lua_State *L)
 {

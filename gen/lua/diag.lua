@@ -60,7 +60,7 @@ local function distance(a, b, limit)
 end
 
 -- The one name near enough to `word` to be meant, or nil: distance at most max(1, #word // 3), and unique.
-function diag.nearest(word, names)
+local function nearest(word, names)
     if #word > 64 then return nil end
     local limit = math.max(1, #word // 3)
     local found, least, tied = nil, limit + 1, false
@@ -78,7 +78,7 @@ end
 
 -- "did you mean 'x'?", or nil.
 function diag.near(word, names)
-    local near = diag.nearest(word, names)
+    local near = nearest(word, names)
     return near and "did you mean '" .. near .. "'?"
 end
 

@@ -31,7 +31,13 @@ return function(root, paths)
             families = function() return stems(paths, "templates", "%.c%.in") end,
             isas = function() return stems(paths, "gen/lua/isa", "%.lua") end,
             chunk = function() return nil end,
-            holds = function(name) return held["templates/" .. name:gsub("%.", "/") .. ".c.in"] end,
+            holders = function(fragment, rooms)
+                local list = {}
+                for _, room in ipairs(rooms) do
+                    list[#list + 1] = held[("templates/%s/%s.c.in"):format(room, fragment)] and room or nil
+                end
+                return list
+            end,
             text = function(name)
                 local path = "templates/" .. name .. ".c.in"
                 return read(root .. "/" .. path), path

@@ -42,7 +42,7 @@ end
 
 -- Parsed once per op: roles[i] is the letter of operand i; reads: the operands that are only read values; at.d, at.D, at.m,
 -- at.i: which operand has that role.
-function ir.parse(op)
+local function parse(op)
     local roles, reads, at = {}, {}, {}
     for letter in op.operands:gmatch("%S+") do
         local i = #roles + 1
@@ -76,9 +76,7 @@ function Program.new(p)
 end
 
 -- What follows, until the next call, belongs to row r of the tile (nil: to all); see shorter().
-function Program:row(r)
-    self.current = r
-end
+function Program:row(r) self.current = r end
 
 -- The same tile for fewer rows: without the ops of rows from `rows` on. Registers and code are those of the taller one.
 function ir.shorter(p, rows, name, note)
@@ -143,16 +141,15 @@ function Program.at(_, base, offset, index)
     return {base = base, offset = offset or 0, index = index}
 end
 
--- The op called name.
-function ir.op(name)
-    local op = ops[name] or error("no op " .. tostring(name), 4)
-    return op.roles and op or ir.parse(op)
-end
+-- A name of coordinates: p:named("w_%d_%d", row, vector). Programs that nobody reads do not make it, so it is none of a constant.
+function Program.named(_, form, ...) return form:format(...) end
 
--- The same, which the program uses from now on.
+-- The op called name, which the program uses from now on.
 function Program:use(name)
-    local op = self.used[name] or ir.op(name)
-    if not self.used[name] then
+    local op = self.used[name]
+    if not op then
+        op = ops[name] or error("no op " .. tostring(name), 3)
+        op = op.roles and op or parse(op)
         self.used[name], self.used_list[#self.used_list + 1] = op, name
     end
     return op

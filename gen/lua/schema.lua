@@ -177,7 +177,7 @@ local function text(value)
 end
 
 -- "E = 8 (default)": a value with where it came from; a value of the spec file needs no remark.
-function schema.cite(info, spec, path)
+local function cite(info, spec, path)
     local origin = info.origin[path] or "default"
     return ("%s = %s%s"):format(path, text(lookup(spec, path)), origin == "spec" and "" or " (" .. origin .. ")")
 end
@@ -212,7 +212,7 @@ function schema.check(raw, family, errors, all)
     end
     for _, rule in ipairs(family.rules or {}) do
         if not rule[2](spec) then
-            local sentence = rule[3]:gsub("{([%w_.]+)}", function(path) return schema.cite(info, spec, path) end)
+            local sentence = rule[3]:gsub("{([%w_.]+)}", function(path) return cite(info, spec, path) end)
             schema.complain(info, rule[1], sentence)
         end
     end

@@ -198,8 +198,8 @@ function tuned.find(req, wish, family, spec, errors, notes)
     end
     local cores = spec.shard and spec.shard.cores
     local threads = req.threads or math.type(cores) == "integer" and cores or req.cpus or 1
-    local tokens, mine = wish.tokens or spec.T or spec.S, shape(spec)
-    local best, least
+    local tokens = wish.tokens or spec.T or spec.S
+    local mine, best, least
     for _, file in ipairs(req.tuned or {}) do
         local own = {}
         local entries = file.root and tuned.read(file, req, own)
@@ -210,6 +210,7 @@ function tuned.find(req, wish, family, spec, errors, notes)
                 local stale = {}
                 local theirs = schema.check({map = without(entry.spec, "kernel"), file = file.file, origin = {}, name = spec.name,
                     family = family.family}, family, stale)
+                mine = mine or shape(spec)
                 if theirs and shape(theirs) == mine then
                     best, least = entry, off
                 elseif not theirs then

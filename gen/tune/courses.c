@@ -191,8 +191,9 @@ static moegen_status narrow(struct search *s, const moegen_kernel *kernel, doubl
     return status;
 }
 
-moegen_status small_find(struct search *s, const moegen_kernel *kernel, int64_t tokens,
-                         struct small *small, moegen_error **err)
+/* The layer in whose calls a search of the kernel's with so many tokens is done. */
+static moegen_status small_find(struct search *s, const moegen_kernel *kernel, int64_t tokens,
+                                struct small *small, moegen_error **err)
 {
     bool found = false;
     int64_t all = param_int(kernel, "E", 0);

@@ -84,7 +84,8 @@ static double measure_reads(moegen_engine *e, int threads)
     return (double)bytes / took;
 }
 
-double model_rate(struct model *m, moegen_engine *e, const char *target, const char *op)
+/* Operations per second of one thread, measured at first use; NAN: not known. */
+static double rate_of(struct model *m, moegen_engine *e, const char *target, const char *op)
 {
     for (int i = 0; i < m->rates; i++)
         if (strcmp(m->rate[i].target, target) == 0 && strcmp(m->rate[i].op, op) == 0)
@@ -122,8 +123,9 @@ void model_open(struct model *m, moegen_engine *e, const moegen_kernel *kernel, 
         m->bytes = measure_reads(e, threads);
 }
 
-double model_least(struct model *m, moegen_engine *e, const struct course *c,
-                   const moegen_kernel *kernel)
+/* The least seconds of a kernel's run on the course; 0: nothing is known. */
+static double least_of(struct model *m, moegen_engine *e, const struct course *c,
+                       const moegen_kernel *kernel)
 {
     const moegen_kernel_facts *f = kernel_facts(kernel);
     const char *op = moegen_kernel_param(kernel, "product.op");
@@ -134,7 +136,7 @@ double model_least(struct model *m, moegen_engine *e, const struct course *c,
         (double)f->flops_per_row * rows + (double)f->flops_per_token * (double)c->small.tokens;
     bool emulated =
         strcmp(f->spelling, "scalar") == 0; /* a compiler may do better than the probe */
-    double rate = flops > 0 && !emulated ? model_rate(m, e, f->target, op ? op : "fma") : NAN;
+    double rate = flops > 0 && !emulated ? rate_of(m, e, f->target, op ? op : "fma") : NAN;
     double multiplied = flops / (rate * m->threads);
     double read = from_memory(m, weight_bytes(kernel, experts)) / m->bytes;
     return fmax(isfinite(multiplied) ? multiplied : 0, isfinite(read) ? read : 0);
@@ -144,7 +146,7 @@ double model_gain(struct search *s, const struct candidate *c)
 {
     double sum = 0;
     for (int i = 0; i < s->courses; i++) {
-        double least = model_least(&s->model, s->engine, &s->course[i], c->kernel[i]);
+        double least = least_of(&s->model, s->engine, &s->course[i], c->kernel[i]);
         if (!(least > 0))
             return INFINITY;
         sum += log(s->course[i].seconds / least) / s->courses;
@@ -161,7 +163,7 @@ bool model_check(struct search *s)
 {
     for (int i = 0; i < s->courses; i++)
         if (log(s->course[i].seconds /
-                model_least(&s->model, s->engine, &s->course[i], s->base.kernel[i])) < -slack)
+                least_of(&s->model, s->engine, &s->course[i], s->base.kernel[i])) < -slack)
             s->model.used = false;
     return s->model.used;
 }

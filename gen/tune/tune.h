@@ -162,9 +162,6 @@ bool candidate_same_code(const struct search *s, const struct candidate *a,
 bool small_is(const struct small *s); /* than the spec's? */
 /* Room for SMALL_KEYS at *out; returns how many were filled in. Strings are lent. */
 int small_overrides(const struct small *s, moegen_override *out);
-/* The layer in whose calls a search of the kernel's with so many tokens is done. */
-moegen_status small_find(struct search *s, const moegen_kernel *kernel, int64_t tokens,
-                         struct small *small, moegen_error **err);
 extern double stand_in_caches; /* last caches that weights must not fit; for tests: 0 */
 /* whole: nothing stands for the kernel's own layer. */
 moegen_status courses_open(struct search *s, const moegen_kernel *kernel, const int64_t *tokens,
@@ -176,11 +173,6 @@ void courses_close(struct search *s);
 
 /* Measures this machine, for calls of such a kernel. */
 void model_open(struct model *m, moegen_engine *e, const moegen_kernel *kernel, int threads);
-/* Operations per second of one thread, measured at first use; NAN: not known. */
-double model_rate(struct model *m, moegen_engine *e, const char *target, const char *op);
-/* The least seconds of a kernel's run on the course; 0: nothing is known. */
-double model_least(struct model *m, moegen_engine *e, const struct course *c,
-                   const moegen_kernel *kernel);
 /* The most that a candidate can gain over the best, log of a ratio; INFINITY: nothing is known. */
 double model_gain(struct search *s, const struct candidate *c);
 /* Can it not be faster than the best? Never of the planner's own choice. */

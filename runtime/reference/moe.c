@@ -25,6 +25,12 @@ static struct rt_limits limits(const moegen_rt_problem *p, const char *lo, const
                               moegen_rt_problem_number(p, hi, INFINITY)};
 }
 
+/* The tensor of the affinities. */
+static const char *affinities_of(const struct rt_moe *m)
+{
+    return m->slots ? "slot_affinities" : "expert_affinities_masked";
+}
+
 moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moegen_rt_error *err)
 {
     *m = (struct rt_moe){0};
@@ -112,11 +118,6 @@ static moegen_rt_status fill_weights(moegen_rt_problem *p, const struct rt_moe *
     return MOEGEN_RT_OK;
 }
 
-const char *rt_moe_affinities(const struct rt_moe *m)
-{
-    return m->slots ? "slot_affinities" : "expert_affinities_masked";
-}
-
 int64_t rt_moe_affinity(const struct rt_moe *m, int64_t slot, int64_t token, int64_t e)
 {
     return m->slots ? slot : token * m->E + e;
@@ -160,7 +161,7 @@ static moegen_rt_status give_slots(moegen_rt_problem *p, const struct rt_moe *m,
     const moegen_rt_tensor *ids = moegen_rt_problem_tensor(p, "token_position_to_id"),
                            *experts = moegen_rt_problem_tensor(p, "block_to_expert");
     int64_t slots = moegen_rt_tensor_count(ids);
-    TRY(moegen_rt_problem_add(p, rt_moe_affinities(m), t->dtype, 1, &slots, &to, err));
+    TRY(moegen_rt_problem_add(p, affinities_of(m), t->dtype, 1, &slots, &to, err));
     size_t width = moegen_rt_dtype_of(t->dtype)->bytes;
     memset(to->data, 0xff, to->bytes);
     for (int64_t i = 0; i < slots; i++) {
@@ -286,7 +287,7 @@ moegen_rt_status rt_moe_inputs(const moegen_rt_problem *p, const struct rt_moe *
     TRY(rt_input(p, "token_position_to_id", true, 1, any, &in->ids, err));
     int64_t slots = moegen_rt_tensor_count(in->ids);
     int64_t affinity[] = {m->slots ? slots : rows * m->E};
-    TRY(rt_input(p, rt_moe_affinities(m), true, 1, affinity, &in->affinity, err));
+    TRY(rt_input(p, affinities_of(m), true, 1, affinity, &in->affinity, err));
     if (slots % m->B != 0)
         return rt_fail(err, MOEGEN_RT_BAD_ARGUMENT,
                        "tensor 'token_position_to_id' has %lld elements, which is no multiple of "

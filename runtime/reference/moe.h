@@ -46,8 +46,7 @@ struct rt_moe_inputs {
 moegen_rt_status rt_moe_inputs(const moegen_rt_problem *p, const struct rt_moe *m,
                                struct rt_moe_inputs *in, moegen_rt_error *err);
 void rt_moe_inputs_free(struct rt_moe_inputs *in);
-/* The tensor of the affinities, and where that of a slot of an expert, with this token, is. */
-const char *rt_moe_affinities(const struct rt_moe *m);
+/* Where the affinity of a slot of an expert, with this token, is in its tensor. */
 int64_t rt_moe_affinity(const struct rt_moe *m, int64_t slot, int64_t token, int64_t e);
 /* The tokens of block b: slots[i] and tokens[i] of its i-th real slot (room for B each), *count of
  * them, those of `wanted` only (one byte per token) if that is not NULL; *expert its expert. */

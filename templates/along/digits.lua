@@ -56,7 +56,7 @@ function digits.table(f)
     return words
 end
 
--- What along_units.unit says of it: another unit, of pairs or numbers, whose words (given) become digits.
+-- See unit_of in units.lua: another unit, of pairs or numbers, whose words (given) become digits.
 function digits.unit(lanes, other)
     return setmetatable({in_words = false, digits = true, words = (HEAD + 2 * COUNT) * lanes, given = other.words}, {__index = other})
 end
@@ -96,7 +96,7 @@ end
 local function integers_of(p, get, half, inverse, sum)
     local list, limit = {}, 2.0 ^ (BITS + 1)
     for j = 0, 3 do
-        local name = ("x_%d_%d"):format(half, j)
+        local name = p:named("x_%d_%d", half, j)
         local x = p:op("mul", name .. "_scaled", get(name, 2 * j + half), inverse)
         x = p:op("mul", name .. "_in_bits", x, p:const("bits", 2.0 ^ BITS))
         x = p:op("max", name .. "_above", x, p:const("lowest", -limit))
@@ -117,12 +117,12 @@ local function store_digits(p, list, half, at)
     for d = COUNT - 1, 0, -1 do
         local word
         for j = 0, 3 do
-            local name = ("digit_%d_%d_%d"):format(half, d, j)
+            local name = p:named("digit_%d_%d_%d", half, d, j)
             local x = d > 0 and p:op("shr", name .. "_down", raised[j], 8 * d) or raised[j]
             x = p:op("bit_and", name, x, byte)
             word = word and p:op("bit_or", name .. "_word", word, p:op("shl", name .. "_up", x, 8 * j)) or x
         end
-        p:op("store", at(HEAD + 2 * (COUNT - 1 - d) + half), p:op("bit_xor", ("digits_%d_%d"):format(half, d), word, signs))
+        p:op("store", at(HEAD + 2 * (COUNT - 1 - d) + half), p:op("bit_xor", p:named("digits_%d_%d", half, d), word, signs))
     end
 end
 
@@ -168,20 +168,20 @@ function digits.step(p, t, table, scale)
     end
     local function multiply(token, w, by)
         local sum = {}
-        local function x(i, name) return p:op("load", ("%s_%d"):format(name, token), p:at(t.X, token * t.line + i * lanes)) end
+        local function x(i, name) return p:op("load", p:named("%s_%d", name, token), p:at(t.X, token * t.line + i * lanes)) end
         for r = 0, t.rows - 1 do
             sum[r] = x(0, "sum_" .. r)
         end
         for i = 0, 2 * COUNT - 1 do
             local of_token = x(HEAD + i, "x_" .. i)
             for r = 0, t.rows - 1 do
-                sum[r] = i > 0 and i % 2 == 0 and p:op("shl", ("sum_%d_%d_up_%d"):format(r, token, i), sum[r], 8) or sum[r]
+                sum[r] = i > 0 and i % 2 == 0 and p:op("shl", p:named("sum_%d_%d_up_%d", r, token, i), sum[r], 8) or sum[r]
                 p:op("dot_bytes", sum[r], w[r][i % 2], of_token)
             end
         end
         local unit, less = x(1, "unit"), x(2, "less")
         for r = 0, t.rows - 1 do
-            local number = p:op("to_float", ("number_%d_%d"):format(r, token), sum[r])
+            local number = p:op("to_float", p:named("number_%d_%d", r, token), sum[r])
             p:op("mul_add", number, unit, less)
             p:op("fma", t.acc[r][token], by[r], number)
         end

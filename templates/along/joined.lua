@@ -8,7 +8,7 @@ function joined.are(cfg, coded, in_pairs)
     return in_pairs and cfg.isa.rows.lookup_bytes and coded.bits == 8 and not coded.run and coded.format.digits <= cfg.dtype.digits
 end
 
--- See along_units.unit.
+-- See unit_of in units.lua.
 function joined.unit(lanes)
     return {elements = 2 * lanes, vectors = 1, wide = 2 * lanes, words = lanes, pairs = true, joined = true, alone = true, times = 1,
         of_vector = function(v) return 2 * v * lanes end, of_lane = function(l) return 2 * l end, place = "i"}
@@ -27,7 +27,7 @@ end
 function joined.read(p, place_of_table, number, at)
     local order = p:op("load", "upper_halves", place_of_table)
     return function(r, i)
-        local lanes, name = p.isa.lanes, ("w_%d_%d"):format(r, i)
+        local lanes, name = p.isa.lanes, p:named("w_%d_%d", r, i)
         local first, second = number(name .. "_first", at(r, 2 * i * lanes)), number(name .. "_second", at(r, (2 * i + 1) * lanes))
         local pairs_of = p:op("copy", name, order)
         p:op("lookup_bytes", pairs_of, first, second)

@@ -29,24 +29,21 @@ function nibbles.side_by_side(lanes, run, contractions)
 end
 
 -- What tiles take at a time, see units.lua, of so many vectors of codes side by side. Vector 4 j + i has the codes of step i of words
--- of group j of lanes' runs.
+-- of group j of lanes' runs. Transposed, `count` lanes that begin at a multiple of it have those of one vector of memory each, group j
+-- that of its lane j there.
 function nibbles.unit(lanes, count)
-    local per_vector = CODES * lanes
-    local unit = {elements = count * per_vector, vectors = 4 * count, wide = 4 * count * lanes, words = 4 * count * lanes, pairs = true,
-        in_words = true, count = count, apart = 2, times = 2,
-        of_vector = function(v) return v // 4 * CODES + v % 2 * 2 end}
-    local lane, group   -- of element i: C
-    if count == 1 then
-        unit.of_lane = function(l) return l * CODES end
-        lane, group = ("i / %d"):format(CODES), "0"
-    else
-        unit.of_lane = function(l) return l % count * per_vector + l // 4 * 4 * CODES + l % 4 // count * count * CODES end
-        lane = ("(i %% %d / %d * 4 + i %% %d / %d * %d + i / %d)"):format(per_vector, 4 * CODES, 4 * CODES, count * CODES, count,
-            per_vector)
+    local per_vector, words = CODES * lanes, 4 * count * lanes
+    local lane, group = ("i / %d"):format(CODES), "0"   -- of element i: C
+    if count > 1 then
+        lane = ("(i %% %d / %d * %d + i / %d)"):format(per_vector, count * CODES, count, per_vector)
         group = ("i / %d %% %d"):format(CODES, count)
     end
-    unit.place = ("((%s * 4 + i %% 2 * 2 + i / 2 %% 2) * LANES + %s) * 2 + i / 4 %% 2"):format(group, lane)
-    return unit
+    local step, half = "i % 2 * 2 + i / 2 % 2", "i / 4 % 2"   -- its word in that lane, and which half of that it is
+    return {elements = count * per_vector, vectors = 4 * count, wide = words, words = words, pairs = true, in_words = true, count = count,
+        apart = 2, times = 2,
+        of_vector = function(v) return v // 4 * CODES + v % 2 * 2 end,
+        of_lane = function(l) return l % count * per_vector + l // count * count * CODES end,
+        place = ("((%s * 4 + %s) * LANES + %s) * 2 + %s"):format(group, step, lane, half)}
 end
 
 -- Decodes a vector of codes in two steps: (name, codes, i) -> words to be looked up, and (name, words) -> pairs. table: place of
@@ -67,7 +64,7 @@ end
 -- Groups 2 h and 2 h + 1 of a row's runs, of vectors of codes that load(i) gives.
 local function two_groups(p, count, name, h, load)
     local function pair(i, high)
-        local tag = ("%s_%d_%s"):format(name, i, high and "high" or "low")
+        local tag = p:named("%s_%d_%s", name, i, high and "high" or "low")
         return p:op(high and "unpack_high" or "unpack_low", tag, load(i, tag .. "_first"), load(i + 1, tag .. "_second"))
     end
     local a, b = pair(0, count == 4 and h == 1), pair(count == 4 and 2 or 0, count == 2 or h == 1)
@@ -83,15 +80,15 @@ function nibbles.read(p, t, table)
         if count == 1 then
             return load(0, "codes_" .. r)
         end
-        groups[r] = j % 2 == 0 and two_groups(p, count, ("codes_%d_%d"):format(r, j), j // 2, load) or groups[r]
+        groups[r] = j % 2 == 0 and two_groups(p, count, p:named("codes_%d_%d", r, j), j // 2, load) or groups[r]
         return groups[r][j % 2]
     end
     local codes = {}
     return function(r, i)
-        return look_up(("w_%d_%d"):format(r, i), words[r])
+        return look_up(p:named("w_%d_%d", r, i), words[r])
     end, function(r, i)
         codes[r] = i % 4 == 0 and group(r, i // 4) or codes[r]
-        words[r] = down(("w_%d_%d"):format(r, i), codes[r], i % 4)
+        words[r] = down(p:named("w_%d_%d", r, i), codes[r], i % 4)
     end
 end
 

@@ -1,10 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - products of few tokens in which K lies in lanes: their plan, names and what they keep.
+local along_rows = require "along.rows"
 local along_scales = require "along.scales"
 local along_words = require "along.words"
 local digits = require "along.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
+local in_words = require "codes.words"
 local limits = require "shared.limits"
 local packed = require "packed.form"
 local plans = require "shared.plans"
@@ -12,10 +14,7 @@ local rows = require "tiles.rows"
 local schema = require "schema"
 local stored = require "shared.stored"
 local tiles = require "along.tiles"
-local along_rows = require "along.rows"
 local units = require "along.units"
-local in_words = require "codes.words"
-local nibbles = require "along.nibbles"
 
 local along = {}
 
@@ -60,44 +59,48 @@ local function names_in_words(names, cfg, plan, deep)
         {"LINE", line, "words between tokens' rows: an odd number of cache lines"}})
 end
 
--- Adds the names; contractions: their elements, of rows. narrow: does what follows products, of tokens that fit into a vector, look at no
--- other one? A family may say so.
+-- Adds the names. along: false, or what units.of says of units and
+--     c, line              C type of weights; words between tokens' rows
+--     in_words             weights are words of codes, see words.lua; run: elements that lie together in a row of packed ones
+--     rows, tokens, tall   of a tile: rows; tokens at most; tokens at most of one of twice as many rows, or 0
+--     streams, streamed    tokens at most of a tile of streams, or false; tokens at most that such tiles multiply in turn
+--     far                  function: streams of a tile for so many tokens
+--     scales, pitch        floats from a unit's scales to the next one's, if a unit has some; from a row's to the next one's
+--     later                rows of sums are scaled in the end
+--     longer               chunks of few tokens have more rows than a block
+-- contractions: their elements, of rows. narrow: does what follows products, of tokens that fit into a vector, look at no other one? A
+-- family may say so.
 function along.names(names, cfg, plan, contractions)
     local coded, deep = names.coded, math.max(table.unpack(contractions))
     names.along, names.narrow = false, false
-    if not plan.along or plan.along == 0 or coded and (coded.along or names.transposes
+    if not plan.along or plan.along == 0 or coded and (coded.by_columns or names.transposes
         or not formats.scale_rows[coded.scale]) then
         return
     elseif coded and coded.words then
         names_in_words(names, cfg, plan, deep)
         return
     end
-    local lanes = cfg.isa.lanes
-    if coded then
-        coded.side_by_side = nibbles.side_by_side(lanes, coded.share == "group" and coded.run, contractions)
-    end
-    local unit, slots = units.unit(cfg, coded), plans.round_up(plan.along, lanes)
+    local lanes, has = cfg.isa.lanes, units.of(cfg, coded, contractions)
+    local unit, slots = has.unit, plans.round_up(plan.along, lanes)
     local words = plans.round_up(deep, unit.elements) // unit.elements * unit.words
-    local height, tokens, tall = units.shape(cfg, coded)
-    local each, passed, halves = units.scales(cfg, coded)
+    local height, tokens, tall = units.shape(cfg, has)
+    local each, passed = units.scales(has)
     local room = coded and plans.round_up(math.max(coded.run and (deep + coded.run - 1) // coded.run or 1,
         (deep + unit.elements - 1) // unit.elements), lanes) + lanes
-    if halves then   -- and a float more: the last unit's are read two floats at a time
+    if has.halves then   -- and a float more: the last unit's are read two floats at a time
         room = plans.round_up((deep + unit.elements - 1) // unit.elements * passed + 1, lanes)
     end
     -- on CPUs with matrix tiles fetching numbers ahead is as fast, and with many cores at work faster
     local few = not (names.packed or cfg.tiled and not unit.digits) and math.min(STREAMED, plan.along)
-    names.along = {unit = unit, one = coded and units.one(cfg, coded), longer = few and (plan.chunk_rows or 0) > plan.mc,
-        rows = height, tokens = tokens,
-        tall = coded and math.min(tall, plan.along) or 0, line = plans.odd_lines(words), coded = coded,
-        run = names.packed and names.packed.run, later = coded and not each,
+    names.along = setmetatable({c = coded and "uint8_t" or names.io, line = plans.odd_lines(words),
+        run = names.packed and names.packed.run,
+        rows = height, tokens = tokens, tall = coded and math.min(tall, plan.along) or 0,
         streams = few, streamed = few and (coded and plan.along or few),
-        pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
-        c = coded and "uint8_t" or names.io, scales = passed, halves = halves,
-        tables = coded and units.tables(cfg, coded)}
+        scales = passed, pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
+        later = coded and not each, longer = few and (plan.chunk_rows or 0) > plan.mc}, {__index = has})
     -- streams of a tile for so many tokens
     function names.along.far(of)
-        return units.streams(cfg, coded, of)
+        return units.streams(cfg, has, of)
     end
     plans.append(names.constants, plans.list(
         {"ALONG", plan.along, "tokens for which K lies in lanes,"},

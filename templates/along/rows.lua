@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- rows.lua - around the tiles of tiles.lua: tokens as rows, scales of rows in f32, what sums start from and become, sums of lanes.
+-- rows.lua - around the tiles of tiles.lua: tokens as rows, what sums start from and become, sums of lanes.
 local ir = require "ir"
 local micro = require "tiles.micro"
 local over_rows = require "tiles.over_rows"
@@ -21,7 +21,7 @@ function along_rows.begin(p, t, sum)
         p:loop(p:count_from("before", t.again), function()
             for r = 0, t.rows - 1 do
                 for token = 0, t.tokens - 1 do
-                    p:op("move", t.acc[r][token], p:op("load", ("before_%d_%d"):format(r, token), sum(r, token)))
+                    p:op("move", t.acc[r][token], p:op("load", p:named("before_%d_%d", r, token), sum(r, token)))
                 end
             end
         end, "sums before", true)
@@ -35,12 +35,12 @@ function along_rows.finish(p, t, sum, scale_at)
     for r = 0, t.nan and t.rows - 1 or -1 do
         local nan = t.nan.found(r)
         for token = 0, t.tokens - 1 do
-            t.acc[r][token] = p:op("add", ("all_%d_%d"):format(r, token), t.acc[r][token], nan)
+            t.acc[r][token] = p:op("add", p:named("all_%d_%d", r, token), t.acc[r][token], nan)
         end
     end
     for token = 0, t.tokens - 1 do
         for r = 0, t.rows - 1 do
-            local at, name = sum(r, token), ("_%d_%d"):format(r, token)
+            local at, name = sum(r, token), p:named("_%d_%d", r, token)
             local x = t.later and p:op("load", "before" .. name, at) or t.acc[r][token]
             if t.later then
                 p:op("fma", x, p:op("bcast", "scale" .. name, scale_at(r)), t.acc[r][token])
@@ -59,7 +59,7 @@ local function folded(p, get)
         if n == 1 then
             return get(first)
         end
-        local a, b, name = fold(first, n // 2), fold(first + n // 2, n // 2), ("sum_%d_%d"):format(first, n)
+        local a, b, name = fold(first, n // 2), fold(first + n // 2, n // 2), p:named("sum_%d_%d", first, n)
         if n == 2 then
             return pair(name, "unpack_low", "unpack_high", a, b)
         elseif n == 4 then

@@ -7,7 +7,7 @@
 -- Words of a unit are in the order in which decoding leaves them, and so are the tokens' rows: the word of lane l of vector v begins
 -- with element of_vector(v) + of_lane(l), and where element i is, `place` says in C.
 --
--- Units: units.lua; tiles around it, which make rows of tokens and of scales, and sums of lanes: rows.lua.
+-- Units: units.lua, and how a lane gets its scale: scales.lua; what is around these tiles, rows of tokens and sums of lanes: rows.lua.
 local along_rows = require "along.rows"
 local along_units = require "along.units"
 local digits = require "along.digits"
@@ -29,7 +29,7 @@ local function number_step(p, cfg, t, read)
     end
     for i = 1, t.unit.vectors do
         for token = 0, t.tokens - 1 do
-            local x = p:op("load", ("x_%d_%d"):format(token, i), p:at(t.X, token * t.line + (i - 1) * lanes))
+            local x = p:op("load", p:named("x_%d_%d", token, i), p:at(t.X, token * t.line + (i - 1) * lanes))
             for r = 0, t.rows - 1 do
                 p:op(cfg.product.multiply, t.acc[r][token], w[r][i], x)
             end
@@ -42,7 +42,7 @@ local function far_step(p, cfg, t, read)
     local w, x = {}, {}
     for i = 1, t.unit.vectors do
         for token = 0, t.tokens - 1 do
-            x[token] = p:op("load", ("x_%d_%d"):format(token, i), p:at(t.X, token * t.line + (i - 1) * cfg.isa.lanes))
+            x[token] = p:op("load", p:named("x_%d_%d", token, i), p:at(t.X, token * t.line + (i - 1) * cfg.isa.lanes))
         end
         for r = 0, t.rows - 1 do
             w[r] = w[r] or read("w_" .. r, t.at(r, 0))
@@ -60,16 +60,16 @@ local function code_step(p, cfg, t, read, before, scale)
     local sum, x, w = {}, {}, {}
     local function token_at(r, token, i)
         if r == 0 or not t.in_turn then
-            x[token] = p:op("load", ("x_%d_%d_%d"):format(r, token, i), p:at(t.X, token * t.line + i * lanes))
+            x[token] = p:op("load", p:named("x_%d_%d_%d", r, token, i), p:at(t.X, token * t.line + i * lanes))
         end
         return x[token]
     end
     local function add(r, i, token)
-        local first, name, y = scale and i == 0, ("sum_%d_%d"):format(r, token), token_at(r, token, i)
-        if first and not t.unit.pairs then
+        local y, name = token_at(r, token, i), scale and i == 0 and p:named("sum_%d_%d", r, token)   -- of a sum that begins
+        if name and not t.unit.pairs then
             sum[r][token] = p:op("mul", name, w[r], y)
         else
-            sum[r][token] = first and p:op("zero", name) or sum[r][token]
+            sum[r][token] = name and p:op("zero", name) or sum[r][token]
             p:op(multiply, scale and sum[r][token] or t.acc[r][token], w[r], y)
         end
     end
@@ -119,31 +119,30 @@ local function code_step(p, cfg, t, read, before, scale)
     end
 end
 
--- A function that multiplies a unit. tables: of codes, or nil; scale_at(r): place of the scales of row r
-local function steps(p, cfg, t, coded, tables, scale_at)
-    if not coded then
+-- A function that multiplies a unit. tables: pointer, or nil; scale_at(r): place of the scales of row r
+local function steps(p, cfg, t, has, tables, scale_at)
+    if not has.coded then
         local read, step = quantise.vectors(p, cfg), t.fetch and number_step or far_step
         return function() step(p, cfg, t, read) end
     end
     local read, first
-    read, first, t.nan = along_units.read(p, cfg, t, coded.format, tables)
-    local scale = along_units.read_scales(p, cfg, coded, t.tokens, scale_at, tables)
+    read, first, t.nan = along_units.read(p, cfg, t, has.coded.format, tables)
+    local scale = along_units.read_scales(p, has, t.tokens, scale_at, tables)
     return t.unit.digits and digits.step(p, t, p:at(tables, cfg.isa.lanes), scale)
         or function() code_step(p, cfg, t, read, first, scale) end
 end
 
--- The tile for so many tokens; tall: of twice as many rows. has: line (words of a token's row), coded (see codes/plan.lua) and pitch
--- (between rows' scales, f32), or nil. Rows of a group lie ld apart, two of them from W on and, ld_2 apart, two from W_2 on; `over`,
--- `back` and `s_over` lead from the end of a group's rows to the next one's, of W, of X and of scales. Fetches lines at `near`, which
--- moves on by `step`, at each unit.
+-- The tile for so many tokens; tall: of twice as many rows. has: names.along, see plan.lua. Rows of a group lie ld apart, two of them from
+-- W on and, ld_2 apart, two from W_2 on; `over`, `back` and `s_over` lead from the end of a group's rows to the next one's, of W, of X and
+-- of scales. Fetches lines at `near`, which moves on by `step`, at each unit.
 -- has.run: W is packed, `panels` of runs of this length; a row's n units of a panel follow each other, `leap` leads to those in the next
 -- one. What lies `ahead` of them is fetched.
 function along.tile(cfg, tokens, has, tall)
-    local lanes, coded, unit = cfg.isa.lanes, has.coded, along_units.unit(cfg, has.coded, tokens)
+    local lanes, coded, unit = cfg.isa.lanes, has.coded, along_units.unit(has, tokens)
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, tall and "tall" or "along", tokens),
         {("parts[%d tokens][rows] %s W * X over n units, K in lanes, for groups of rows; fetches weights at `near`."):format(tokens,
             along_rows.becomes(has))})
-    local each, passed = along_units.scales(cfg, coded, tokens)
+    local each, passed = along_units.scales(has, tokens)
     local t = {tokens = tokens, rows = has.rows * (tall and 2 or 1), unit = unit, line = has.line,
         in_turn = coded and (tokens <= has.tall or (unit.count or 1) > 1), later = has.later}
     local c = coded and "const uint8_t" or "const " .. cfg.dtype.c
@@ -166,11 +165,11 @@ function along.tile(cfg, tokens, has, tall)
         return run and p:at(W, r * run + i) or p:at(r >= 2 and W_2 or W, i, r == 1 and ld or r == 3 and (ld_2 or ld) or nil)
     end
     local scales, s_over = coded and p:pointer("scales", "const float"), each and p:integer("s_over")
-    local tables = coded and along_units.tables(cfg, coded) and p:pointer("tables", "const float")
+    local tables = has.tables and p:pointer("tables", "const float")
     if not coded then
         quantise.crowded(p, cfg.dtype)
     end
-    local multiply = steps(p, cfg, t, coded, tables, function(r) return p:at(scales, r * has.pitch) end)
+    local multiply = steps(p, cfg, t, has, tables, function(r) return p:at(scales, r * has.pitch) end)
     local function units()
         p:loop(p:count_from("left", n), function()
             multiply()
@@ -231,9 +230,9 @@ end
 -- long streams faster than a single one that is fetched ahead; codes, which keep a core busy between loads, are fetched ahead of each.
 -- `over`, `back` and `s_over` lead from the end of a row to the next one.
 function along.streams(cfg, tokens, has)
-    local coded, lanes, unit = has.coded, cfg.isa.lanes, along_units.unit(cfg, has.coded, tokens)
-    local each, passed = along_units.scales(cfg, coded, tokens)
-    local t = {tokens = tokens, rows = along_units.streams(cfg, coded, tokens), unit = unit, line = has.line,
+    local coded, lanes, unit = has.coded, cfg.isa.lanes, along_units.unit(has, tokens)
+    local each, passed = along_units.scales(has, tokens)
+    local t = {tokens = tokens, rows = along_units.streams(cfg, has, tokens), unit = unit, line = has.line,
         in_turn = unit.in_words or unit.alone and not each, by_row = not unit.in_words, later = has.later}
     local p = ir.program(cfg.isa, ("%squarters_%d"):format(cfg.prefix, tokens),
         {("parts[%d tokens][rows] %s W * X over n units, K in lanes, for a row of %d parts of the rows at a time."):format(tokens,
@@ -255,9 +254,9 @@ function along.streams(cfg, tokens, has)
     if coded then
         scale_at, next_scales = far_apart(p, t.rows, "scales", "const float", "s_apart")
         s_over = each and p:integer("s_over")
-        tables = along_units.tables(cfg, coded) and p:pointer("tables", "const float")
+        tables = has.tables and p:pointer("tables", "const float")
     end
-    local multiply = steps(p, cfg, t, coded, tables, scale_at and function(r) return scale_at(r, 0) end)
+    local multiply = steps(p, cfg, t, has, tables, scale_at and function(r) return scale_at(r, 0) end)
     local function sum(r, token) return part(r, token * cfg.chunk_rows * lanes) end
     p:loop(rows, function()
         along_rows.begin(p, t, sum)

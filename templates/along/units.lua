@@ -6,7 +6,7 @@ local digits = require "along.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local joined = require "along.joined"
-local of_words = require "along.nibbles"
+local nibbles = require "along.nibbles"
 local quantise = require "tiles.quantise"
 
 local along_units = {}
@@ -70,12 +70,12 @@ end
 
 -- A unit of codes that become pairs, c of them of 128 bits of memory: see formats.pairs_of. apart: every other element makes a pair.
 local function unit_of_pairs(lanes, c)
-    local nibbles = c == 32
+    local halves = c == 32   -- codes of 4 bits: even ones, then odd ones
     local unit = {elements = lanes // 4 * c, vectors = c // 8, wide = 4 * lanes, words = lanes // 8 * c, pairs = true, looked_up = true,
-        apart = nibbles and 1 or nil, times = nibbles and 2 or 1}
-    unit.of_vector = function(v) return nibbles and v % 2 * 16 or v * 8 end
-    unit.of_lane = function(l) return l // 4 * c + l % 4 * (nibbles and 4 or 2) end
-    unit.place = nibbles and "((i % 2 * 2 + i / 16 % 2) * LANES + i / 32 * 4 + i / 4 % 4) * 2 + i / 2 % 2"
+        apart = halves and 1 or nil, times = halves and 2 or 1}
+    unit.of_vector = function(v) return halves and v % 2 * 16 or v * 8 end
+    unit.of_lane = function(l) return l // 4 * c + l % 4 * (halves and 4 or 2) end
+    unit.place = halves and "((i % 2 * 2 + i / 16 % 2) * LANES + i / 32 * 4 + i / 4 % 4) * 2 + i / 2 % 2"
         or "(i / 8 % 2 * LANES + i / 16 * 4 + i / 2 % 4) * 2 + i % 2"
     return unit
 end
@@ -95,12 +95,12 @@ local function unit_of_parted_nibbles(lanes)
         place = "(i % 2 * 4 + i / 16 % 2 * 2 + i / 2 % 2) * LANES + i / 32 * 4 + i / 4 % 4"}
 end
 
--- What tiles take at a time. elements: of K; vectors: of words; wide: elements of the type that W points to; looked_up: by bytes of
--- codes; in_words: by words of codes; pairs: these become words; apart: of elements that are so many words from each other; times: so many
--- vectors after each other begin equally far apart, and then as many again; in_halves: even codes are decoded first, then odd ones;
--- count: vectors of codes side by side, if they are looked up by words, see nibbles.lua; alone: each vector is decoded by itself; joined:
--- see joined.lua; by_nibbles: of codes of 8 bits. tokens: of a tile; a single one has a unit of its own
-function along_units.unit(cfg, coded, tokens)
+-- What tiles take at a time. elements: of K; vectors: of words; wide: elements of the type that W points to; looked_up:
+-- by bytes of codes; in_words: by words of codes; pairs: these become words; apart: of elements that are so many words from each other;
+-- times: so many vectors after each other begin equally far apart, and then as many again; in_halves: even codes are decoded first, then
+-- odd ones; count: vectors of codes side by side, if they are looked up by words, see nibbles.lua; alone: each vector is decoded by itself;
+-- joined: see joined.lua; by_nibbles: of codes of 8 bits
+local function unit_of(cfg, coded, count)
     local lanes = cfg.isa.lanes
     -- run: neighbours of a lane of memory, of which vector i holds those numbered i
     local function unit(run, vectors, wide)
@@ -111,9 +111,9 @@ function along_units.unit(cfg, coded, tokens)
     local pairs_of = cfg.product.multiply == cfg.dtype.dot
     local in_words = coded and pairs_of and coded_tiles.in_words(cfg.isa, coded.format) and (coded.run or 8) % 8 == 0
     if digits.are(cfg, coded, in_words) then
-        return digits.unit(lanes, in_words and of_words.unit(lanes, 1) or unit(8, 8, 4 * lanes))
+        return digits.unit(lanes, in_words and nibbles.unit(lanes, 1) or unit(8, 8, 4 * lanes))
     elseif in_words then
-        return of_words.unit(lanes, tokens ~= 1 and coded.side_by_side or 1)
+        return nibbles.unit(lanes, count)
     end
     local c = coded and formats.in_pairs(cfg.isa, coded.format)
     if c and coded.run and coded.run % c > 0 then   -- 4 lanes share a scale
@@ -142,6 +142,52 @@ function along_units.unit(cfg, coded, tokens)
     end
     local run = quantise.per_lane(cfg.dtype)
     return unit(run, run, run * lanes)
+end
+
+-- Scales of a unit, if a run of a row shares one: tiles have one for each at least.
+local function scales_of(coded, unit)
+    return coded and coded.run and math.max(1, unit.elements // coded.run)
+end
+
+-- Tables of tiles for codes, or nil: which scale a lane has, what codes are, and which scale a lane has of a single token.
+local function tables_of(cfg, has)
+    local lanes, coded, unit, one = cfg.isa.lanes, has.coded, has.unit, has.one
+    local f, looked_up = coded.format, unit.looked_up or unit.in_words or unit.digits or unit.joined
+    local each = scales_of(coded, unit) or 1
+    if not (looked_up or f.number and formats.reads_values(f, lanes) or each > 1) then
+        return nil
+    end
+    local list = unit.joined and joined.table(lanes) or unit.digits and digits.table(f) or unit.by_nibbles and nibble_tables(f, lanes)
+        or unit.in_words and coded_tiles.word_table(f) or looked_up and formats.byte_tables(f, lanes)
+        or f.number and formats.tables(lanes, f) or {}
+    local all = table.move(list, looked_up and 1 or 3 * lanes + 1, #list, lanes + 1, along_scales.spread(lanes, unit, each, has.halves))
+    if one then
+        table.move(along_scales.spread(lanes, one, scales_of(coded, one), has.halves), 1, lanes, #all + 1, all)
+    end
+    return all
+end
+
+-- What all of this file, and tiles.lua, ask: coded (see codes/plan.lua), or nil; unit; one: that of a single token, if it is another one;
+-- halves: are scales bf16? tables: of tiles for codes, or nil. contractions: their elements
+function along_units.of(cfg, coded, contractions)
+    local count = coded and nibbles.side_by_side(cfg.isa.lanes, coded.share == "group" and coded.run, contractions)
+    local has = {coded = coded, unit = unit_of(cfg, coded, count)}
+    has.one = coded and (has.unit.count or 1) > 1 and unit_of(cfg, coded, 1)
+    local each = scales_of(coded, has.one or has.unit)
+    has.halves = each and along_scales.halves(cfg.isa, coded, each)
+    has.tables = coded and tables_of(cfg, has)
+    return has
+end
+
+-- The unit of tiles for so many tokens.
+function along_units.unit(has, tokens)
+    return tokens == 1 and has.one or has.unit
+end
+
+-- Scales of a unit, if a run of a row shares one, and floats from these to the next unit's.
+function along_units.scales(has, tokens)
+    local each = scales_of(has.coded, along_units.unit(has, tokens))
+    return each, each and (has.halves and each // 2 or each)
 end
 
 -- Codes of which only those of all ones are NaN are looked at as bytes, a vector at a time: twice the largest one is 254 or more. Returns
@@ -173,7 +219,7 @@ function along_units.read(p, cfg, t, f, tables)
     if t.unit.digits then
         return nil   -- see digits.step
     elseif t.unit.in_words then
-        return of_words.read(p, t, p:at(tables, lanes))
+        return nibbles.read(p, t, p:at(tables, lanes))
     elseif t.unit.looked_up then
         local function table_at(i) return p:at(tables, (i + 1) * lanes) end
         local nan, x = t.unit.by_nibbles and nan_codes(p) or nil, {}
@@ -182,7 +228,7 @@ function along_units.read(p, cfg, t, f, tables)
         local two
         return function(r, i)
             if t.unit.in_halves and i % 4 == 0 then
-                x[r] = read(("w_%d_%d"):format(r, i), t.at(r, 0), i // 4)
+                x[r] = read(p:named("w_%d_%d", r, i), t.at(r, 0), i // 4)
             elseif i == 0 and nan then
                 local codes = p:op("load_bits", "codes_" .. r, t.at(r, 0))
                 nan.see(r, codes)
@@ -193,15 +239,15 @@ function along_units.read(p, cfg, t, f, tables)
             if not part then
                 return x[r][i]
             end
-            two = i % 2 == 0 and {part(("w_%d_%d"):format(r, i), x[r][i // 2])} or two
+            two = i % 2 == 0 and {part(p:named("w_%d_%d", r, i), x[r][i // 2])} or two
             return two[i % 2 + 1]
         end, nil, nan
     elseif f.number then
         local values = {values = formats.reads_values(f, lanes) and p:op("load", "values", p:at(tables, lanes))}
         local raw
         return function(r, i)
-            raw = i == 0 and p:op("load_bits", "codes_" .. r, t.at(r, 0)) or p:op("shr", ("codes_%d_%d"):format(r, i), raw, 4)
-            return f.number(p, ("w_%d_%d"):format(r, i), raw, values)
+            raw = i == 0 and p:op("load_bits", "codes_" .. r, t.at(r, 0)) or p:op("shr", p:named("codes_%d_%d", r, i), raw, 4)
+            return f.number(p, p:named("w_%d_%d", r, i), raw, values)
         end
     end
     local exact = f.unit and p:const("unit", f.unit)
@@ -210,16 +256,15 @@ function along_units.read(p, cfg, t, f, tables)
         return exact and p:op("mul", name, x, exact) or x
     end
     return t.unit.joined and joined.read(p, p:at(tables, lanes), number, t.at) or function(r, i)
-        return number(("w_%d_%d"):format(r, i), t.at(r, i * lanes))
+        return number(p:named("w_%d_%d", r, i), t.at(r, i * lanes))
     end
 end
 
 -- Rows of a tile, and its tokens at most: sums, vectors of each row and of a token are in registers, of codes sums of a unit too; tokens of
 -- tiles of twice as many rows, which hide how long each sum takes: 0 at least.
-function along_units.shape(cfg, coded)
-    local registers = cfg.isa.registers.v
+function along_units.shape(cfg, has)
+    local registers, unit, coded = cfg.isa.registers.v, has.unit, has.coded
     if coded then
-        local unit = along_units.unit(cfg, coded)
         if unit.digits then
             return digits.shape(registers)
         end
@@ -227,54 +272,20 @@ function along_units.shape(cfg, coded)
         return 2, registers // 8 * 3 // 2 - 1, tall
     end
     local height = registers // 8
-    return height, (registers - height * along_units.unit(cfg).vectors - 1 - quantise.registers(cfg.dtype)) // height
+    return height, (registers - height * unit.vectors - 1 - quantise.registers(cfg.dtype)) // height
 end
 
 -- Streams of rows far apart that a tile for so many tokens reads: as many as registers hold the sums of.
-function along_units.streams(cfg, coded, tokens)
-    local unit = along_units.unit(cfg, coded)
+function along_units.streams(cfg, has, tokens)
+    local unit, coded = has.unit, has.coded
     return (tokens == 1 and not unit.by_nibbles or not coded or cfg.isa.registers.v >= 32 or unit.alone and not coded.run) and 4 or 2
 end
 
--- The unit of a single token, if that is not the one of more of them, or false.
-function along_units.one(cfg, coded)
-    return (along_units.unit(cfg, coded).count or 1) > 1 and along_units.unit(cfg, coded, 1)
-end
-
--- Scales of a unit, if a run of a row shares one: tiles have one for each at least; floats from these to the next unit's; and whether they
--- are halves.
-function along_units.scales(cfg, coded, tokens)
-    local function of(n)
-        return coded and coded.run and math.max(1, along_units.unit(cfg, coded, n).elements // coded.run)
-    end
-    local each, halves = of(tokens), coded and coded.run and along_scales.halves(cfg.isa, coded, of(1))
-    return each, each and (halves and each // 2 or each), halves
-end
-
--- Tables of tiles for codes, or nil: which scale a lane has, what codes are, and which scale a lane has of a single token.
-function along_units.tables(cfg, coded)
-    local lanes, f, unit, one = cfg.isa.lanes, coded.format, along_units.unit(cfg, coded), along_units.one(cfg, coded)
-    local looked_up = unit.looked_up or unit.in_words or unit.digits or unit.joined
-    local of_unit, _, halves = along_units.scales(cfg, coded)
-    of_unit = of_unit or 1
-    if not (looked_up or f.number and formats.reads_values(f, lanes) or of_unit > 1) then
-        return nil
-    end
-    local list = unit.joined and joined.table(lanes) or unit.digits and digits.table(f) or unit.by_nibbles and nibble_tables(f, lanes)
-        or unit.in_words and coded_tiles.word_table(f) or looked_up and formats.byte_tables(f, lanes)
-        or f.number and formats.tables(lanes, f) or {}
-    local all = table.move(list, looked_up and 1 or 3 * lanes + 1, #list, lanes + 1, along_scales.spread(lanes, unit, of_unit, halves))
-    if one then
-        table.move(along_scales.spread(lanes, one, along_units.scales(cfg, coded, 1), halves), 1, lanes, #all + 1, all)
-    end
-    return all
-end
-
 -- A function that gives a row's scales of a unit of tiles for so many tokens, or nil: see along_scales.read.
-function along_units.read_scales(p, cfg, coded, tokens, at, tables)
-    local each, _, halves = along_units.scales(cfg, coded, tokens)
-    local last = tokens == 1 and along_units.one(cfg, coded)
-    return each and along_scales.read(p, each, halves, at, tables and p:at(tables, last and 2 * cfg.isa.lanes or 0))
+function along_units.read_scales(p, has, tokens, at, tables)
+    local each = along_units.scales(has, tokens)
+    local last = tokens == 1 and has.one
+    return each and along_scales.read(p, each, has.halves, at, tables and p:at(tables, last and 2 * p.isa.lanes or 0))
 end
 
 return along_units

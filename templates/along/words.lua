@@ -99,7 +99,7 @@ function along_words.tile(cfg, tokens, has)
             local w = read("w", p:at(W, 0))
             for v = 0, KINDS * unit.vectors - 1 do
                 for token = 0, tokens - 1 do
-                    local name = ("x_%d_%d"):format(token, v)
+                    local name = p:named("x_%d_%d", token, v)
                     local x = p:op(unit.x, name, p:at(X, token * line + unit.place_of(v)))
                     p:op(cfg.product.multiply, sum[token][v % KINDS], w[v], x)
                 end
@@ -111,7 +111,7 @@ function along_words.tile(cfg, tokens, has)
         for token = 0, tokens - 1 do
             for kind = 0, KINDS - 1 do
                 local at = p:at(parts, (token * KINDS + kind) * lanes)
-                local all = p:op("load", ("all_%d_%d"):format(token, kind), at)
+                local all = p:op("load", p:named("all_%d_%d", token, kind), at)
                 p:op("fma", all, factor[kind], sum[token][kind])
                 p:op("store", at, all)
             end

@@ -25,13 +25,10 @@ function codes.are(spec)
     return stored.format(spec) ~= nil and (not integers.are(spec) or integers.run(spec) ~= nil)
 end
 
--- Has each column of the matrices as they are stored a scale? Their rows are then what products contract, or what they give.
-local along = stored.by_columns
-
 -- Elements of a row that share a scale, or nil: all, or none.
 local function run_of(spec)
     local share = stored.scale(spec)
-    return not along(spec) and (share == "group" and stored.group(spec) or share == "block" and BLOCK) or nil
+    return not stored.by_columns(spec) and (share == "group" and stored.group(spec) or share == "block" and BLOCK) or nil
 end
 
 local function c_type(name)
@@ -71,15 +68,15 @@ function codes.no_pairs(spec)
     return format and not format.powers and ("scales of %s make numbers that 16 bits do not hold"):format(spec.weights.dtype) or nil
 end
 
--- How codes become pairs times scales, two of which add up to a number, or nil: where their products take less time than sums of as few
--- products as a matrix tile adds up, on their way through memory. Scales have no more digits than elements.
+-- Are numbers sums of two pairs, codes times scales? Where their products take less time than sums of as few products as a matrix tile
+-- adds up, on their way through memory. Scales have no more digits than elements.
 local function in_parts(spec, plan)
     local format, run = stored.format(spec), run_of(spec)
     if not plan.tiled or plan.group ~= 2 or not format or format.powers or format.second or not run or run // plan.group > amx.unit then
-        return nil
+        return false
     end
     local scale = dtype[format.scales]
-    return scale and scale.digits <= dtype[spec.dtype].digits and coded.in_parts(plan.isa, formats.rows[spec.weights.dtype], run) or nil
+    return scale and scale.digits <= dtype[spec.dtype].digits and coded.has_parts(plan.isa, formats.rows[spec.weights.dtype], run)
 end
 
 -- Words of K that a block has, or nil: as elsewhere.
@@ -126,13 +123,13 @@ end
 -- columns, which may begin anywhere, if runs are much longer than a panel. unit: elements, unit_c: C
 local function choose_tiles(names, depth)
     local c, phases = names.coded, names.phases
-    if c.unscaled or c.integers then
+    if c.unscaled or names.integers then
         c.whole, c.part = false, false
         return
     end
     local cuts = phases.transposes and c.run and c.run > 2 * depth
     local unit = coded.unit(c.run, depth)
-    local scales = c.along and unit or c.run and unit // c.run
+    local scales = c.by_columns and unit or c.run and unit // c.run
     c.whole = (phases.contiguous or not cuts) and {name = "decode", run = c.run, unit = unit, unit_c = "UNIT", scales = scales or 1,
         passed = scales and " - units * SCALES" or ""} or false
     c.part = cuts and {name = "decode_part", unit = depth, unit_c = "PART", passed = ""} or false
@@ -171,74 +168,105 @@ local function parts_of(matrices)
     return list, some
 end
 
--- Adds the names of decoding, once those of phases are there. how: cfg.product, of products of weights; matrices: as stored.matrices has
--- them
+-- What a spec's codes are, and how they become numbers:
+--     format, bits, zero      row of formats.lua; bits of a code; a byte of zeros
+--     share, run              what shares a scale, see stored.lua; elements of a row that do, or nil
+--     scale, scale_c, second  dtype of scales, and in C; is there another one of a whole matrix?
+--     widened, read, scale_of do tiles read scales in f32; their dtype then; C function that finds them
+--     by_columns              each column of a matrix as it is stored has a scale; shared_columns: those of a part the same
+--     blocked, interleaved    codes that share a scale are an extent of their own; gate and up come in turn
+--     words                   false, or what words.lua says of codes in words
+--     sums                    what scales multiply later: "rows" or "runs" of sums, or false
+--     unscaled, scaled        how codes become pairs, without scales and times them, see tiles/coded.lua, or false or nil
+--     terms                   pairs that add up to a number
+local function coded_of(spec, plan)
+    local format, f, share, run = stored.format(spec), formats.rows[spec.weights.dtype], stored.scale(spec), run_of(spec)
+    local sums, parts, by_columns = sums_of(spec, plan), in_parts(spec, plan), stored.by_columns(spec)
+    local exact = plan.group == 2 and not integers.are(spec) and share == "group" and sums ~= "runs"   -- in pairs, codes times scales?
+    local scaled = parts and coded.in_parts(f) or exact and coded.scaled_by(plan.isa, f, run)
+    local widened = share == "group" and (format.second or not formats.scales[format.scales] or scaled) and true or false
+    return {format = f, bits = format.bits, zero = f.zero or 0, share = share, run = run,
+        scale = format.scales, scale_c = c_type(format.scales), second = format.second or false,
+        widened = widened, read = widened and {scale = "f32", c = "float"} or {scale = format.scales, c = c_type(format.scales)},
+        scale_of = widened and "wide_scale_of" or "scale_of",
+        by_columns = by_columns, shared_columns = by_columns and share == "static",
+        blocked = format.blocked, interleaved = stored.of(spec).interleaved, words = false, sums = sums,
+        unscaled = sums and not format.second and coded.unscaled_by(plan.isa, f), scaled = scaled, terms = parts and 2 or 1}
+end
+
+-- Constants of what is decoded at a time.
+local function constants(names, plan)
+    local c, list, step, rows = names.coded, names.constants, coded.step(plan), panels.block(plan) * panels.depth(plan)
+    if names.transposes then
+        local unit = (c.part or c.whole).unit
+        list[#list + 1] = {"IMAGE", plans.round_up(plan.mc, unit) + unit, "columns of codes that are decoded to be transposed, at most"}
+    end
+    if c.widened then
+        local long = math.max(rows, names.transposes and plan.mc + 2 * coded.unit(c.run, step) or 0)
+        plans.append(list, {
+            {"BLOCK_ROWS", rows, "rows of codes that are decoded to be transposed, at most;"},
+            {"BLOCK_SCALES", plans.round_up((long + c.run - 1) // c.run, plan.isa.lanes), "scales of a row of a block, at most"}})
+    end
+    plans.append(list, c.sums == "runs" and runs.constants(plan, names.runs, c.run) or {})
+end
+
+-- Adds functions that give C.
+local function add_places(names, spec)
+    local c = names.coded
+    local share, run = c.share, c.run or 1
+    -- scales of a matrix M of so many rows, by what shares one
+    local count = {group = c.words and "%s * ((words_of(M.ld) + 7) / 8)" or "%s * ((M.ld + %d) / %d)",
+        block = ("(%%s + %%d) / %%d * ((M.ld + %d) / %d)"):format(BLOCK - 1, BLOCK), row = c.by_columns and "M.ld" or "%s",
+        static = "M.parts"}
+    -- Elements of an expert's tensor of codes, which has so many rows of ld elements.
+    function c.elements(all, ld)
+        return ("%s * %s(%s)"):format(all, c.words and "words_of" or "row_bytes", ld)
+    end
+    -- The scales of a matrix which has so many rows. member: of the matrix: "m->" or "matrix."
+    function c.scales(weights, expert, all, member)
+        local each = count[share]:format(all, run - 1, run):gsub("M%.", member)
+        return stored.factors(spec, weights, "_scale", expert, each)
+    end
+    -- What multiplies all of them, for each of its parts.
+    function c.seconds(weights, expert, member)
+        return stored.factors(spec, weights, "_scale_2", expert, member .. "parts")
+    end
+    -- Are rows of scales of groups made f32, by tile scale_rows?
+    function c.widens()
+        local along_runs = names.along and not names.along.halves and not c.words
+        return share == "group" and (c.widened or names.runs or along_runs)
+    end
+end
+
+-- Adds the names of decoding, once those of phases are there: coded, as above, and
+--     parts, parted           matrices of a tensor, by its name; does some have more than one?
+--     tables, space           of tiles that decode, C text; what a rank keeps
+--     unit, whole, part       elements that are decoded together without scales; tiles with scales, see choose_tiles
+-- how: cfg.product, of products of weights; matrices: as stored.matrices has them
 function codes.names(names, spec, plan, matrices, how)
     names.weights_c = names.io
     if not codes.are(spec) then
         return
     end
-    local format, f, depth, step = stored.format(spec), formats.rows[spec.weights.dtype], panels.depth(plan), coded.step(plan)
-    local share, run, scaled = stored.scale(spec), run_of(spec), along(spec)
-    local sums = sums_of(spec, plan)
-    local in_pairs = plan.group == 2 and not integers.are(spec) and share == "group" and sums ~= "runs"   -- are codes times scales exact?
-    local parts = in_parts(spec, plan)
-    local scaled_by = parts or in_pairs and coded.scaled_by(plan.isa, f, run)
-    local widened = share == "group" and (format.second or not formats.scales[format.scales] or scaled_by) and true or false
-    local set = {group = "%s * ((M.ld + %d) / %d)", block = "(%s + %d) / %d * ((M.ld + 127) / 128)", row = scaled and "M.ld" or "%s",
-        static = "M.parts"}
-    names.weights_c, names.across = "uint8_t", false
-    names.coded = {format = f, scale = format.scales, scale_c = c_type(format.scales), share = share, run = run, bits = format.bits,
-        second = format.second or false, widened = widened, scale_of = widened and "wide_scale_of" or "scale_of",
-        read = widened and {scale = "f32", c = "float"} or {scale = format.scales, c = c_type(format.scales)},
-        blocked = format.blocked, zero = f.zero or 0, interleaved = stored.of(spec).interleaved, along = scaled,
-        shared_columns = scaled and share == "static", words = false, integers = names.integers or false, sums = sums,
-        terms = parts and 2 or 1,
-        unscaled = sums and not format.second and coded.unscaled_by(plan.isa, f),
-        scaled = scaled_by}
-    names.coded.parts, names.coded.parted = parts_of(matrices)
-    names.coded.tables = tables_of(names, f, plan.isa)
-    names.coded.unit = (names.runs or names.coded.unscaled) and coded.unit(run, step)
+    local c, step = coded_of(spec, plan), coded.step(plan)
+    names.coded, names.weights_c, names.across = c, "uint8_t", false
+    c.parts, c.parted = parts_of(matrices)
+    c.tables = tables_of(names, c.format, plan.isa)
+    c.unit = (names.runs or c.unscaled) and coded.unit(c.run, step)
     choose_tiles(names, step)
     if names.transposes then
-        local unit, list = (names.coded.part or names.coded.whole).unit, names.constants
         names.transposes_whole = true
-        list[#list + 1] = {"IMAGE", plans.round_up(plan.mc, unit) + unit, "columns of codes that are decoded to be transposed, at most"}
     end
-    if widened then
-        local long = math.max(panels.block(plan) * depth, names.transposes and plan.mc + 2 * coded.unit(run, step) or 0)
-        plans.append(names.constants, {
-            {"BLOCK_ROWS", panels.block(plan) * depth, "rows of codes that are decoded to be transposed, at most;"},
-            {"BLOCK_SCALES", plans.round_up((long + run - 1) // run, plan.isa.lanes), "scales of a row of a block, at most"}})
-    end
-    if sums == "runs" then
+    if c.sums == "runs" then
         names.runs = how
-        plans.append(names.constants, runs.constants(plan, how, run))
     end
-    names.coded.space = space(names, plan)
+    constants(names, plan)
+    c.space = space(names, plan)
     if words.are(spec) then
-        words.names(names, spec, plan, format.bits, coded.unit(run, step))
-        plans.append(names.coded.space, words.space(names))
-        set.group = "%s * ((words_of(M.ld) + 7) / 8)"
+        words.names(names, spec, plan, c.bits, coded.unit(c.run, step))
+        plans.append(c.space, words.space(names))
     end
-    -- Elements of an expert's tensor of codes, which has so many rows of ld elements: C.
-    function names.coded.elements(all, ld)
-        return ("%s * %s(%s)"):format(all, names.coded.words and "words_of" or "row_bytes", ld)
-    end
-    -- The scales of a matrix which has so many rows. member: of the matrix: "m->" or "matrix."
-    function names.coded.scales(weights, expert, all, member)
-        local each = set[share]:format(all, (run or 1) - 1, run or 1):gsub("M%.", member)
-        return stored.factors(spec, weights, "_scale", expert, each)
-    end
-    -- Are rows of scales of groups made f32, by tile scale_rows?
-    function names.coded.widens()
-        local along_runs = names.along and not names.along.halves and not names.coded.words
-        return share == "group" and (widened or names.runs or along_runs)
-    end
-    -- What multiplies all of them, for each of its parts.
-    function names.coded.seconds(weights, expert, member)
-        return stored.factors(spec, weights, "_scale_2", expert, member .. "parts")
-    end
+    add_places(names, spec)
 end
 
 -- The tiles.
@@ -248,7 +276,7 @@ function codes.tiles(names, cfg, spec)
         list[#list + 1] = coded.rows(cfg, tile.name, c, tile.run)
     end
     if c and c.unscaled then
-        list[#list + 1] = coded.unscaled(cfg, "decode", c.format, c.unit)
+        list[#list + 1] = coded.unscaled(cfg, "decode", c)
     end
     if c and c.sums == "rows" then
         list[#list + 1] = code_scales.of_sums(cfg)

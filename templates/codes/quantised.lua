@@ -62,11 +62,11 @@ function quantised.names(names, cfg, spec, tokens)
     names.wrapped, names.along_tokens = spec.block_order == "wrapx", tokens
     local same = names.panel_c == names.io   -- panels are of the dtype of weights
     names.token_line, names.token_runs = same and "line" or "tokens_line", same and "runs" or "tokens_runs"
-    names.token_side, names.weight_side = cfg.vectors, cfg.vectors
-    -- C: more arguments of a tile whose block has `side` vectors at each place, so far apart
-    names.further = function(side, apart)
+    names.side = cfg.vectors   -- vectors of a block at each place
+    -- C: more arguments of a tile, of places so far apart
+    names.further = function(apart)
         local list = {}
-        for i = 1, 32 // lanes // side - 1 do
+        for i = 1, 32 // lanes // cfg.vectors - 1 do
             list[i] = (", %s%s"):format(i > 1 and i .. " * " or "", apart)
         end
         return table.concat(list)

@@ -16,11 +16,16 @@ local dot = {}
 dot.key = {"product", schema.types.enum{"widen", "dot", "tiles"}, optional = true,
     doc = "of 16-bit elements: widened to f32, in pairs by a dot instruction, or on matrix tiles"}
 
+-- Has a target tiles for what a spec multiplies?
+local function has_tiles(spec, isa)
+    return isa.rows[dtype[spec.dtype].tiles or ""] ~= nil
+end
+
 -- May the products of this spec be dot products on this target? Else false and why not. A spec's outputs must be as coarse as what
 -- is rounded on the way to them, or (rows of tokens) become so later. why_not: what else forbids it, or nil; exact: nothing is rounded
 -- on the way. Where they are legal, so are products on matrix tiles, if the target has some and the kernel's plan has a use for them
 -- (tiled).
-function dot.legal(spec, isa, why_not, exact)
+local function allowed(spec, isa, why_not, exact)
     local dt, weights = dtype[spec.dtype], formats.of(spec)
     if not dt.dot then
         return false, ("no instruction multiplies pairs of %s"):format(dt.name)
@@ -49,11 +54,11 @@ end
 -- Shall a plan take a target for its dot products? The answer and a reason, or nil, nil and the property of the CPU (see
 -- gen/api/property.c) that has to be known first. props: name -> value; 0: cannot be measured; nil: the CPU does not matter.
 function dot.uses(isa, spec, props, why_not, exact, tiled)
-    local legal, why = dot.legal(spec, isa, why_not, exact)
+    local legal, why = allowed(spec, isa, why_not, exact)
     local given = spec.plan and spec.plan.product
     if not legal then
         return false, why
-    elseif dot.has_tiles(spec, isa) then
+    elseif has_tiles(spec, isa) then
         return tiled and (given or "tiles") == "tiles",
             not tiled and "its tiles make nothing of this kernel faster, as far as its spec says" or given and "given"
             or props and "matrix tiles multiply 16 x 16 x 32 elements at once" or "the target was asked for"
@@ -73,15 +78,10 @@ function dot.uses(isa, spec, props, why_not, exact, tiled)
     return rate > 1, ("%s runs at %.2f of the FMA rate here"):format(mnemonic, rate)
 end
 
--- Has a target tiles for what a spec multiplies?
-function dot.has_tiles(spec, isa)
-    return isa.rows[dtype[spec.dtype].tiles or ""] ~= nil
-end
-
 -- The plan's choice `product`, for dtypes whose pairs some instruction multiplies.
 function dot.choose(plan, spec, info, why_not, exact, tiled)
-    local legal, why = dot.legal(spec, plan.isa, why_not, exact)
-    local given, tiles = spec.plan and spec.plan.product, legal and tiled and dot.has_tiles(spec, plan.isa)
+    local legal, why = allowed(spec, plan.isa, why_not, exact)
+    local given, tiles = spec.plan and spec.plan.product, legal and tiled and has_tiles(spec, plan.isa)
     if given == "dot" and not legal or given == "tiles" and not tiles then   -- what keeps it from a target that has them says more
         schema.complain(info, "plan.product", plan.used and plan.used ~= "given" and plan.used or why
             or ("target %s has no tiles for this kernel"):format(plan.isa.name))

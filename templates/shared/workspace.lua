@@ -9,6 +9,8 @@
 --     when             a C condition: otherwise there is none
 --     starts           of a member without sizes: its value when a call starts
 -- Sizes may name what layout.c.in knows: rows, columns, most_rows.
+local plans = require "shared.plans"
+
 local workspace = {}
 
 -- Of arrays that have parts for segments: who a batch has, who comes before a segment, and the dimensions of the comment.
@@ -80,10 +82,7 @@ end
 
 -- Adds what a template says of the rows of a table, without those that are false: members, places, segments.
 function workspace.fill(names, rows)
-    local list = {}
-    for _, row in ipairs(rows) do
-        list[#list + 1] = row or nil
-    end
+    local list = plans.list(table.unpack(rows))
     names.members, names.places, names.segments = members(list), places(list), segments(list)
 end
 

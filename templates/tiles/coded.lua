@@ -39,11 +39,6 @@ local function nibble_words(p, name, at)
     return p:op("bit_or", name .. "_both", codes, p:op("shl", name .. "_up", codes, 12))
 end
 
--- A number as f32, bit for bit.
-local function word_of(x)
-    return (string.unpack("<I4", string.pack("<f", x)))
-end
-
 local function is_power(x)
     return x == 0 or math.log(math.abs(x), 2) % 1 == 0
 end
@@ -57,15 +52,14 @@ local function summands(x)
     end
 end
 
--- Lists of those of the codes of f, or nil: scales times them have no more digits than scales.
-local function summands_of(f)
+-- Lists of those of the codes of a format, by its name, if all have some: scales times them have no more digits than scales.
+local summands_of = {}
+for name, f in pairs(formats.rows) do
     local first, second = {}, {}
-    for i, x in ipairs(f.numbers) do
+    for i, x in ipairs(f.numbers or {}) do
         first[i], second[i] = summands(x)
     end
-    if #first == #f.numbers then
-        return first, second
-    end
+    summands_of[name] = f.numbers and #first == #f.numbers and {first, second} or nil
 end
 
 -- Vectors that words of 16 codes of f, times a scale, are made of: numbers in f32, and where the upper half of each of them goes, twice.
@@ -76,7 +70,7 @@ local function scaled_tables(f, two, parts)
     for i = 0, 31 do
         local from = two and i % 8 * 2 + i // 16 or i % 16   -- a number's lane
         halves[i] = 2 * from + 1
-        list[i % 16 + 1] = parts and word_of(parts[1][i % 16 + 1]) or formats.word(f, two and i % 16 // 2 or i % 16)
+        list[i % 16 + 1] = parts and ir.bits(parts[1][i % 16 + 1]) or formats.word(f, two and i % 16 // 2 or i % 16)
     end
     for i = 0, 30, 2 do
         list[#list + 1] = halves[i] | halves[i + 1] << 16
@@ -85,10 +79,12 @@ local function scaled_tables(f, two, parts)
         list[32 + i + 1], list[48 + i + 1] = i // 4 % 2 * 0x80008000, i // 8 * 0x00100010
     end
     for _, x in ipairs(parts and parts[2] or {}) do
-        list[#list + 1] = word_of(x)
+        list[#list + 1] = ir.bits(x)
     end
     return list
 end
+
+local NIBBLES <const> = 32   -- codes of 4 bits that become a vector of words
 
 -- Where the words of a vector of codes come from, so that those of 128 bits, which are unpacked together, follow each other in the end.
 local UNPACKED <const> = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15}
@@ -96,7 +92,7 @@ local UNPACKED <const> = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15}
 -- How codes of f become pairs on a target: tables, as words, and codes that are read at a time.
 function coded.unscaled_by(isa, f)
     if coded.in_words(isa, f) then
-        return {tables = coded.word_table(f), codes = 32, nibbles = true}
+        return {tables = coded.word_table(f), codes = NIBBLES, nibbles = true}
     elseif f.bits ~= 4 and formats.in_pairs(isa, f) then
         local tables = {table.unpack(UNPACKED)}
         return {tables = table.move(formats.byte_tables(f), 1, 64, 17, tables), codes = 64, bytes = true}
@@ -131,12 +127,13 @@ local function pairs_of(p, cfg, f, by, tables)
     end
 end
 
--- The same times scales that have as many digits as a word's elements, each of `run` codes, in two parts that add up to them, or nil.
-function coded.in_parts(isa, f, run)
-    local first, second = summands_of(f)
-    local by = first and coded.unscaled_by(isa, f)
-    return by and by.nibbles and run % by.codes == 0 and
-        {tables = scaled_tables(f, false, {first, second}), codes = by.codes, nibbles = true, parts = true} or nil
+-- Can they be two parts that add up to them, times scales that have as many digits as a word's elements, each of `run` codes?
+function coded.has_parts(isa, f, run)
+    return summands_of[f.name] ~= nil and coded.in_words(isa, f) and run % NIBBLES == 0
+end
+
+function coded.in_parts(f)
+    return {tables = scaled_tables(f, false, summands_of[f.name]), codes = NIBBLES, nibbles = true, parts = true}
 end
 
 -- The same times scales that are powers of two, each of `run` codes, or nil.
@@ -202,7 +199,8 @@ end
 
 -- Some rows of n units, as panels that are `pitch` elements apart, in f32 or in pairs of cfg.dtype; `over`, `back` and `s_over` lead
 -- from the end of a row to the next one, of codes, of panels and of scales; codes `ahead` are fetched. has: format (row of
--- formats.lua), read (scale: key of formats.scales; c: its C type), along (each column has one). run: codes that share one; nil: the row
+-- formats.lua), read (scale: key of formats.scales; c: its C type), by_columns (each column has one). run: codes that share one; nil: a
+-- row's
 function coded.rows(cfg, name, has, run)
     local isa, lanes, group = cfg.isa, cfg.isa.lanes, cfg.product.group
     local depth, f = cfg.vectors * lanes * group, has.format
@@ -243,7 +241,7 @@ function coded.rows(cfg, name, has, run)
                 local x = read("w_" .. from, place)
                 for v = 0, 1 do
                     local i = from + v * lanes
-                    local factor = has.along and p:op("load", "scale_" .. i, p:at(scale, i)) or whole or scales[i // run]
+                    local factor = has.by_columns and p:op("load", "scale_" .. i, p:at(scale, i)) or whole or scales[i // run]
                     x[v] = p:op("mul", "x_" .. i, x[v], factor)
                 end
                 store(from % depth, x)
@@ -253,12 +251,12 @@ function coded.rows(cfg, name, has, run)
             end
         end
         p:advance(W, unit * bits // 8)
-        if run or has.along then
-            p:advance(scale, has.along and unit or unit // run)
+        if run or has.by_columns then
+            p:advance(scale, has.by_columns and unit or unit // run)
         end
     end
     p:loop(rows, function()
-        local whole = not run and not has.along and load_scale(p, "whole", p:at(scale, 0))
+        local whole = not run and not has.by_columns and load_scale(p, "whole", p:at(scale, 0))
         p:loop(p:count_from("left", n), function() body(whole) end, "units")
         p:advance(W, over)
         p:advance(A, back)
@@ -268,10 +266,11 @@ function coded.rows(cfg, name, has, run)
 end
 
 -- Some rows of n units of codes as pairs in panels of A, `pitch` elements apart; `over` and `back` lead to the next row, of codes and of A;
--- codes `ahead` are fetched.
-function coded.unscaled(cfg, name, f, unit)
+-- codes `ahead` are fetched. has: format, unit, unscaled (coded.unscaled_by)
+function coded.unscaled(cfg, name, has)
+    local f, unit, by = has.format, has.unit, has.unscaled
     local lanes, bits = cfg.isa.lanes, f.bits or 8
-    local depth, by = cfg.vectors * lanes * 2, coded.unscaled_by(cfg.isa, f)
+    local depth = cfg.vectors * lanes * 2
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("Rows of codes as n * %d pairs of each, without scales."):format(unit // 2)})
     local A, W = p:pointer("A", cfg.dtype.c, ""), p:pointer("W", "const uint8_t")
     local n, rows, pitch = p:integer("n"), p:integer("rows"), p:integer("pitch")

@@ -186,17 +186,15 @@ end
 -- Their tables, as words of vectors of so many lanes (nil: 16): the high bytes of all codes, and the low ones; of 4 bits in each 128
 -- bits of a vector.
 function formats.byte_tables(f, lanes)
-    local words = {}
-    for shift = 24, 16, -8 do
-        for i = 0, f.bits == 4 and (lanes or 16) - 1 or 31 do
-            local word = 0
-            for j = 0, 3 do
-                local code = f.bits == 4 and i % 4 * 4 + j or i * 4 + j
-                local bits = formats.word(f, code)
-                word = word | (bits >> shift & (f.bits ~= 4 and shift == 24 and 0x7f or 0xff)) << 8 * j
-            end
-            words[#words + 1] = word
+    local words, count, sign = {}, f.bits == 4 and (lanes or 16) or 32, f.bits == 4 and 0x80 or 0
+    for i = 1, count do
+        local high, low = 0, 0
+        for j = 0, 3 do
+            local bits = formats.word(f, f.bits == 4 and (i - 1) % 4 * 4 + j or (i - 1) * 4 + j)
+            high = high | (bits >> 24 & (0x7f | sign)) << 8 * j
+            low = low | (bits >> 16 & 0xff) << 8 * j
         end
+        words[i], words[count + i] = high, low
     end
     return words
 end

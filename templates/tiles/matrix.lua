@@ -76,7 +76,7 @@ local function clear(p, cfg, t, S)
         end
         t.acc[r] = {}
         for v = 0, t.vectors - 1 do
-            t.acc[r][v] = p:op("zero", ("acc_%d_%d"):format(r, v))
+            t.acc[r][v] = p:op("zero", p:named("acc_%d_%d", r, v))
         end
     end
     p:row(nil)
@@ -87,7 +87,7 @@ local function add_to(p, cfg, S, t)
     for r = 0, t.rows - 1 do
         p:row(r)
         for v = 0, t.vectors - 1 do
-            local at, name = p:at(S, v * cfg.isa.lanes), ("sum_%d_%d"):format(r, v)
+            local at, name = p:at(S, v * cfg.isa.lanes), p:named("sum_%d_%d", r, v)
             p:op("store", at, p:op(cfg.product.sum or "add", name, t.acc[r][v], p:op("load", name .. "_before", at)))
         end
         p:advance(S, cfg.vectors * cfg.isa.lanes)

@@ -117,7 +117,7 @@ function micro.each(p, rows, vectors, body)
     for r = 0, rows - 1 do
         p:row(r)
         for v = 0, vectors - 1 do
-            body(r, v, ("_%d_%d"):format(r, v))
+            body(r, v, p:named("_%d_%d", r, v))
         end
     end
     p:row(nil)

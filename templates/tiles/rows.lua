@@ -99,7 +99,7 @@ local function transposed(p, row, column)
         for _, half in ipairs{"even", "odd"} do
             local joined = {}
             for i = 1, #list, 2 do
-                local named = ("%s_%d_%d_%d_%d"):format(half:sub(1, 1), j, first, step, i)
+                local named = p:named("%s_%d_%d_%d_%d", half:sub(1, 1), j, first, step, i)
                 joined[#joined + 1] = p:op("groups_" .. half, named, list[i], list[i + 1])
             end
             join(joined, first + (half == "odd" and step or 0), 2 * step, j)
@@ -203,7 +203,7 @@ function rows.scatter(cfg, name, has)
     local a = has.scaled and p:op("load", "scale", p:at(p:pointer("a", "const float"), 0))
     transposed(p, function(i)
         local x = p:op("load", "row_" .. i, p:at(S, i * (has.step or 1) * cfg.vectors * lanes))
-        return a and p:op("mul", ("row_%d_scaled"):format(i), x, a) or x
+        return a and p:op("mul", p:named("row_%d_scaled", i), x, a) or x
     end, function(c, x)
         local row = p:op("load_pointer", "out_" .. c, p:at(out, c))
         local at = p:at(row, 0, column)

@@ -43,8 +43,6 @@ return {
 
         pack_u16     = {"_mm256_castsi256_ps(_mm256_packus_epi32(_mm256_castps_si256($a), _mm256_castps_si256($b)))",
                                                                                           "vpackusdw",   "VEX.256.66.0F38.WIG 2B /r",      "RVM"},
-        pack_u8      = {"_mm256_castsi256_ps(_mm256_packus_epi16(_mm256_castps_si256($a), _mm256_castps_si256($b)))",
-                                                                                          "vpackuswb",   "VEX.256.66.0F.WIG 67 /r",        "RVM"},
         shuffle_bytes = {"_mm256_castsi256_ps(_mm256_shuffle_epi8(_mm256_castps_si256($a), _mm256_castps_si256($b)))",
                                                                                           "vpshufb",     "VEX.256.66.0F38.WIG 00 /r",      "RVM"},
         unpack_low_bytes = {"_mm256_castsi256_ps(_mm256_unpacklo_epi8(_mm256_castps_si256($a), _mm256_castps_si256($b)))",
@@ -54,7 +52,5 @@ return {
         swap_middle  = {"_mm256_castsi256_ps(_mm256_permute4x64_epi64(_mm256_castps_si256($a), 0xd8))",
                                                                                           "vpermq",      "VEX.256.66.0F3A.W1 00 /r ib",    "RM",    32, fixed = 0xd8},
         store_half   = {"_mm_storeu_ps((float *)($m), _mm256_castps256_ps128($a))",       "vmovups",     "VEX.128.NP.0F.WIG 11 /r",        "MR",    16},
-        store_quarter = {"_mm_storel_epi64((__m128i *)($m), _mm_castps_si128(_mm256_castps256_ps128($a)))",
-                                                                                          "vmovq",       "VEX.128.66.0F.WIG D6 /r",        "MR",    8},
     },
 }

@@ -91,8 +91,6 @@ local ops = {
                                             says = "$d = bf16 of $b, of $a"},
     store_half   = {operands = "m a",       whole = "for (int l = 0; l < LANES; l++) ((uint16_t *)m)[l] = a->h[l];",
                                             says = "$m = low half of $a", writes = true},
-    store_quarter = {operands = "m a",      whole = "for (int l = 0; l < LANES; l++) ((uint8_t *)m)[l] = a->b[l];",
-                                            says = "$m = low quarter of $a", writes = true},
 
     -- addresses and caches
     load_pointer = {operands = "d m",       class = "r", ctype = "float *", whole = "$d = *$m;", says = "$d = $m"},

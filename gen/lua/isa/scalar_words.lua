@@ -25,9 +25,6 @@ return {
     pack_u16     = {operands = "d a b",     whole = "for (int l = 0; l < LANES; l += 4) for (int j = 0; j < 4; j++) "
                                                  .. "{ d->h[2 * l + j] = saturated(a->i[l + j]); d->h[2 * l + 4 + j] = saturated(b->i[l + j]); }",
                                             says = "$d = pack($a, $b)"},
-    pack_u8      = {operands = "d a b",     whole = "for (int l = 0; l < 2 * LANES; l += 8) for (int j = 0; j < 8; j++) "
-                                                 .. "{ d->b[2 * l + j] = saturated_byte(a->h[l + j]); d->b[2 * l + 8 + j] = saturated_byte(b->h[l + j]); }",
-                                            says = "$d = pack bytes($a, $b)"},
 
     -- bytes: looked up in 8 * LANES of them by their low bits, or in groups of 128 bits, there two vectors' as words, too
     shuffle_bytes = {operands = "d a b",    whole = "for (int j = 0; j < 4 * LANES; j++) "

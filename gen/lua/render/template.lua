@@ -34,13 +34,9 @@ end
 
 -- The full name of a fragment of the family, "shared.team"; nil and a sentence if there is none, or more than one.
 function template.find(family, fragment)
-    local rooms, found = {family.family, table.unpack(family.rooms or {})}, {}
+    local rooms = {family.family, table.unpack(family.rooms or {})}
     rooms[#rooms + 1] = "shared"
-    for _, room in ipairs(rooms) do
-        if source.holds(room .. "." .. fragment) then
-            found[#found + 1] = room
-        end
-    end
+    local found = source.holders(fragment, rooms)
     if #found == 1 then
         return found[1] .. "." .. fragment
     end

@@ -76,12 +76,6 @@ static uint16_t saturated(int32_t x)
     return (uint16_t)(x < 0 ? 0 : x > 65535 ? 65535 : x);
 }
 ]]},
-    {"saturated_byte", [[
-static uint8_t saturated_byte(uint16_t x)   // a signed word
-{
-    return (uint8_t)(x > 32767 ? 0 : x > 255 ? 255 : x);
-}
-]]},
     {"scaled", [[
 // x * 2^floor(n), rounded once: it is exact in double. As the instruction has it, a quiet NaN times 2^infinity is infinity.
 static float scaled(float x, float n)

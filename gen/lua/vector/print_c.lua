@@ -201,20 +201,16 @@ local function print_with(p, spelling)
     return table.concat(out)
 end
 
-function print_c.intrinsics(p)
-    local ok, why = regalloc.allocate(p)   -- the same verdict as the bytes: a tile that fits
-    if not ok then
-        return nil, why
+local function printer(spelling)
+    return function(p)
+        local ok, why = regalloc.allocate(p)   -- the same verdict as the bytes: a tile that fits
+        if not ok then
+            return nil, why
+        end
+        return print_with(p, spelling)
     end
-    return print_with(p, intrin)
 end
 
-function print_c.scalar(p)
-    local ok, why = regalloc.allocate(p)
-    if not ok then
-        return nil, why
-    end
-    return print_with(p, scalar)
-end
+print_c.intrinsics, print_c.scalar = printer(intrin), printer(scalar)
 
 return print_c

@@ -87,7 +87,7 @@ local function scan(p, files, ends)
                 end
             end
             at = def + 1
-            local free, last = files[v.class], v.last
+            local free = files[v.class]
             local n = #free
             if n == 0 then
                 local class = p.isa.classes[v.class] or v.class
@@ -97,15 +97,9 @@ local function scan(p, files, ends)
             if n <= free.low then
                 free.low = n - 1
             end
-            if last > def then
+            if v.last > def then
                 free[n] = nil
-                local tail = ends[last]
-                if tail then
-                    v.after, tail.after = tail.after, v
-                else
-                    v.after = v
-                end
-                ends[last] = v
+                ends_at(ends, v)
             end
         end
     end

@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- taped.lua - programs as in ir.lua, for code that nobody reads: no names, no titles, and everything between the calls of a
+-- taped.lua - programs as in ir.lua, for code that nobody reads: no names (p:named), no titles, and everything between the calls of a
 -- template and the machine code in C. A program of this class is a table whose [1] is its tape, see gen/host/tape.h; values and places
 -- in memory are references into that. The code is the same as that of ir.lua's programs.
 local ir = require "ir"
+local ops = require "isa.scalar"
 local tape = require "tape"   -- gen/host/tape.c
 
 local Taped = setmetatable({
@@ -36,16 +37,20 @@ function Taped:amount()
     return tape.parameter(self, 0, true)
 end
 
+function Taped.named()
+    return ""
+end
+
 -- Only the scalar spelling wants to know.
 function Taped.use()
 end
 
 -- What the tape asks of an op, once for all programs of a target.
 function Taped:describe(name)
-    local op, isa = ir.op(name), self.isa
+    local op, isa = ops[name] or error("no op " .. name, 3), self.isa
     local row, class = ir.instruction(isa, name), op.class or "v"
-    op.letters = op.letters or table.concat(op.roles)
-    return row.coder or isa.arch.code.coder(row), op.letters, isa.classes[class] or class, op.size or 0
+    return row.coder or isa.arch.code.coder(row), (op.operands:gsub(" ", "")), isa.classes[class] or class,
+        op.ctype and ir.size_of((op.ctype:gsub(" %*$", ""))) or 0
 end
 
 function Taped:hoist(_, x)
