@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # An application builds and runs against an installed copy; a bad spec fails its build with file:line:col; nothing is
-# generated twice without need.
+# generated twice without need; what README says of pkg-config works.
 #   host.sh MOEGEN SOURCE BUILD
 set -eu
 command -v c++ >/dev/null || { echo "no C++ compiler"; exit 77; }
@@ -27,3 +27,9 @@ printf '#include <moegen.h>\nint main(void) { return moegen_version() != 100; }\
 # shellcheck disable=SC2046
 cc "$tmp/x.c" -o "$tmp/x" $(pkg-config --cflags --libs moegen) -Wl,-rpath,"$(pkg-config --variable=libdir moegen)"
 "$tmp/x"
+# README's program, in a folder whose name has a space.
+mkdir -p "$tmp/a folder/build"
+cp -R "$tmp/usr" "$tmp/a folder/build/usr"
+sed -n '/^cat > build\/facts.c/,/^cc build\/facts.c/p' "$2/README.md" >"$tmp/facts.sh"
+(cd "$tmp/a folder" && sh -eu "$tmp/facts.sh") | tee "$tmp/facts"
+grep -q '^moe_forward for [a-z0-9_]*, from [a-z]* in' "$tmp/facts" && grep -q '^  output$' "$tmp/facts" || { echo "README's program says something else"; exit 1; }
