@@ -77,7 +77,13 @@ check cmp toy.c kept
 expect 0 . explain "$spec:forward"
 expect 0 '^3  not supported on this machine' explain 3
 expect 0 '"text": "MOEGEN_BAD_DATA  a tensor' explain MOEGEN_BAD_DATA --json
-expect 2 . explain MOEGEN_BAD
+expect 2 'no status MOEGEN_BAD: known are MOEGEN_OK, MOEGEN_BAD_ARGUMENT, .*, MOEGEN_INTERNAL$' explain MOEGEN_BAD
+expect 2 'no status 9: known are 0, 1, 2, 3, 4$' explain 9
+cp "$spec" 9
+cp "$spec" MOEGEN_SPEC
+expect 0 . explain 9
+expect 0 . explain MOEGEN_SPEC:forward
+rm 9 MOEGEN_SPEC
 expect 0 "2 ok, 0 failed" check "$spec:forward,forward" --target scalar --routing one --T 3
 expect 2 "no kernel 'nope'" check "$spec:forward,nope" --target scalar
 

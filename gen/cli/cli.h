@@ -162,6 +162,8 @@ bool formats_list(struct listing *out);
 
 /* Appends what a status says: MOEGEN_... of moegen.h, or the program's exit status. False: none. */
 bool code_explained(const char *name, struct text *to);
+/* Is it meant as one that there is not, and no file? Then appends those of its kind. */
+bool code_unknown(const char *name, struct text *known);
 
 int cmd_gen(struct options *o);
 int cmd_run(struct options *o);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cli_codes.c - what a status says: of the library by name, of the program by number. */
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -41,4 +42,17 @@ bool code_explained(const char *name, struct text *to)
         return true;
     }
     return false;
+}
+
+bool code_unknown(const char *name, struct text *known)
+{
+    bool is_number = *name && strspn(name, "0123456789") == strlen(name);
+    bool is_name = strncmp(name, "MOEGEN_", 7) == 0 &&
+                   strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == strlen(name);
+    if ((!is_number && !is_name) || access(name, F_OK) == 0)
+        return false;
+    for (size_t i = 0, found = 0; i < sizeof codes / sizeof *codes; i++)
+        if (is_number == (strncmp(codes[i].name, "MOEGEN_", 7) != 0))
+            text_fmt(known, "%s%s", found++ ? ", " : "", codes[i].name);
+    return true;
 }

@@ -31,6 +31,12 @@ int cmd_explain(struct options *o)
         text_free(&all);
         return told;
     }
+    if (o->operands.count == 1 && code_unknown(o->operands.at[0], &all)) {
+        int told =
+            bad("there is no status %s: known are %s", o->operands.at[0], all.at ? all.at : "");
+        text_free(&all);
+        return told;
+    }
     int result = job_open(&j, o);
     for (int k = 0; !result && k < j.kernels; k++) {
         moegen_error *err = NULL;
