@@ -57,15 +57,15 @@ end
 -- Constants of all families with products. most: rows of a segment; team: of a batch, for each rank
 function panels.shape(plan, most, team)
     local width = plan.vectors * plan.isa.lanes
-    return {
+    return plans.list(
         {"LANES", plan.isa.lanes, "f32 lanes of a vector"}, {"VECTORS", plan.vectors, "of a panel's row"},
         {"WIDTH", width, "columns of a panel"}, {"TILE_ROWS", plan.tile_rows, "rows of the tallest tile"},
         {"PASS_ROWS", most or plan.pass_rows, "tokens of a segment, which are worked on together"},
         {"PASS_PANELS", ((most or plan.pass_rows) + width - 1) // width, "panels of them"},
+        plan.pass_aim and {"PASS_AIM", plan.pass_aim, "tokens of each of several segments, about"},
         {"TEAM_ROWS", team or 192, "of a batch, for each rank of a team"},
         {"LONG", 1024, "rows of a segment; of such a batch has"},
-        {"LONG_TEAM_ROWS", team or 512, "for each rank: enough of them for chunks to come out even"},
-    }
+        {"LONG_TEAM_ROWS", team or 512, "for each rank: enough of them for chunks to come out even"})
 end
 
 -- Constants of products of rows of weights.

@@ -58,10 +58,13 @@ function tiles.step(p, acc, a, b, a_pitch, b_pitch, tag, how)
     end
 end
 
--- A line of `count` rows of the weights that come next is fetched; `to_next` leads to the next line, or to the next panel.
+-- A line of `count` rows of the weights that come next is fetched, of columns of weights two; `to_next` leads to the next line, or to the
+-- next panel.
 local function fetch_line(p, t, line, to_next)
     p:loop(p:count_from("more_" .. line, t.count), function()
-        p:op("prefetch_1", p:at(t.next, 0))
+        for at = 0, t.further or 0, math.max(1, t.further or 0) do
+            p:op("prefetch_1", p:at(t.next, at))
+        end
         p:advance(t.next, t.ld)
     end, "rows of the next weights", true)
     p:advance(t.next, p:count_from("next_first_" .. line, t.first))
@@ -141,6 +144,7 @@ function tiles.blocks(cfg, rows, vectors, set, crossed)
     local t = ahead(p, cfg)
     local next_pass = t.next and p:amount("next_pass")
     t.pitch = t.next and cfg.in_place and p:integer("next_pitch")
+    t.further = crossed and lanes * cfg.product.group
     local pitch = p:count_from("pitch", 4 * width)
     local b_pitch, b_side = pair_pitch(p, cfg, pitch), cfg.pair_width == width and lanes or 0   -- from a vector of a row to the next one
     p:loop(groups, function()
