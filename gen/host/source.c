@@ -196,7 +196,7 @@ void source_load_wishes(lua_State *L, const struct wishes *w)
 
 static bool holds_fragment(const char *root, const char *name)
 {
-    char path[PATH_ROOM], full[2 * PATH_ROOM];
+    char path[PATH_ROOM + sizeof ".body"], full[2 * PATH_ROOM + sizeof ".body"];
     if (!root) {
         snprintf(path, sizeof path, "%s.body", name);
         return find(embedded_templates, embedded_template_count, path) != NULL;
