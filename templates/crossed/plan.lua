@@ -2,8 +2,9 @@
 -- plan.lua - crossed products: tokens are A of matrix tiles, columns of weights B. Two rows of weights are joined to words as they lie, so
 -- that no weight is transposed; sums come out with tokens as rows, and are transposed when all of K is done. On Emerald Rapids the way back
 -- through `transposed` weights of 2048 columns takes 0.88 to 0.91 of the time that it took when they were transposed, 256 tokens each;
--- moe_backward of layer A 0.92 to 0.95 of it since two lines of a row are fetched together. Four lines, or more rows of K than half a
--- block, gain nothing: rows lie 4 KB apart, and their lines fall into few sets of L2.
+-- moe_backward of layer A 0.92 to 0.95 of it since two lines of a row are fetched together, and 0.97 of that since tiles join the next
+-- words beside their products. Four lines, or more rows of K than half a block, gain nothing: rows lie 4 KB apart, and their lines fall
+-- into few sets of L2; 16 lines, which memory gives in streams, are gone from there before they are joined.
 local dtype = require "dtype"
 local ir = require "ir"
 local over_rows = require "tiles.over_rows"
@@ -13,6 +14,11 @@ local rows = require "tiles.rows"
 
 local crossed = {}
 
+-- Panels of K whose words stay in L1, those at work and the next ones. block: that rows of weights have
+local function most_panels(block)
+    return math.max(1, block // 2)
+end
+
 -- May products be crossed? Their factor holds squares of words whose rows are tokens, which chunks of so many rows are to fill.
 function crossed.may(plan, n)
     local square = plan.isa.lanes * plan.group
@@ -21,10 +27,11 @@ function crossed.may(plan, n)
 end
 
 -- Adds the names. names.crosses: there may be some; `crossed`, C, tells of a layout whether they are. block: panels of rows of weights
-function crossed.names(names, block)
+function crossed.names(names, block, lanes)
     local crosses = rawget(names, "crosses")
     plans.append(names.constants, crosses and {
-        {"JOINED", math.max(1, block // 2), "panels of K whose words stay in L1"},
+        {"JOINED", most_panels(block), "panels of K whose words stay in L1"},
+        {"SECOND", most_panels(block) * lanes * lanes * 2, "floats from words of a first tile of columns to those of the second one"},
     } or {})
     names.crossed = function(layout)
         return layout == "n" and crosses and (names.across and "w->rows > ACROSS" or "1") or "0"
@@ -35,30 +42,50 @@ function crossed.names(names, block)
     end
 end
 
--- Columns of weights as B of matrix tiles: the words of 2 * lanes pairs of rows for each of n panels of K, of two tiles of columns, which
--- take groups of 4 of them in turns: so two cache lines are joined by two operations, as they lie. A panel is `pitch` floats from where
--- the one before ends; tiles lie below each other, words 0 to 15 and 16 to 31 beside each other.
+-- Floats from the words of a block's first tiles of columns to those of the second ones: each pair of rows of K is a row of either, one
+-- after the other.
+function crossed.second(cfg)
+    return most_panels(cfg.block) * cfg.vectors * cfg.isa.lanes * cfg.isa.lanes
+end
+
+-- Two rows of weights, from W on, ld apart, as rows of words of two tiles: so two cache lines are joined by two operations, as they lie,
+-- and the tiles take groups of 4 columns in turns. at: offset of the first tile's row; tag: of names
+local function join_pair(p, cfg, words, at, W, ld, tag)
+    local even = p:op("load_bits", "even_" .. tag, p:at(W, 0))
+    p:advance(W, ld)
+    local odd = p:op("load_bits", "odd_" .. tag, p:at(W, 0))
+    p:advance(W, ld)
+    p:op("store", p:at(words, at), p:op("unpack_low_words", "first_" .. tag, even, odd))
+    p:op("store", p:at(words, crossed.second(cfg) + at), p:op("unpack_high_words", "second_" .. tag, even, odd))
+end
+
+-- Columns of weights as B of matrix tiles: the words of `lanes` pairs of rows for each of n tiles.
 local function joined_columns(cfg)
-    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
+    local lanes = cfg.isa.lanes
     local p = ir.program(cfg.isa, cfg.prefix .. "join_columns",
         {"Pairs of rows as rows of words: groups of 4 columns go to two tiles in turns."})
-    local A, W = p:pointer("A", "float", "WIDTH LANES"), p:pointer("W", "const " .. cfg.dtype.c)
-    local n, ld, pitch = p:integer("n"), p:integer("ld"), p:integer("pitch")
+    local words, W = p:pointer("words", "float", "SECOND LANES"), p:pointer("W", "const " .. cfg.dtype.c)
+    local n, ld = p:integer("n"), p:integer("ld")
     p:loop(n, function()
-        p:loop(p:count_from("left", cfg.vectors), function()
-            for i = 0, lanes - 1 do
-                local even = p:op("load_bits", "even_" .. i, p:at(W, 0))
-                p:advance(W, ld)
-                local odd = p:op("load_bits", "odd_" .. i, p:at(W, 0))
-                p:advance(W, ld)
-                p:op("store", p:at(A, i * width), p:op("unpack_low_words", "first_" .. i, even, odd))
-                p:op("store", p:at(A, (lanes + i) * width), p:op("unpack_high_words", "second_" .. i, even, odd))
-            end
-            p:advance(A, lanes)
-        end, "tiles beside each other")
-        p:advance(A, pitch)
-    end, "panels")
+        for i = 0, lanes - 1 do
+            join_pair(p, cfg, words, i * lanes, W, ld, i)
+        end
+        p:advance(words, lanes * lanes)
+    end, "tiles")
     return p
+end
+
+-- What tiles join beside their products: `joins` pairs of rows of the columns that come next, at a time. Adds the parameters to a program,
+-- and returns what does it.
+function crossed.beside(p, cfg)
+    local words, from = p:pointer("words", "float", "SECOND LANES"), p:pointer("from", "const " .. cfg.dtype.c)
+    local ld, joins = p:integer("from_ld"), p:amount("joins")
+    return function(tag)
+        p:loop(p:count_from("joins_" .. tag, joins), function()
+            join_pair(p, cfg, words, 0, from, ld, tag)
+            p:advance(words, cfg.isa.lanes)
+        end, "rows of the next words", true)
+    end
 end
 
 -- A square of sums whose columns are those of one of these tiles: they become rows of C, groups of 4 of them in every other place.

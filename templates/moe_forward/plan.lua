@@ -60,7 +60,7 @@ local function choose_depth(plan, spec, step)
     local deep = math.max(spec.H, spec.I_TP)
     local bytes = formats.of(spec).size   -- if this is one, blocks of columns are wide
     plan:choose("pack_k", column_blocks.pack_k(plan) or bytes > 1 and 2048 or 1024, plan.tiled
-        and "most rows of weights packed at a time: those of a sum, so that blocks leave L2 to what comes from memory; of few tokens fewer, in L1"
+        and "most rows of weights packed at a time: those of a sum, so that blocks leave L2 to what comes from memory; fewer of few tokens"
         or "rows of weights packed at a time: what two blocks take of the caches",
         limits.useful(round_up(deep, step), ("matrices have %d rows"):format(deep), plan.tiled and step))
     column_blocks.choose_sums(plan, spec, deep)

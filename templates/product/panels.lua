@@ -200,7 +200,7 @@ function panels.products(names, cfg, plan, totals)
     plans.append(names.constants, names.halves and {
         {"HALVED_ROWS", matrix.halved_rows, "rows of the tallest tile for half a vector of tokens"}} or {})
     across(names, cfg, plan)
-    crossed.names(names, panels.block(plan))
+    crossed.names(names, panels.block(plan), lanes)
 end
 
 -- Products on matrix tiles, of a height and so many vectors of columns.
@@ -210,7 +210,8 @@ local function on_tiles(names, cfg, m, vectors)
     end
     local list = {}
     for _, is_crossed in ipairs(names.all_crossed and {true} or names.crosses and {false, true} or {false}) do
-        plans.append(list, {amx.blocks(cfg, m, vectors, true, is_crossed), amx.blocks(cfg, m, vectors, false, is_crossed)})
+        local how = is_crossed and {second = crossed.second(cfg), beside = vectors == cfg.vectors and crossed.beside}
+        plans.append(list, {amx.blocks(cfg, m, vectors, true, how), amx.blocks(cfg, m, vectors, false, how)})
     end
     local places = vectors == cfg.vectors and amx.places(cfg) and not names.all_crossed
     return plans.append(list, places and {amx.place(cfg, m, true), amx.place(cfg, m)} or {})

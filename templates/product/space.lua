@@ -30,7 +30,8 @@ end
 
 -- The block of weights at work.
 local function blocks(names, add)
-    local block = plans.list(names.coded and names.coded.terms > 1 and names.coded.terms, "K_PANELS", "MC", "WIDTH")
+    local rows = names.crosses and "(MC > WIDTH ? MC : 2 * WIDTH)" or "MC"   -- crossed products have words of two blocks
+    local block = plans.list(names.coded and names.coded.terms > 1 and names.coded.terms, "K_PANELS", rows, "WIDTH")
     if not names.tiled then
         vectors(names, add, block)
     elseif not (names.packed and names.packed.in_place) then

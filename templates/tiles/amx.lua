@@ -88,7 +88,8 @@ end
 
 -- A pass over `panels` panels of K: makes in each step the products of 32 elements of K, of the line `k` of a panel, and fetches. Packed
 -- weights that come next are `t.pitch` apart.
-local function over_k(p, cfg, panels, t, tag, make, advance)
+-- beside: what else follows each line, or nil
+local function over_k(p, cfg, panels, t, tag, make, advance, beside)
     local lanes, width, words = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes, cfg.isa.lanes * cfg.product.group
     p:loop(panels, function()
         for k = 0, width - 1, UNIT do
@@ -96,6 +97,9 @@ local function over_k(p, cfg, panels, t, tag, make, advance)
             make(k, line)
             if t.next then
                 fetch_line(p, t, line, not cfg.in_place and words or k + UNIT < width and lanes or lanes - width)
+            end
+            if beside then
+                beside(line)
             end
         end
         advance()
@@ -128,7 +132,9 @@ end
 -- S[rows][WIDTH] += A * B for `groups` panels of B, one after the other; rows: a multiple of 16; set: instead of adding. Panels of A are
 -- `a_pitch` apart. A panel of B takes a pass for each vector of its rows: tiles in use are as few as can be, see the head of this file.
 -- Beside the products of a pass `count` rows of the weights that come next are fetched, so that memory's lines come a few at a time.
--- crossed: panels hold rows of tokens, A words of columns of weights, see matrix.c.in; squares of sums have tokens as rows.
+-- crossed: panels hold rows of tokens, A words of columns of weights, see crossed.c.in; squares of sums have tokens as rows. Or nil.
+-- second: floats from the words of a tile of columns to those of the other one; beside: (p, cfg) -> what joins the next ones after each
+-- line, or nil
 function tiles.blocks(cfg, rows, vectors, set, crossed)
     local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
     local kind = (crossed and "crossed_" or "") .. (vectors == cfg.vectors and "product" or "narrow")
@@ -137,26 +143,31 @@ function tiles.blocks(cfg, rows, vectors, set, crossed)
         {("S[%d rows] %s %s for groups of columns, on tiles%s."):format(rows, set and "=" or "+=", crossed and "B * A" or "A * B",
             cfg.decodes and "" or "; fetches `count` rows of the next weights in each pass")})
     local S = p:pointer("S", "float", "MC*WIDTH WIDTH LANES")
-    local A, B = p:pointer("A", "const float", "K_PANELS*MC*WIDTH WIDTH"), p:pointer("B", "const float", cfg.pair_units)
+    local A = p:pointer("A", "const float", crossed and "SECOND LANES" or "K_PANELS*MC*WIDTH WIDTH")
+    local B = p:pointer("B", "const float", cfg.pair_units)
     local panels, a_pitch, groups = p:integer("panels"), p:integer("a_pitch"), p:integer("groups")
     local a_first, b_first, b_next = p:amount("a_first"), vectors > 1 and p:amount("b_first"), p:amount("b_next")
     local t = ahead(p, cfg)
     local next_pass = t.next and p:amount("next_pass")
     t.pitch = t.next and cfg.in_place and p:integer("next_pitch")
     t.further = crossed and lanes * cfg.product.group
+    local beside = crossed and crossed.beside and crossed.beside(p, cfg)
     local pitch = p:count_from("pitch", 4 * width)
     local b_pitch, b_side = pair_pitch(p, cfg, pitch), cfg.pair_width == width and lanes or 0   -- from a vector of a row to the next one
+    local a_row = not crossed and pitch or cfg.pair_width == lanes and b_pitch or p:count_from("a_row", 4 * lanes)
     p:loop(groups, function()
         for v = 0, vectors - 1 do
             local acc = begin(p, cfg, rows, S, set, v, pitch)
             over_k(p, cfg, p:count_from("down_" .. v, panels), t, "_" .. v, function(k, line)
-                local function a(r, term) return p:at(A, term * next_term + r * UNIT * width + k) end
+                local function a(r, term)
+                    return p:at(A, crossed and r * crossed.second + k * lanes or term * next_term + r * UNIT * width + k)
+                end
                 local function b() return p:at(B, k * cfg.pair_width + v * b_side) end
-                tiles.step(p, acc, a, b, pitch, b_pitch, "_" .. line, step)
+                tiles.step(p, acc, a, b, a_row, b_pitch, "_" .. line, step)
             end, function()
                 p:advance(A, a_pitch)
                 p:advance(B, width * cfg.pair_width)
-            end)
+            end, beside)
             finish(p, cfg, S, acc, v, pitch)
             p:advance(A, p:count_from("again_" .. v, a_first))
             p:advance(B, p:count_from("next_" .. v, v < vectors - 1 and b_first or b_next))
