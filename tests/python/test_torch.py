@@ -641,6 +641,24 @@ def test_jit_trace():
     assert torch.equal(traced(2 * x), moegen.torch.experts(2 * x, **p))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("trains", [False, True])
+def test_jit_of_a_layer(trains):
+    """A trace is for any number of tokens; PyTorch finds those of functions with gradients different each time."""
+    layer = moegen.torch.MoELayer(H=48, I_TP=32, E=5, top_k=2)
+    with torch.set_grad_enabled(trains):
+        traced = torch.jit.trace(layer, (torch.randn(7, 48),), check_trace=not trains)
+    for T in (1, 7, 500):
+        x = torch.randn(T, 48, requires_grad=trains)
+        y = traced(x)
+        assert torch.equal(y, layer(x))
+    if trains:
+        want = torch.autograd.grad(layer(x).sum(), x)[0]
+        assert torch.equal(torch.autograd.grad(y.sum(), x)[0], want)
+    with pytest.raises(moegen.UnsupportedError, match="torch.export.export"):
+        torch.jit.script(torch.nn.Sequential(layer))
+
+
 def test_export():
     """A program for any number of tokens, also one that could be trained."""
     p = {n: t for n, t in inputs(48).items() if n != "ids"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, NoReturn, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from . import _memory, kernel
 from ._check import DTYPES, check_kept, in_memory, kinds_of
 from ._experts import BLOCKS, MANY, block_for
-from ._library import ArgumentError, KindError
+from ._library import ArgumentError, KindError, UnsupportedError
 from ._main_grad import add, adds_in_place, awaited, mains_of, stand_in
 from ._operators import register
 from ._split import SplitLayer
@@ -292,7 +292,7 @@ class MoELayer(torch.nn.Module):
         if x.dim() == 0 or x.shape[-1] != H or x.dtype != dtype or x.device != parameters[0].device:
             raise ArgumentError(f"x: [..., {H}] of {dtype} on {parameters[0].device}, not {list(x.shape)} of {x.dtype} on {x.device}")
         rows = x.reshape(-1, H)
-        any_T = torch.compiler.is_exporting()   # else a program would be for those that have the same blocks
+        any_T = torch.compiler.is_exporting() or torch.jit.is_tracing()   # else a program would be for those that have the same blocks
         block = BLOCKS[-1] if any_T else block_for(rows.shape[0] * self.spec.get("top_k", 1) // self.spec["E"])
         text = self._texts[dtype, block]
         trains = (torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters))
@@ -303,6 +303,10 @@ class MoELayer(torch.nn.Module):
             y, losses = (_forward if is_eager((rows, *parameters)) else torch.ops.moegen.layer.default)(rows, parameters, text, False)
         self.losses = dict(zip(self._losses, losses))   # which come first
         return y.view(x.shape)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        raise UnsupportedError("torch.jit.script reads Python's own code, which has no kernels: torch.export.export, or torch.jit.trace, "
+                               "makes a program of a layer")
 
     def _forms_for(self, dtype: torch.dtype) -> list[tuple[torch.Size, torch.dtype]]:
         if dtype not in self._forms:
