@@ -36,7 +36,8 @@ class _Pass:
         self._extents = {a.name: [compile(n, a.name, "eval") for n in a.extent] for a in made.args}
         self._runs: dict[int, Run] = {}   # by T
         self._shapes: dict[tuple[str, int], tuple[int, ...]] = {}   # by name and T
-        self._block, self._top_k, self._E = spec["block_size"], spec.get("top_k", 1), spec["E"]
+        dense = spec.get("dispatch") == "dense"   # blocks of all tokens, the same ones for each expert
+        self._block, self._top_k, self._E = spec["block_size"], 1 if dense else spec.get("top_k", 1), 1 if dense else spec["E"]
 
     def sizes(self, T: Any) -> dict[str, Any]:
         """Tokens; blocks, as many as the worst choice of experts takes; blocks of an expert that all tokens share."""
