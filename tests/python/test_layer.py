@@ -113,6 +113,9 @@ def test_wrong():
         layer(None)
     with pytest.raises(moegen.ArgumentError, match="router of its own"):
         moegen.torch.MoELayer(router="given", **SIZES)
+    for keys in ({"output_dtype": "bf16"}, {"T": 3}, {"op": "backward"}, {"weights": {"experts": "separate"}}):
+        with pytest.raises(moegen.ArgumentError, match=f"^(weights.)?{next(iter(keys.get('weights', keys)))}: a layer"):
+            moegen.torch.MoELayer(**keys, **SIZES)
     layer.down_proj_weight.data = layer.down_proj_weight.data[1:]   # as who shares it may do
     with pytest.raises(moegen.ArgumentError, match=r"down_proj_weight: \[6, 48, 32\]"):
         layer(torch.zeros(3, 48))
