@@ -138,15 +138,16 @@ typedef struct moegen_rt_tensor {
     moegen_rt_dtype dtype;
     int rank; /* 0..8; 0 is a scalar */
     int64_t shape[8];
-    void *data;   /* aligned to 64 when the library allocated it */
-    size_t bytes; /* elements times the size of one */
-    double noise; /* of a reference's output: relative L2 error that roundings of what the kernel
-                     computes before it can cause, where that is much (sums that cancel, of few
-                     numbers or of what is quantised); else 0 */
-    int once;     /* of a reference's output: 1 if a kernel rounds nothing to fewer digits than f32
-                     has on the way to it, and it once */
-    int across;   /* of a reference's output: 1 if what belongs together for comparing is a run of
-                     the extent before the last one: of a matrix that is stored transposed */
+    void *data;    /* aligned to 64 when the library allocated it */
+    size_t bytes;  /* elements times the size of one */
+    double noise;  /* of a reference's output: relative L2 error that roundings of what the kernel
+                      computes before it can cause, where that is much (sums that cancel, of few
+                      numbers or of what is quantised); else 0 */
+    int once;      /* of a reference's output: 1 if a kernel rounds nothing to fewer digits than f32
+                      has on the way to it, and it once */
+    int across;    /* of a reference's output: 1 if what belongs together for comparing is a run of
+                      the extent before the last one: of a matrix that is stored transposed */
+    double coarse; /* noise of an output of 16 bits, where a kernel may round to as many before */
 } moegen_rt_tensor;
 
 /* Number of elements. */

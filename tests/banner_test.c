@@ -56,7 +56,6 @@ static const char *unprintable(const char *at)
 /* The C is what it is with any other command. */
 static void try_command(moegen_engine *engine, const char *path, const char *command)
 {
-    char compare[1200];
     snprintf(where, sizeof where, "a banner with \"%.300s\"", command);
     moegen_source *made = commanded(engine, path, command);
     if (!made)
@@ -65,14 +64,11 @@ static void try_command(moegen_engine *engine, const char *path, const char *com
         complain("holds what does not show", "");
     write_text("hostile", ".c", moegen_source_c(made));
     write_text("hostile", ".h", moegen_source_h(made));
-    snprintf(compare, sizeof compare,
-             "for x in c h; do for std in c11 gnu17; do\n"
-             "for x2 in plain hostile; do gcc -std=$std -Wall -Wextra -Wpedantic -Werror "
-             "-I'%s/runtime' -E -P $x2.$x"
-             " >$x2.$x.out || exit 1; done\ncmp plain.$x.out hostile.$x.out || exit 1; done; done\n"
-             "tcc -Wall -Werror -I'%s/runtime' -c hostile.c -o hostile.o",
-             source, source);
-    run(compare);
+    run("for x in c h; do for std in c11 gnu17; do\n"
+        "for x2 in plain hostile; do gcc -std=$std -Wall -Wextra -Wpedantic -Werror "
+        "-I\"$SOURCE/runtime\" -E -P $x2.$x"
+        " >$x2.$x.out || exit 1; done\ncmp plain.$x.out hostile.$x.out || exit 1; done; done\n"
+        "tcc -Wall -Werror -I\"$SOURCE/runtime\" -c hostile.c -o hostile.o");
     moegen_source_release(made);
 }
 

@@ -16,17 +16,16 @@ cd "$tmp" || exit 1
 "$moegen" bench "$source/tests/host/toy.yaml:forward" --target amx --set dtype=bf16 --set weights.layout=transposed --T 3 --runs 2 \
   --vary plan.product=tiles,dot --vary threads=1,2 --json t.json >t.txt || exit 1
 # Results into a pipe, through a link, and nowhere, which is told before anything is measured.
-short="$source/tests/host/toy.yaml:forward --target scalar --T 3"
+short() { timeout 60 "$moegen" bench "$source/tests/host/toy.yaml:forward" --target scalar --T 3 "$@"; }
 mkfifo pipe && : >end.json && ln -s end.json link.json || exit 1
-cat pipe >piped & # shellcheck disable=SC2086
-"$moegen" bench $short --runs 1 -q --json pipe >/dev/null || exit 1
+cat pipe >piped &
+short --runs 1 -q --json pipe >/dev/null || { kill $!; exit 1; }
 wait
 [ -p pipe ] && grep -q '"results"' piped || { echo "FAIL: nothing came through the pipe, or it is gone"; exit 1; }
-# shellcheck disable=SC2086
-"$moegen" bench $short --runs 1 -q --json link.json >/dev/null && [ -h link.json ] && grep -q '"results"' end.json || { echo "FAIL: a link"; exit 1; }
+short --runs 1 -q --json link.json >/dev/null && [ -h link.json ] && grep -q '"results"' end.json || { echo "FAIL: a link"; exit 1; }
 for where in '--json none/r.json' '--plot none/r.svg'; do
   # shellcheck disable=SC2086
-  timeout 60 "$moegen" bench $short --runs 100000000 --seconds 1000 $where >out 2>err
+  short --runs 100000000 --seconds 1000 $where >out 2>err
   [ $? = 2 ] && grep -q 'cannot write none/r' err || { echo "FAIL: $where"; cat out err; exit 1; }
 done
 lua5.4 "$source/tests/bench.lua" r.txt r.json r.svg none.svg t.txt t.json

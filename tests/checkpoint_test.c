@@ -127,17 +127,18 @@ static void write_own(const char *file, int l, bool transposed)
 static const char *model = "qwen3-30b-a3b.yaml:stored_layer";
 
 /* Runs the layer of the model's spec, made small, in the directory of the files; its exit status.
- */
+ * Paths that may have any characters the shell finds as variables. */
 static int run(const char *options, const char *inputs)
 {
     char command[2048];
     snprintf(command, sizeof command,
-             "cd %s && rm -f out.safetensors && MOEGEN_CACHE_DIR=cache %s run "
-             "%s/specs/%s -q "
+             "cd %s && rm -f out.safetensors && MOEGEN_CACHE_DIR=cache \"$MOEGEN\" run "
+             "\"$SOURCE\"/specs/%s -q "
              "--set H=%d --set I_TP=%d --set E=%d --set top_k=2 --set block_size=8 %s "
              "--in hidden.safetensors %s --out out.safetensors 2>said",
-             dir, moegen, source, model, H, I, E, options, inputs);
-    int status = system(command);
+             dir, model, H, I, E, options, inputs);
+    bool told = setenv("MOEGEN", moegen, 1) == 0 && setenv("SOURCE", source, 1) == 0;
+    int status = told ? system(command) : -1;
     return status < 0 ? -1 : status / 256;
 }
 

@@ -69,6 +69,9 @@ check grep -q 'dir/x.c dir/x.h: .*toy.yaml' dir/x.d
 expect 0 '"changed": false' gen "$spec:forward" --stem x -o dir --json --target scalar
 expect 2 "stem: '../y' is a path, where a name is wanted" gen "$spec:forward" --stem ../y -o dir
 check [ ! -e y.c ]
+# a directory that cannot be is seen before kernels are made, of which this one is refused
+expect 2 'cannot make directory no/b/: No such file' gen "$spec:forward" --set plan.nc=100 -o no/b/
+expect 2 "dir/toy_forward.c is not a directory" gen "$spec:forward" --set plan.nc=100 -o dir/toy_forward.c
 for option in depfile cflags; do expect 2 "$option: new/x.h is a file of the kernel" gen "$spec:forward" --stem x -o new --$option new/x.h; done
 check [ ! -e new ]
 sed '/^name/d' "$spec" >toy.c && cp toy.c kept

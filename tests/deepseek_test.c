@@ -211,12 +211,14 @@ static void run_kernel(const char *moegen, const char *source, const char *kerne
     char command[2048], path[128];
     static double got[T * H];
     snprintf(command, sizeof command,
-             "cd %s && rm -f out.safetensors && MOEGEN_CACHE_DIR=cache %s run "
-             "%s/specs/deepseek-v3.yaml:%s -q --set layer=%d --set H=%d --set I_TP=%d "
+             "cd %s && rm -f out.safetensors && MOEGEN_CACHE_DIR=cache \"$MOEGEN\" run "
+             "\"$SOURCE\"/specs/deepseek-v3.yaml:%s -q --set layer=%d --set H=%d --set I_TP=%d "
              "--set E=%d --set top_k=%d --set groups.count=%d --set groups.keep=%d "
              "--set block_size=8 %s --in hidden.safetensors --in model.safetensors "
              "--out out.safetensors",
-             dir, moegen, source, kernel, LAYER, H, I, E, K, GROUPS, KEEP, options);
+             dir, kernel, LAYER, H, I, E, K, GROUPS, KEEP, options);
+    /* paths that may have any characters */
+    CHECK(setenv("MOEGEN", moegen, 1) == 0 && setenv("SOURCE", source, 1) == 0, "no variables");
     CHECK(system(command) == 0, "%s", command);
     moegen_rt_problem *p = moegen_rt_problem_create();
     moegen_rt_error err = {{0}};

@@ -141,11 +141,8 @@ static void try_files(moegen_engine *engine, const char *path, const char *kerne
 
 static void compile(void)
 {
-    char command[LONGEST];
     snprintf(where, sizeof where, "files, compiled together");
-    snprintf(command, sizeof command, "tcc -Wall -Werror -I'%s/runtime' -c *.c && rm *.c *.o",
-             source);
-    run(command);
+    run("tcc -Wall -Werror -I\"$SOURCE/runtime\" -c *.c && rm *.c *.o");
 }
 
 /* Was the word added before? */
@@ -216,21 +213,16 @@ static void try_library(moegen_engine *engine)
     static struct words names, others;
     char command[1000];
     snprintf(where, sizeof where, "the C library");
-    snprintf(
-        command, sizeof command,
-        "for f in libc.so.6 libm.so.6; do nm -D --defined-only $(gcc -print-file-name=$f); done |"
-        " sed -n 's/@.*//; s/^.* \\([a-zA-Z][a-zA-Z0-9_]*\\)$/\\1;/p'");
-    collect(run(command), &names, &others);
-    snprintf(command, sizeof command,
-             "printf '#include \"moegen_rt.h\"\\n#include <immintrin.h>\\n' >h.c; gcc -E -P "
-             "-I'%s/runtime' h.c",
-             source);
-    collect(run(command), &names, &others);
-    snprintf(
-        command, sizeof command,
-        "gcc -E -dM -I'%s/runtime' h.c | sed -n 's/^#define \\([a-zA-Z][a-zA-Z0-9_]*\\).*$/\\1;/p'",
-        source);
-    collect(run(command), &names, &others);
+    collect(run("for f in libc.so.6 libm.so.6; do nm -D --defined-only $(gcc -print-file-name=$f); "
+                "done |"
+                " sed -n 's/@.*//; s/^.* \\([a-zA-Z][a-zA-Z0-9_]*\\)$/\\1;/p'"),
+            &names, &others);
+    collect(run("printf '#include \"moegen_rt.h\"\\n#include <immintrin.h>\\n' >h.c; gcc -E -P "
+                "-I\"$SOURCE/runtime\" h.c"),
+            &names, &others);
+    collect(run("gcc -E -dM -I\"$SOURCE/runtime\" h.c |"
+                " sed -n 's/^#define \\([a-zA-Z][a-zA-Z0-9_]*\\).*$/\\1;/p'"),
+            &names, &others);
     char path[LONGEST];
     snprintf(path, sizeof path, "%s/all.c", folder);
     FILE *f = fopen(path, "w");
@@ -247,8 +239,8 @@ static void try_library(moegen_engine *engine)
     for (int i = 0; i < 2; i++) {
         static const char *const compilers[] = {"gcc", "clang"};
         snprintf(command, sizeof command,
-                 "%s -std=gnu17 -Wall -Werror -I'%s/runtime' -fsyntax-only all.c", compilers[i],
-                 source);
+                 "%s -std=gnu17 -Wall -Werror -I\"$SOURCE/runtime\" -fsyntax-only all.c",
+                 compilers[i]);
         run(command);
     }
     printf("%d names of the library and its headers, %d for kernels\n", names.count, accepted);

@@ -238,9 +238,9 @@ static void check_matrix(struct example *x, int64_t m, const moegen_rt_tensor *c
 static int run(const char *in, const char *out, const char *options)
 {
     char line[600];
-    snprintf(line, sizeof line, "%s quantize %s/%s.st --out %s/%s.st %s -q >%s/log 2>&1", program,
+    snprintf(line, sizeof line, "\"$MOEGEN\" quantize %s/%s.st --out %s/%s.st %s -q >%s/log 2>&1",
              folder, in, folder, out, options, folder);
-    int result = system(line);
+    int result = setenv("MOEGEN", program, 1) ? -1 : system(line); /* a path of any characters */
     CHECK(result == 0, "%s", line);
     return result;
 }

@@ -11,8 +11,10 @@ static void comparison(void)
 {
     double want_data[8] = {1, -2, 0.5, NAN, 0, 0, 0, 0};
     float got_data[12] = {1, -2, 0.5f, NAN, 0, 0, 0, 0, NAN, NAN, NAN, NAN};
-    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {2, 4}, want_data, sizeof want_data, 0, 0, 0};
-    moegen_rt_tensor got = {"o", MOEGEN_RT_F32, 3, {3, 4, 1}, got_data, sizeof got_data, 0, 0, 0};
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {2, 4}, want_data, sizeof want_data, 0, 0, 0,
+                             0};
+    moegen_rt_tensor got = {"o", MOEGEN_RT_F32, 3, {3, 4, 1}, got_data, sizeof got_data, 0, 0, 0,
+                            0};
     moegen_rt_comparison c;
     moegen_rt_error err;
     CHECK(!moegen_rt_compare(&got, &want, &c, &err) && c.ok && c.l2 == 0 && c.compared == 7 &&
@@ -31,6 +33,9 @@ static void comparison(void)
     CHECK(!moegen_rt_compare(&got, &want, &c, &err) && c.ok && c.roundings == 20, "noise: %s",
           c.text);
     want.noise = 0;
+    want.coarse = 1; /* where outputs have 16 bits */
+    CHECK(!moegen_rt_compare(&got, &want, &c, &err) && c.roundings_limit == 16, "coarse: %s",
+          c.text);
     got_data[2] = 0.5f;
     got_data[5] = 1e-30f;
     CHECK(!moegen_rt_compare(&got, &want, &c, &err) && !c.ok && isinf(c.roundings) && c.worst == 5,
@@ -47,11 +52,26 @@ static void comparison(void)
     got.shape[0] = 1;
     CHECK(moegen_rt_compare(&got, &want, &c, &err) == MOEGEN_RT_BAD_ARGUMENT, "shape");
     int32_t whole[8] = {1, -2, 0, 0, 0, 0, 0, 0};
-    moegen_rt_tensor integer = {"o", MOEGEN_RT_I32, 2, {2, 4}, whole, sizeof whole, 0, 0, 0};
+    moegen_rt_tensor integer = {"o", MOEGEN_RT_I32, 2, {2, 4}, whole, sizeof whole, 0, 0, 0, 0};
     want_data[2] = 0;
     CHECK(!moegen_rt_compare(&integer, &want, &c, &err) && c.ok, "%s", c.text);
     whole[7] = 1;
     CHECK(!moegen_rt_compare(&integer, &want, &c, &err) && !c.ok && c.worst == 7, "%s", c.text);
+}
+
+/* Of 16 bits: what may be rounded to as many before. */
+static void coarse(void)
+{
+    double one[2] = {1, 1};
+    uint16_t code[2] = {0x3f80, 0x3f81}; /* the second one a unit off */
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 1, {2}, one, sizeof one, 0, 0, 0, 0};
+    moegen_rt_tensor got = {"o", MOEGEN_RT_BF16, 1, {2}, code, sizeof code, 0, 0, 0, 0};
+    moegen_rt_comparison c;
+    CHECK(!moegen_rt_compare(&got, &want, &c, NULL) && !c.ok && c.l2_limit == 4e-3, "%s", c.text);
+    want.coarse = 0x1p-9;
+    CHECK(!moegen_rt_compare(&got, &want, &c, NULL) && c.ok && c.l2_limit == 4e-3 + 0x1p-8 &&
+              c.roundings_limit == 17.5,
+          "coarse: %s", c.text);
 }
 
 /* Numbers in rows of 40, rounded to a 16-bit type in some way, moved before by `noise` times the
@@ -63,8 +83,8 @@ static moegen_rt_comparison round_trip(moegen_rt_dtype dtype, double (*round)(do
     static double x[N], y[N];
     static uint16_t code[N];
     const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(dtype);
-    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {N / 40, 40}, x, sizeof x, 0, once, 0};
-    moegen_rt_tensor got = {"o", dtype, 2, {N / 40, 40}, code, sizeof code, 0, 0, 0};
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {N / 40, 40}, x, sizeof x, 0, once, 0, 0};
+    moegen_rt_tensor got = {"o", dtype, 2, {N / 40, 40}, code, sizeof code, 0, 0, 0, 0};
     moegen_rt_comparison c = {0};
     uint32_t state = 7;
     for (int i = 0; i < N; i++) {
@@ -106,8 +126,8 @@ static moegen_rt_comparison small_numbers(moegen_rt_dtype dtype, double units)
     enum { N = 2000 };
     static double x[N], y[N];
     static uint16_t code[N];
-    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {N / 40, 40}, x, sizeof x, 0, 0, 0};
-    moegen_rt_tensor got = {"o", dtype, 2, {N / 40, 40}, code, sizeof code, 0, 0, 0};
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {N / 40, 40}, x, sizeof x, 0, 0, 0, 0};
+    moegen_rt_tensor got = {"o", dtype, 2, {N / 40, 40}, code, sizeof code, 0, 0, 0, 0};
     moegen_rt_comparison c = {0};
     memset(code, 0, sizeof code);
     code[0] = 1; /* the least number */
@@ -139,8 +159,8 @@ static void beyond_range(void)
     double x[4] = {1000, -1e9, 3, -2};
     uint8_t code[4], wrong[4];
     uint16_t half[4];
-    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 1, {4}, x, sizeof x, 0, 0, 0};
-    moegen_rt_tensor got = {"o", MOEGEN_RT_FP8_E4M3, 1, {4}, code, sizeof code, 0, 0, 0};
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 1, {4}, x, sizeof x, 0, 0, 0, 0};
+    moegen_rt_tensor got = {"o", MOEGEN_RT_FP8_E4M3, 1, {4}, code, sizeof code, 0, 0, 0, 0};
     moegen_rt_comparison c;
     moegen_rt_encode(MOEGEN_RT_FP8_E4M3, x, 4, code);
     CHECK(!moegen_rt_compare(&got, &want, &c, NULL) && c.ok && c.l2 == 0, "saturated: %s", c.text);
@@ -161,8 +181,9 @@ static void tiny(void)
 {
     double want_data[4] = {1e-40, -3e-38, 0, 0};
     float got_data[4] = {0, -0x1p-126f, 0, 0};
-    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {2, 2}, want_data, sizeof want_data, 0, 0, 0};
-    moegen_rt_tensor got = {"o", MOEGEN_RT_F32, 2, {2, 2}, got_data, sizeof got_data, 0, 0, 0};
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {2, 2}, want_data, sizeof want_data, 0, 0, 0,
+                             0};
+    moegen_rt_tensor got = {"o", MOEGEN_RT_F32, 2, {2, 2}, got_data, sizeof got_data, 0, 0, 0, 0};
     moegen_rt_comparison c;
     CHECK(!moegen_rt_compare(&got, &want, &c, NULL) && c.ok && c.l2 < 1e-8, "tiny: %s", c.text);
     got_data[2] = 1e-40f;
@@ -193,6 +214,7 @@ static void machine(void)
 int main(void)
 {
     comparison();
+    coarse();
     roundings();
     subnormal();
     beyond_range();

@@ -7,13 +7,14 @@ enum { LONGEST = 300 };
 static const char *source; /* the source tree */
 static char folder[] = "/tmp/moegen-names-XXXXXX";
 
-/* What a shell command that runs in the folder prints; complains, with that, if it fails. */
+/* What a shell command that runs in the folder prints; complains, with that, if it fails. It finds
+ * the source tree, whose path may have any characters, as $SOURCE. */
 static inline const char *run(const char *command)
 {
     static char said[8 << 20];
     char all[1600];
     snprintf(all, sizeof all, "cd %s && { %s\n} 2>&1", folder, command);
-    FILE *p = popen(all, "r");
+    FILE *p = setenv("SOURCE", source, 1) ? NULL : popen(all, "r");
     size_t len = p ? fread(said, 1, sizeof said - 1, p) : 0;
     said[len] = '\0';
     if (!p || pclose(p)) {

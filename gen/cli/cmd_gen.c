@@ -50,13 +50,33 @@ static void add_command(struct text *t, const struct options *o, const struct jo
         text_lose(t);
 }
 
+static int no_directory(const char *path, int why)
+{
+    return bad("cannot make directory %s: %s", path, strerror(why));
+}
+
 static int make_directory(const char *path)
 {
     struct stat info;
     int why = mkdir(path, 0777) ? errno : 0; /* another process may make it now */
     if (why && stat(path, &info) == 0)
         return S_ISDIR(info.st_mode) ? EXIT_OK : bad("%s is not a directory", path);
-    return why ? bad("cannot make directory %s: %s", path, strerror(why)) : EXIT_OK;
+    return why ? no_directory(path, why) : EXIT_OK;
+}
+
+/* Is it one, or can it be made? Seen before kernels are made, which may take long. */
+static int directory_ready(const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) == 0)
+        return S_ISDIR(info.st_mode) ? EXIT_OK : bad("%s is not a directory", path);
+    size_t len = strlen(path);
+    while (len > 1 && path[len - 1] == '/')
+        len--;
+    char *name = strndup(path, len);
+    int why = name ? file_ready(name) : ENOMEM;
+    free(name);
+    return why ? no_directory(path, why) : EXIT_OK;
 }
 
 /* Make escapes blanks and dollars so. */
@@ -199,6 +219,8 @@ int cmd_gen(struct options *o)
             bad("%s goes with files; -o - prints the C", o->depfile ? "--depfile" : "--cflags");
         goto out;
     }
+    if (o->out && strcmp(o->out, "-") != 0 && (result = directory_ready(o->out)))
+        goto out;
     for (int k = 0; k < j.kernels; k++) {
         struct text command = {0};
         moegen_spec spec = job_spec(&j, k, 0);

@@ -40,6 +40,7 @@
 --       { "spelling",       enum { "auto", "bytes", "intrinsics", "scalar" }, default = "auto" },
 --       { "plan",           map { { "nc", int(1), optional = true }, { "prefetch", int(0), optional = true } } },
 --     },
+--     inner = {},               -- rows of keys that nobody writes: families that have this one as a part set them, see compose.lua
 --     rules = {                 -- between keys; tried once all keys are sound. {key} reads `key = value (origin)`
 --       { "top_k", function(s) return s.top_k <= s.E end, "{top_k} is more than the number of experts, {E}" },
 --     },
@@ -198,7 +199,11 @@ function schema.check(raw, family, errors, all)
     local before = #errors
     local at = setmetatable({ file = raw.file, errors = errors, info = info, all = all, family = family.family },
         place)
-    local spec = fill(family.keys, raw.map, at)
+    local rows = family.keys
+    if raw.part and family.inner then
+        rows = table.move(family.inner, 1, #family.inner, #rows + 1, { table.unpack(rows) })
+    end
+    local spec = fill(rows, raw.map, at)
     if not spec or #errors > before then
         diag.sort(errors)
         return nil, info

@@ -260,11 +260,11 @@ moegen_rt_status moegen_rt_compare(const moegen_rt_tensor *got, const moegen_rt_
                        rt_shape(&need, want->rank, want->shape));
     const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(got->dtype);
     struct sums sums = {.top = facts->digits ? overflow_of(got->dtype) : INFINITY};
-    /* Noise of that size has single elements about 6 times as large. */
-    double noise = 6 * want->noise / ldexp(1, 1 - facts->digits);
-    *c = (moegen_rt_comparison){.l2_limit = facts->l2_limit + 2 * want->noise};
+    bool coarse = facts->digits > 0 && facts->digits < 24;
+    double noise = coarse ? fmax(want->noise, want->coarse) : want->noise;
+    *c = (moegen_rt_comparison){.l2_limit = facts->l2_limit + 2 * noise};
     if (facts->digits)
-        c->roundings_limit = ROUNDINGS + noise;
+        c->roundings_limit = ROUNDINGS + 6 * noise / ldexp(1, 1 - facts->digits); /* of one */
     rows(got, want, &sums, c);
     c->bias = sums.spacing > 0 ? sums.outward / sums.spacing : 0;
     c->bias_limit = sums.rows >= ROWS && sums.elements >= ELEMENTS ? BIAS : 0;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conditioned.c - how many roundings of f32 an output may show where few numbers are all there is
- * of it, or of a sum on the way to it. As a rule errors count against numbers of the size that the
- * terms of their sums have: of many sums few cancel. A gradient of one number may cancel, though,
- * and where one product is all of a sum, a row has the relative error of what it is multiplied by.
- * The gradient of a logit far beyond a cap is about exp(-2 logit / cap), and has the roundings of
- * that quotient as many times as it is large. There the reference is computed again, with its
- * inputs moved by the roundings that a term has on its way.
+ * conditioned.c - how many roundings an output may show where few numbers are all there is of it,
+ * or of a sum on the way to it. As a rule errors count against numbers of the size that the terms
+ * of their sums have: of many sums few cancel. A gradient of one number may cancel, though, and
+ * where one product is all of a sum, a row has the relative error of what it is multiplied by. The
+ * gradient of a logit far beyond a cap is about exp(-2 logit / cap), and has the roundings of that
+ * quotient as many times as it is large. There the reference is computed again, with its inputs
+ * moved by the roundings that a term has on its way: those of f32, and of the type of 16 bits that
+ * a product's result is rounded to before it is multiplied again.
  */
 #include <math.h>
 #include <string.h>
@@ -14,11 +15,20 @@
 #include "quantised.h"
 #include "weights.h"
 
-/* Numbers of an output that are not 0; terms of a sum; ways in which inputs move: a difference that
- * is all of an output may be small in one of them. */
-enum { FEW = 8, SHORT = 2, WAYS = 3 };
-static const double MOVE = 0x1p-21; /* four units of f32 in the last place */
-static const double MOST = 0x1p-10; /* the noise that is granted */
+/* Terms of a sum; ways in which inputs move: a difference that is all of an output may be small in
+ * one of them. */
+enum { SHORT = 8, WAYS = 3 };
+
+/* How kernels round what they multiply again. */
+struct rounding {
+    int64_t
+        few; /* numbers of an output that are not 0 and that may cancel, or lose much by chance */
+    double move; /* of an input, as a share of it */
+    double most; /* the noise that is granted */
+    int coarse;  /* to 16 bits: the noise is of outputs that have no more */
+};
+/* By four units in the last place. */
+static const struct rounding to_f32 = {8, 0x1p-21, 0x1p-10, 0};
 
 /* Inputs that are numbers however they are stored: rows of tokens, affinities. Matrices are such if
  * their names end in _weight and they are no codes, and not packed. */
@@ -49,26 +59,39 @@ static bool is_short(const moegen_rt_problem *p)
     return false;
 }
 
-static bool is_small(const moegen_rt_tensor *t)
+/* To the type of the problem, of 16 bits: by a quarter of a unit, which is what it costs a number
+ * as a rule. False: it has another type. */
+static bool rounds_to_16(const moegen_rt_problem *p, struct rounding *r)
+{
+    moegen_rt_dtype dtype;
+    bool known = moegen_rt_dtype_find(moegen_rt_problem_text(p, "dtype", ""), &dtype);
+    int digits = known ? moegen_rt_dtype_of(dtype)->digits : 0;
+    *r = (struct rounding){64, ldexp(1, -digits - 2), 0x1p-6, 1};
+    return digits > 0 && digits < moegen_rt_dtype_of(MOEGEN_RT_F32)->digits;
+}
+
+static bool is_small(const moegen_rt_tensor *t, int64_t few)
 {
     int64_t all = moegen_rt_tensor_count(t), some = 0;
-    for (int64_t i = 0; i < all && some <= FEW; i++)
+    for (int64_t i = 0; i < all && some <= few; i++)
         some += ((const double *)t->data)[i] != 0;
-    return some <= FEW;
+    return some <= few;
 }
 
-/* May it cancel, in a problem whose sums are short or not? */
-static bool may_cancel(const moegen_rt_tensor *t, bool sums_are_short)
+/* May it cancel? */
+static bool may_cancel(const moegen_rt_problem *p, const moegen_rt_tensor *t,
+                       const struct rounding *r)
 {
-    return t->dtype == MOEGEN_RT_F64 && (sums_are_short || is_small(t));
+    return t->dtype == MOEGEN_RT_F64 && (is_short(p) || is_small(t, r->few));
 }
 
-static bool any_may_cancel(const moegen_rt_problem *out, bool sums_are_short)
+static bool any_may_cancel(const moegen_rt_problem *p, const moegen_rt_problem *out,
+                           const struct rounding *r)
 {
     const moegen_rt_tensor *t;
     bool any = false;
     for (size_t i = 0; (t = moegen_rt_problem_at(out, i)) != NULL; i++)
-        any = any || may_cancel(t, sums_are_short);
+        any = any || may_cancel(p, t, r);
     return any;
 }
 
@@ -90,8 +113,8 @@ static bool is_moved(const moegen_rt_problem *p, const moegen_rt_tensor *t)
 }
 
 /* Adds the numbers of t, each moved up or down, as `way` says. */
-static moegen_rt_status add_moved(moegen_rt_problem *to, const moegen_rt_tensor *t, uint64_t way,
-                                  moegen_rt_error *err)
+static moegen_rt_status add_moved(moegen_rt_problem *to, const moegen_rt_tensor *t, double move,
+                                  uint64_t way, moegen_rt_error *err)
 {
     moegen_rt_tensor *moved = NULL;
     moegen_rt_status status =
@@ -102,18 +125,18 @@ static moegen_rt_status add_moved(moegen_rt_problem *to, const moegen_rt_tensor 
     double *x = moved->data;
     rt_elements(t, 0, count, x);
     for (int64_t i = 0; i < count; i++)
-        x[i] *= rt_hash((uint64_t)count, (uint64_t)i) >> way & 1 ? 1 + MOVE : 1 - MOVE;
+        x[i] *= rt_hash((uint64_t)count, (uint64_t)i) >> way & 1 ? 1 + move : 1 - move;
     return MOEGEN_RT_OK;
 }
 
 /* Parameters and inputs of p, some of them moved. */
-static moegen_rt_status move_inputs(const moegen_rt_problem *p, uint64_t way, moegen_rt_problem *to,
-                                    moegen_rt_error *err)
+static moegen_rt_status move_inputs(const moegen_rt_problem *p, double move, uint64_t way,
+                                    moegen_rt_problem *to, moegen_rt_error *err)
 {
     const moegen_rt_tensor *t;
     moegen_rt_status status = rt_problem_params(to, p, err);
     for (size_t i = 0; status == MOEGEN_RT_OK && (t = moegen_rt_problem_at(p, i)) != NULL; i++)
-        status = is_moved(p, t) ? add_moved(to, t, way, err)
+        status = is_moved(p, t) ? add_moved(to, t, move, way, err)
                                 : moegen_rt_problem_lend(to, t->name, t->dtype, t->rank, t->shape,
                                                          t->data, err);
     return status;
@@ -121,22 +144,34 @@ static moegen_rt_status move_inputs(const moegen_rt_problem *p, uint64_t way, mo
 
 /* Says of what may cancel in `out` how far it is from what inputs give that are moved in a way. */
 static moegen_rt_status find_noise(rt_compute *compute, const moegen_rt_problem *p,
-                                   const moegen_rt_want *want, bool sums_are_short, uint64_t way,
-                                   moegen_rt_problem *out, moegen_rt_error *err)
+                                   const moegen_rt_want *want, const struct rounding *r,
+                                   uint64_t way, moegen_rt_problem *out, moegen_rt_error *err)
 {
     moegen_rt_problem *in = moegen_rt_problem_create(), *moved = moegen_rt_problem_create();
-    moegen_rt_status status = in && moved ? move_inputs(p, way, in, err)
+    moegen_rt_status status = in && moved ? move_inputs(p, r->move, way, in, err)
                                           : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
     if (status == MOEGEN_RT_OK)
         status = compute(in, want, moved, err);
     moegen_rt_tensor *t;
     for (size_t i = 0; status == MOEGEN_RT_OK && (t = moegen_rt_problem_at(out, i)) != NULL; i++) {
         const moegen_rt_tensor *other = moegen_rt_problem_tensor(moved, t->name);
-        if (other && may_cancel(t, sums_are_short)) /* none: it was there before */
-            t->noise = fmax(t->noise, fmin(MOST, rt_distance(t, other)));
+        double *noise = r->coarse ? &t->coarse : &t->noise;
+        if (other && may_cancel(p, t, r)) /* none: it was there before */
+            *noise = fmax(*noise, fmin(r->most, rt_distance(t, other)));
     }
     moegen_rt_problem_destroy(in);
     moegen_rt_problem_destroy(moved);
+    return status;
+}
+
+static moegen_rt_status find_noises(rt_compute *compute, const moegen_rt_problem *p,
+                                    const moegen_rt_want *want, const struct rounding *r,
+                                    moegen_rt_problem *out, moegen_rt_error *err)
+{
+    moegen_rt_status status = MOEGEN_RT_OK;
+    int ways = any_may_cancel(p, out, r) ? WAYS : 0;
+    for (int way = 0; way < ways && status == MOEGEN_RT_OK; way++)
+        status = find_noise(compute, p, want, r, (uint64_t)way, out, err);
     return status;
 }
 
@@ -144,11 +179,11 @@ moegen_rt_status rt_conditioned(rt_compute *compute, const moegen_rt_problem *p,
                                 const moegen_rt_want *want, moegen_rt_problem *out,
                                 moegen_rt_error *err)
 {
-    bool sums_are_short = is_short(p);
+    struct rounding to_16;
     moegen_rt_status status = compute(p, want, out, err);
-    if (status != MOEGEN_RT_OK || !any_may_cancel(out, sums_are_short))
-        return status;
-    for (uint64_t way = 0; way < WAYS && status == MOEGEN_RT_OK; way++)
-        status = find_noise(compute, p, want, sums_are_short, way, out, err);
+    if (status == MOEGEN_RT_OK)
+        status = find_noises(compute, p, want, &to_f32, out, err);
+    if (status == MOEGEN_RT_OK && rounds_to_16(p, &to_16))
+        status = find_noises(compute, p, want, &to_16, out, err);
     return status;
 }

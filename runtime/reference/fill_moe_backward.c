@@ -115,7 +115,9 @@ static moegen_rt_status random_checkpoints(moegen_rt_problem *p, const struct rt
         }
         rt_elements(t, row * B, B, v);
         for (int64_t i = 0; i < B; i++)
-            v[i] = padding[i] ? 0 : fmax(to.lo, fmin(to.hi, v[i])) + (up ? m->up_offset : 0);
+            v[i] = padding[i]
+                       ? 0
+                       : rt_with_offset(fmax(to.lo, fmin(to.hi, v[i])), up ? m->up_offset : 0);
         moegen_rt_encode(io, v, (size_t)B, (char *)t->data + (size_t)(row * B) * width);
     }
     free(v);

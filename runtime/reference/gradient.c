@@ -84,6 +84,11 @@ moegen_rt_status rt_fill_gradient(moegen_rt_problem *p, const char *name, int ra
 
 /* ---- limits ---- */
 
+double rt_with_offset(double x, double offset)
+{
+    return (float)x + (float)offset;
+}
+
 static double stored(double x, moegen_rt_dtype dtype)
 {
     double room;
@@ -96,7 +101,10 @@ static double stored(double x, moegen_rt_dtype dtype)
 
 struct rt_limits rt_stored_limits(struct rt_limits of, double offset, moegen_rt_dtype dtype)
 {
-    return (struct rt_limits){stored(of.lo + offset, dtype), stored(of.hi + offset, dtype)};
+    if (dtype == MOEGEN_RT_F64)
+        return (struct rt_limits){of.lo + offset, of.hi + offset};
+    return (struct rt_limits){stored(rt_with_offset(of.lo, offset), dtype),
+                              stored(rt_with_offset(of.hi, offset), dtype)};
 }
 
 double rt_clamped(double v, struct rt_limits to)

@@ -116,6 +116,8 @@ moegen_rt_status rt_fill_gradient(moegen_rt_problem *p, const char *name, int ra
 struct rt_limits {
     double lo, hi;
 };
+/* x plus an offset as kernels add it, in f32. */
+double rt_with_offset(double x, double offset);
 /* Limits plus offset as a tensor of that dtype holds them: a value is clamped if it equals one. */
 struct rt_limits rt_stored_limits(struct rt_limits of, double offset, moegen_rt_dtype dtype);
 /* v, or the limit that it is beyond; NaN stays. */

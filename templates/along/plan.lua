@@ -135,6 +135,9 @@ function along.space(names, add)
     if names.along.coded and not names.along.in_words then
         add("scales", "float", {"CHUNK_ROWS", "ALONG_SCALES"}, "of the rows at work")
     end
+    if not names.packed and not names.along.in_words then
+        add("ends", names.along.c, {"CHUNK_ROWS", names.along.unit.wide}, "of rows of weights, zeros behind them")
+    end
 end
 
 function along.tiles(names, cfg)

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- clamp.lua - limits of gate and up, and of what the activation gives: as C has them, as values hold them, and in programs.
 local activation = require "math.activation"
+local dtype = require "dtype"
 local plans = require "shared.plans"
 
 local clamp = {}
@@ -27,12 +28,13 @@ function clamp.rounded(x, dt)
     return math.max(-top, math.min(top, low * unit))
 end
 
--- Limits as the values that were clamped hold them.
+-- Limits as the values that were clamped hold them: these are clamped, and then up gets its offset, in f32, before they are stored.
 function clamp.limits(spec, held)
+    local function f32(x) return clamp.rounded(x, dtype.f32) end
     local function side(range, offset)
         local out = {}
         for name, x in pairs(range or {}) do
-            out[name] = clamp.rounded(x + offset, held)
+            out[name] = clamp.rounded(f32(f32(x) + f32(offset)), held)
         end
         return out
     end

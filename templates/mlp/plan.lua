@@ -187,14 +187,9 @@ local function bounds(spec)
         return false
     end
     local given = clamp.limits(spec, dtype[spec.dtype])
-    local up, again = clamp.rounded(spec.up_offset, dtype.f32), {gate = {}, up = {}}
-    for _, name in ipairs{"gate", "up"} do
-        for side, x in pairs(ranges[name] or {}) do   -- in f32, as the sum is
-            again[name][side] = clamp.rounded(clamp.rounded(x, dtype.f32) + (name == "up" and up or 0), dtype.f32)
-        end
-    end
-    again = quantised.is(spec) and given or again   -- what is computed again is rounded as if it had been stored
-    return {given = given, again = again, offset = limit(up), limit = limit}
+    -- what is computed again stays in f32, or is rounded as if it had been stored
+    local again = quantised.is(spec) and given or clamp.limits(spec, dtype.f32)
+    return {given = given, again = again, offset = limit(clamp.rounded(spec.up_offset, dtype.f32)), limit = limit}
 end
 
 function mlp.backward_names(spec, plan, job)

@@ -58,7 +58,7 @@ local row = {
         doc = "what an expert gave times the parameter post_norm_weight counts divided by sqrt(mean of its squares + eps)"},
     affinities = {"affinities", enum{"dense", "slots"}, default = "dense",
         doc = "what there is one of: each token and expert, or each slot of token_position_to_id"},
-    rounded_later = {"rounded_later", bool(), optional = true, unlisted = true,
+    rounded_later = {"rounded_later", bool(), optional = true,
         doc = "rows of tokens in f32, output or gradient, are parts of sums that are rounded to dtype: they need not be better than it"},
     skip_token = {"skip_token", bool(), default = false, doc = "padding id is -1 and there is no padding row"},
     dropping = {"dropping", bool(), default = false, doc = "block n belongs to expert n, block_size is the capacity"},

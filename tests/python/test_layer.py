@@ -33,9 +33,10 @@ def truth(layer, x, top_k=2):
 
 @pytest.mark.parametrize("dtype,limit", [("f32", 3e-6), ("bf16", 2e-2)])
 @pytest.mark.parametrize("T", [1, 60])
-def test_values(dtype, limit, T):
+@pytest.mark.parametrize("dispatch", ["sparse", "dense"])
+def test_values(dtype, limit, T, dispatch):
     torch.manual_seed(1)
-    layer = moegen.torch.MoELayer(dtype, method="softmax_topk_renorm", aux_loss=AUX, **SIZES)
+    layer = moegen.torch.MoELayer(dtype, method="softmax_topk_renorm", aux_loss=AUX, dispatch=dispatch, **SIZES)
     x = torch.randn(T, 48).to(getattr(torch, {"f32": "float32"}.get(dtype, "bfloat16"))).requires_grad_()
     q = x.detach().double().requires_grad_()
     want, p, balance, z = truth(layer, q)
@@ -112,6 +113,9 @@ def test_wrong():
         layer(None)
     with pytest.raises(moegen.ArgumentError, match="router of its own"):
         moegen.torch.MoELayer(router="given", **SIZES)
+    for keys in ({"output_dtype": "bf16"}, {"T": 3}, {"op": "backward"}, {"weights": {"experts": "separate"}}):
+        with pytest.raises(moegen.ArgumentError, match=f"^(weights.)?{next(iter(keys.get('weights', keys)))}: a layer"):
+            moegen.torch.MoELayer(**keys, **SIZES)
     layer.down_proj_weight.data = layer.down_proj_weight.data[1:]   # as who shares it may do
     with pytest.raises(moegen.ArgumentError, match=r"down_proj_weight: \[6, 48, 32\]"):
         layer(torch.zeros(3, 48))

@@ -101,6 +101,11 @@ def test_gpt_oss():
             clamp={"gate": [None, 0.7], "up": [-0.7, 0.7]}, up_offset=1.0)
 
 
+def test_offset_that_is_rounded():
+    """Where up was clamped it has no gradient, though its limit and the offset, in f32, add up to another number than their sum is."""
+    compare(inputs(60), LIMIT[torch.float32], clamp={"up": [-0.5, 0.5]}, up_offset=0.3)
+
+
 @pytest.mark.parametrize("dtype", LIMIT, ids=str)
 @pytest.mark.parametrize("T", [1, 7, 130])
 def test_norm_after_the_experts(dtype, T):
@@ -639,6 +644,24 @@ def test_jit_trace():
     moegen.torch.experts(x, **p)
     traced = torch.jit.trace(lambda x: moegen.torch.experts(x, **p), (x,))
     assert torch.equal(traced(2 * x), moegen.torch.experts(2 * x, **p))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("trains", [False, True])
+def test_jit_of_a_layer(trains):
+    """A trace is for any number of tokens; PyTorch finds those of functions with gradients different each time."""
+    layer = moegen.torch.MoELayer(H=48, I_TP=32, E=5, top_k=2)
+    with torch.set_grad_enabled(trains):
+        traced = torch.jit.trace(layer, (torch.randn(7, 48),), check_trace=not trains)
+    for T in (1, 7, 500):
+        x = torch.randn(T, 48, requires_grad=trains)
+        y = traced(x)
+        assert torch.equal(y, layer(x))
+    if trains:
+        want = torch.autograd.grad(layer(x).sum(), x)[0]
+        assert torch.equal(torch.autograd.grad(y.sum(), x)[0], want)
+    with pytest.raises(moegen.UnsupportedError, match="torch.export.export"):
+        torch.jit.script(torch.nn.Sequential(layer))
 
 
 def test_export():

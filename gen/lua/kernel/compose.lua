@@ -99,7 +99,7 @@ local function part_job(whole, row, req)
     end
     values.target, values.spelling = whole.plan.emulated and "scalar" or whole.spec.target, whole.plan.spelling
     local map = node_of(values, plan_of(whole, row, family, own))
-    local raw = {map = map, file = whole.info.file, family = row[2], name = whole.name .. "_" .. name,
+    local raw = {map = map, file = whole.info.file, family = row[2], name = whole.name .. "_" .. name, part = true,
                  origin = {name = "default", kernel = "default"}}
     local spec, info = schema.check(raw, family, own)
     local plan = spec and planner.choose(family, spec, req, info)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, NoReturn, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from . import _memory, kernel
 from ._check import DTYPES, check_kept, in_memory, kinds_of
 from ._experts import BLOCKS, MANY, block_for
-from ._library import ArgumentError, KindError
+from ._library import ArgumentError, KindError, UnsupportedError
 from ._main_grad import add, adds_in_place, awaited, mains_of, stand_in
 from ._operators import register
 from ._split import SplitLayer
@@ -36,7 +36,8 @@ class _Pass:
         self._extents = {a.name: [compile(n, a.name, "eval") for n in a.extent] for a in made.args}
         self._runs: dict[int, Run] = {}   # by T
         self._shapes: dict[tuple[str, int], tuple[int, ...]] = {}   # by name and T
-        self._block, self._top_k, self._E = spec["block_size"], spec.get("top_k", 1), spec["E"]
+        dense = spec.get("dispatch") == "dense"   # blocks of all tokens, the same ones for each expert
+        self._block, self._top_k, self._E = spec["block_size"], 1 if dense else spec.get("top_k", 1), 1 if dense else spec["E"]
 
     def sizes(self, T: Any) -> dict[str, Any]:
         """Tokens; blocks, as many as the worst choice of experts takes; blocks of an expert that all tokens share."""
@@ -255,6 +256,11 @@ class MoELayer(torch.nn.Module):
         dtype = DTYPES.get(dtype, str(dtype)) if isinstance(dtype, torch.dtype) else dtype
         if keys.get("router") == "given" or "kernel" in keys:
             raise ArgumentError("a layer has a router of its own: `experts` takes what another one gives, and `kernel` is moe_layer")
+        own = [n for n in ("op", "T", "output_dtype") if n in keys]
+        if own:
+            raise ArgumentError(f"{', '.join(own)}: a layer has both passes, for any number of tokens, and y is of the dtype of x")
+        if keys.get("weights", {}).get("experts") == "separate":
+            raise ArgumentError("weights.experts: a layer's parameters hold all experts, joined")
         self.spec: dict[str, Any] = {"dtype": dtype, **keys, "weights": {"layout": "transposed", **keys.get("weights", {})}}
         self.losses: dict[str, Tensor] = {}
         self.names: dict[str, str] = {}   # of parameters in the block that from_hf took them from
@@ -292,7 +298,7 @@ class MoELayer(torch.nn.Module):
         if x.dim() == 0 or x.shape[-1] != H or x.dtype != dtype or x.device != parameters[0].device:
             raise ArgumentError(f"x: [..., {H}] of {dtype} on {parameters[0].device}, not {list(x.shape)} of {x.dtype} on {x.device}")
         rows = x.reshape(-1, H)
-        any_T = torch.compiler.is_exporting()   # else a program would be for those that have the same blocks
+        any_T = torch.compiler.is_exporting() or torch.jit.is_tracing()   # else a program would be for those that have the same blocks
         block = BLOCKS[-1] if any_T else block_for(rows.shape[0] * self.spec.get("top_k", 1) // self.spec["E"])
         text = self._texts[dtype, block]
         trains = (torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters))
@@ -303,6 +309,10 @@ class MoELayer(torch.nn.Module):
             y, losses = (_forward if is_eager((rows, *parameters)) else torch.ops.moegen.layer.default)(rows, parameters, text, False)
         self.losses = dict(zip(self._losses, losses))   # which come first
         return y.view(x.shape)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        raise UnsupportedError("torch.jit.script reads Python's own code, which has no kernels: torch.export.export, or torch.jit.trace, "
+                               "makes a program of a layer")
 
     def _forms_for(self, dtype: torch.dtype) -> list[tuple[torch.Size, torch.dtype]]:
         if dtype not in self._forms:
