@@ -123,7 +123,7 @@ end
 
 -- cfg of products of weights; that of everything else is cfg.
 function integers.cfg(cfg, spec, plan)
-    return setmetatable({product = how_of(spec, plan), dtype = {name = "int8", c = "uint8_t", size = 1}}, {__index = cfg})
+    return plans.with(cfg, {product = how_of(spec, plan), dtype = {name = "int8", c = "uint8_t", size = 1}})
 end
 
 -- kinds: {constant, rows, over}: of panels before they are quantised

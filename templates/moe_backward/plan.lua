@@ -97,7 +97,7 @@ end
 local function deep(spec, plan)
     local depth = panels.depth(plan)
     local one = round_up(spec.I_TP, depth)
-    local both = stored.of(spec).separate and 2 * one or round_up((spec.gated and 2 or 1) * spec.I_TP, depth)
+    local both = stored.of(spec).separate and 2 * one or round_up(stored.gates(spec) * spec.I_TP, depth)
     return round_up(spec.H, depth), both, one
 end
 
@@ -107,7 +107,7 @@ local function widest(spec, plan)
 end
 
 local function constants(spec, plan)
-    local lanes, gates = plan.isa.lanes, spec.gated and 2 or 1
+    local lanes, gates = plan.isa.lanes, stored.gates(spec)
     local hk, gk, ik = deep(spec, plan)
     local prows = round_up(math.max(spec.I_TP + 1, round_up(spec.I_TP, plan.vectors * lanes)), plan.tiled and lanes or 1)
     local xrows, partials = math.max(hk, round_up(spec.H + 1, lanes)), (math.max(spec.I_TP, spec.H) + lanes - 1) // lanes
@@ -202,7 +202,7 @@ end
 function backward.names(spec, plan, job)
     local isa, io, out, dx = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype], dtype[spec.hidden_grad_dtype]
     local has = steps(spec)
-    local gates = spec.gated and 2 or 1
+    local gates = stored.gates(spec)
     local cfg = panels.cfg(spec, plan, job)
     local bias, affinity, slots = dtype[spec.bias_dtype], dtype[spec.affinity_dtype], spec.affinities == "slots"
     local totals = {spec.H, spec.I_TP, 1, spec.H, has.again and gates * spec.I_TP or nil}
@@ -211,8 +211,8 @@ function backward.names(spec, plan, job)
         bias_c = bias.c, affinity_c = affinity.c, slots = slots,
         narrow_dx = dx.narrow ~= nil, routed_rows = "w->args->N * B", enters = true,
         quantised = quantised.is(spec), padded = quantised.is(spec) and has.gradients,
-        sums = {apart = true, first = "from", row = "H", is_long = spec.H >= isa.lanes, rounded = dx.narrow and
-            {output = "hidden_states_grad", c = dx.c, tile = "narrow_dx", narrow = convert(dx, "narrow"), rows = "tokens(w->args->T)"}},
+        sums = {apart = true, row = "H", is_long = spec.H >= isa.lanes,
+            rounded = plans.rounded("hidden_states_grad", dx, "narrow_dx", "tokens(w->args->T)")},
         clears = true, listed = stored.of(spec).listed,
         transposes_whole = spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes and (has.again or has.transposed),
         -- gate and up as rows of a panel: that of up of column i, and its gate

@@ -29,10 +29,7 @@ function layer.keeps(s)
 end
 
 -- Those of packed weights in backward.
-layer.rules = {}
-for i, rule in ipairs(backward_rules.packed) do
-    layer.rules[i] = {rule[1], function(s) return s.op == "forward" or rule[2](s) end, rule[3]}
-end
+layer.rules = plans.where(function(s) return s.op == "backward" end, backward_rules.packed)
 
 -- Keys of several planners in one map. Parts check their own again.
 function layer.plan_keys(...)

@@ -1,15 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- tensors.lua - tensors that several families take or give, as rows of `args`. s: the spec
+local packed = require "packed.form"
 local plans = require "shared.plans"
 local stored = require "shared.stored"
 
 local tensors = {}
 
 local list, append = plans.list, plans.append
-
-local function gates(s)
-    return s.gated and 2 or 1
-end
 
 -- Rows of tokens of the families over blocks: with one more for padding, unless there is none.
 function tensors.tokens(s)
@@ -76,13 +73,19 @@ function tensors.blocks(s)
     }
 end
 
+-- What these are refused for.
+function tensors.statuses(s)
+    return plans.list("block_to_expert names an expert outside 0..E-1", "token_position_to_id names a token outside 0..T-1",
+        "dropping needs as many blocks as experts", "T or N is not what the spec fixes", packed.status(s))
+end
+
 -- What the forward pass keeps, of so many blocks: a formula.
 local function kept(says, role)
     return says .. (role == "out" and "; 0 at padding slots" or "")
 end
 
 function tensors.kept_gate_up(s, name, role, blocks)
-    return {name, s.dtype, role, blocks, gates(s), s.I_TP, s.block_size,
+    return {name, s.dtype, role, blocks, stored.gates(s), s.I_TP, s.block_size,
         says = kept(s.norm == "layer" and "as the normalisation saw it" or "gate and up as the activation saw them", role)}
 end
 

@@ -49,12 +49,9 @@ function rows.lines(cfg, dt, name)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Rows of n cache lines to memory."})
     local dst, src, n = p:pointer("dst", dt.c), p:pointer("src", "const " .. dt.c), p:integer("n")
     local rows_left, over = p:integer("rows"), p:integer("over")
-    p:loop(rows_left, function()
-        p:loop(p:count_from("left", n), function()
-            rows.stream_on(p, dt, dst, src, 16 // cfg.isa.lanes)
-        end, "lines")
-        p:advance(dst, over)
-    end, "rows")
+    over_rows.nested(p, rows_left, n, {{dst, over}}, function()
+        rows.stream_on(p, dt, dst, src, 16 // cfg.isa.lanes)
+    end, "lines")
     return p
 end
 
