@@ -78,15 +78,12 @@ local function steps(spec)
 end
 
 function backward.args(s, plan)
-    local has, again = steps(s), {}
-    for _, row in ipairs(tensors.biases(s)) do
-        again[#again + 1] = tensors.read_again(s, row[1]) and row or nil
-    end
+    local has = steps(s)
     return plans.append(prequantised.all_args(s, tensors.inputs(s, plan)), plans.list(
         not has.again and tensors.kept_gate_up(s, "gate_up_proj_act_checkpoint_T", "in", "N"),
         has.saved_down and tensors.kept_down(s, "down_proj_act_checkpoint", "in", "N")),
     tensors.blocks(s), prequantised.args(s, {"output_hidden_states_grad", s.dtype, "in", tensors.tokens(s), s.H,
-        says = "gradient of output"}), again, {
+        says = "gradient of output"}), tensors.read_again(s, tensors.biases(s)), {
         {"hidden_states_grad", s.hidden_grad_dtype, "out", tensors.tokens(s), s.H,
             says = "gradient of hidden_states, summed over the experts of each token"},
         tensors.affinity_gradients(s),
@@ -111,10 +108,7 @@ local function constants(spec, plan)
     local hk, gk, ik = deep(spec, plan)
     local prows = round_up(math.max(spec.I_TP + 1, round_up(spec.I_TP, plan.vectors * lanes)), plan.tiled and lanes or 1)
     local xrows, partials = math.max(hk, round_up(spec.H + 1, lanes)), (math.max(spec.I_TP, spec.H) + lanes - 1) // lanes
-    return plans.append({
-        {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
-        {"B", spec.block_size, "slots of a block"}, {"GATES", gates, "gate and up, or up alone"},
-        plans.sum_ld(spec.H),
+    return plans.append(tensors.constants(spec), {
         {"H_DEEP", hk, "rows of a panel over H, full panels of k"}, {"G_DEEP", gk, "rows of a panel over gate and up"},
         {"HK", panels.apart(plan, hk), "rows from a panel over H to the next one"},
         {"GK", panels.apart(plan, gk), "from one over gate and up"},

@@ -142,12 +142,8 @@ local function constants(spec, plan)
     local width = plan.vectors * lanes
     local up = spec.gated and lanes or width
     local deep = math.max(spec.H, spec.I_TP)
-    local list = {
-        {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
-        {"B", spec.block_size, "slots of a block"}, {"GATES", stored.gates(spec), "gate and up, or up alone"},
-        plans.sum_ld(spec.H),
-        {"STATIC_BLOCKS", type(spec.loop) == "table" and spec.loop.static_blocks or 0, "run whatever conditions say"},
-    }
+    local list = plans.append(tensors.constants(spec), {
+        {"STATIC_BLOCKS", type(spec.loop) == "table" and spec.loop.static_blocks or 0, "run whatever conditions say"}})
     if by_rows.takes(spec) then
         return plans.append(list, by_rows.constants(spec, plan))
     end

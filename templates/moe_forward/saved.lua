@@ -76,7 +76,7 @@ local function save_lines(cfg, dt, pitch)
         end
         for c = 0, lanes - 1 do
             p:block("column " .. c, function()
-                rows.stream(p, dt, {T, c * pitch}, {made, c * line}, 16 // lanes)
+                rows.stream(p, dt, {T, c * pitch}, {made, c * line})
             end)
         end
         p:advance(S, line * cfg.vectors * lanes)

@@ -98,11 +98,7 @@ local function forward_args(s, plan)
 end
 
 local function backward_args(s, plan)
-    local list, all = tokens(s), parameters(s, plan)
-    for _, row in ipairs(all) do
-        list[#list + 1] = tensors.read_again(s, row[1]) and row or nil
-    end
-    return append(list, state(s, "in"), {
+    return append(tokens(s), tensors.read_again(s, parameters(s, plan)), state(s, "in"), {
         {"output_hidden_states_grad", s.dtype, "in", "T", s.H, says = "gradient of output"},
         {"hidden_states_grad", s.dtype, "out", "T", s.H,
             says = "gradient of hidden_states, through the experts" .. (given.is(s) and "" or " and through the router")},

@@ -29,10 +29,7 @@ function router.args(s)
     local parameters = tensors.router(s, s.bias)
     local list = {{"hidden_states", s.dtype, "in", "T", s.H, says = "rows of tokens"}}
     if s.op == "backward" then
-        for _, row in ipairs(parameters) do
-            list[#list + 1] = tensors.read_again(s, row[1]) and row or nil
-        end
-        return plans.append(list, {
+        return plans.append(list, tensors.read_again(s, parameters), {
             {"logits", "f32", "in", "T", s.E, says = "of the forward pass"},
             {"expert_index", "i32", "in", "T", s.top_k, says = "of the forward pass"},
             {"expert_affinities_grad", s.affinity_dtype, "in", "T", s.E,

@@ -45,17 +45,24 @@ function tensors.parameters(s, plan)
     return append(stored.tensors(s, plan), tensors.biases(s))
 end
 
--- Does the way back read a parameter? Not biases, but where they enter a gradient.
-function tensors.read_again(s, name)
-    if name == "gate_and_up_proj_bias" then
-        return s.checkpoint == "recompute"
-    elseif name == "down_proj_bias" then
-        return s.affinity.scale == "post" and (s.checkpoint == "recompute" or s.affinity.on == "intermediate")
+-- Those of a list of parameters that the way back reads: not biases, but where they enter a gradient.
+function tensors.read_again(s, parameters)
+    local out, again = {}, s.checkpoint == "recompute"
+    local biases = {router_bias = false, gate_and_up_proj_bias = again,
+        down_proj_bias = s.affinity and s.affinity.scale == "post" and (again or s.affinity.on == "intermediate")}
+    for _, row in ipairs(parameters) do
+        out[#out + 1] = biases[row[1]] ~= false and row or nil
     end
-    return name ~= "router_bias"
+    return out
 end
 
--- What the families over blocks take first.
+-- Constants of the families over blocks.
+function tensors.constants(s)
+    return {{"H", s.H, "hidden size"}, {"I", s.I_TP, "intermediate size"}, {"E", s.E, "experts"},
+        {"B", s.block_size, "slots of a block"}, {"GATES", stored.gates(s), "gate and up, or up alone"}, plans.sum_ld(s.H)}
+end
+
+-- What they take first.
 function tensors.inputs(s, plan)
     return append({
         {"hidden_states", s.dtype, "in", tensors.tokens(s), s.H, says = "rows of tokens" .. (s.skip_token and "" or "; row T is padding")},

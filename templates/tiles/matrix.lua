@@ -161,14 +161,14 @@ local function put_late(p, cfg, t, C, ld, has)
 end
 
 -- What moves `count` cache lines on from `from` to `to`, past the caches, if has.lines: parameters of its own.
-function matrix.streamer(p, cfg, has)
+function matrix.streamer(p, has)
     if not has.lines then
         return function() end
     end
     local to, from, count = p:pointer("to", has.dtype.c), p:pointer("from", "const " .. has.dtype.c), p:integer("count")
     return function()
         p:loop(p:count_from("lines", count), function()
-            row_tiles.stream_on(p, has.dtype, to, from, 16 // cfg.isa.lanes)
+            row_tiles.stream_on(p, has.dtype, to, from)
         end, "cache lines", true)
     end
 end
@@ -194,7 +194,7 @@ function matrix.gradient(cfg, rows, has)
     local ld = has.ld or p:integer("ld")
     local up = has.ld and width - rows * ld or p:integer("up")
     local next_C = has.late and p:count_from("next_C", p:amount("back"))
-    local stream_lines = matrix.streamer(p, cfg, has)
+    local stream_lines = matrix.streamer(p, has)
     if has.late then
         clear(p, cfg, t)
     end
