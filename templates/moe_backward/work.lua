@@ -88,16 +88,11 @@ end
 -- The first products again, of the panels `by`; `tokens` is the phase after which products may read tokens.
 local function again(has, by, spec, layout, tokens)
     local first, second = stored.gate_up(spec)
-    if not has.again then
-        return {}
-    elseif not second then
-        return {{"GATE_UP", rows = "GATES * I", k = "H", weights = first, layout = layout, by = by, ordered = has.in_words,
-            run = "gate_up_again"}}
+    local function product(name, rows, weights, run, reads)
+        return {name, rows = rows, k = "H", weights = weights, layout = layout, by = by, ordered = has.in_words, run = run, reads = reads}
     end
-    return {{"GATE_AGAIN", rows = "I", k = "H", weights = first, layout = layout, by = by, ordered = has.in_words,
-            run = "gate_again"},
-        {"UP_AGAIN", rows = "I", k = "H", weights = second, layout = layout, by = by, ordered = has.in_words,
-            run = "up_again", reads = {tokens}}}
+    return not has.again and {} or not second and {product("GATE_UP", "GATES * I", first, "gate_up_again")}
+        or {product("GATE_AGAIN", "I", first, "gate_again"), product("UP_AGAIN", "I", second, "up_again", {tokens})}
 end
 
 -- Adds the names of rounded.c.in, and of copies that products over rows read because their panels are quantised along tokens. Returns

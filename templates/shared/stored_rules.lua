@@ -2,17 +2,13 @@
 -- stored_rules.lua - what of the key `weights` a family takes, and which of its values go together.
 local formats = require "tiles.formats"
 local packed = require "packed.form"
+local plans = require "shared.plans"
 local stored = require "shared.stored"
 
 local stored_rules = {}
 
--- Rules of what a family takes: for each key of `weights`, a list of values (dtype: in addition to what tokens are of). widened: its
--- products of rows take numbers of another dtype. never: why it cannot have what it does not take of a key
-function stored_rules.of(takes)
-    local list, never = {}, takes.never or {}
-    local function rule(key, holds, sentence)
-        list[#list + 1] = {"weights." .. key, holds, "{weights." .. key .. "} " .. sentence}
-    end
+-- Values of keys, see stored_rules.of. rule: adds one, of a key of `weights`
+local function taken(rule, takes, never)
     local function only(key, default)
         local values = {table.unpack(takes[key] or {})}
         values[#values + 1] = default
@@ -33,6 +29,10 @@ function stored_rules.of(takes)
     only("gate_up_order", "split")
     only("gate_up", "joined")
     only("experts", "joined")
+end
+
+-- Which of these go together.
+local function together(rule, takes, never)
     rule("gate_up_order", function(s) return s.weights.gate_up_order == "split" or s.weights.gate_up == "joined" end,
         "is about one tensor of gate and up, here {weights.gate_up}")
     rule("group", function(s) return takes.group or not s.weights.group end, "is not supported yet")
@@ -68,21 +68,36 @@ function stored_rules.of(takes)
         "is of MX formats, not of {weights.dtype}")
     layout(function(w) return w.layout == "nki" and w.gate_up_order ~= "split" end,
         "holds gate and up apart, here {weights.gate_up_order}")
-    local function of_nki(key, by)
-        list[#list + 1] = {key, function(s) return s.weights.layout ~= "nki" or not s[key] or s[key] % by == 0 end,
-            ("{%s} is no multiple of %d, as weights.layout = nki needs"):format(key, by)}
-    end
-    of_nki("H", stored.nki_multiples.H)
-    of_nki("I_TP", stored.nki_multiples.I_TP)
-    rule("group", function(s)
-        local format, given = stored.format(s) or {}, s.weights.group
-        for _, group in ipairs(format.groups or {}) do
-            if group == given then
-                return true
-            end
+end
+
+-- An extent that is in whole tiles of layout nki.
+local function of_nki(key)
+    local by = stored.nki_multiples[key]
+    return {key, function(s) return s.weights.layout ~= "nki" or not s[key] or s[key] % by == 0 end,
+        ("{%s} is no multiple of %d, as weights.layout = nki needs"):format(key, by)}
+end
+
+local function is_group(s)
+    local format, given = stored.format(s) or {}, s.weights.group
+    for _, group in ipairs(format.groups or {}) do
+        if group == given then
+            return true
         end
-        return not given
-    end, "is no group of {weights.dtype}: " .. stored.choices)
+    end
+    return not given
+end
+
+-- Rules of what a family takes: for each key of `weights`, a list of values (dtype: in addition to what tokens are of). widened: its
+-- products of rows take numbers of another dtype. never: why it cannot have what it does not take of a key
+function stored_rules.of(takes)
+    local list, never = {}, takes.never or {}
+    local function rule(key, holds, sentence)
+        list[#list + 1] = {"weights." .. key, holds, "{weights." .. key .. "} " .. sentence}
+    end
+    taken(rule, takes, never)
+    together(rule, takes, never)
+    plans.append(list, {of_nki "H", of_nki "I_TP"})
+    rule("group", is_group, "is no group of {weights.dtype}: " .. stored.choices)
     return list
 end
 
