@@ -92,10 +92,10 @@ local function code_step(p, cfg, t, read, before, scale)
     end
     local function scaled(from, to)
         local factors = {}
-        for r = from, to do
+        for r = from, scale and to or from - 1 do
             factors[r] = scale(r)
         end
-        for r = from, to do
+        for r = from, scale and to or from - 1 do
             for token = 0, t.tokens - 1 do
                 p:op("fma", t.acc[r][token], factors[r], sum[r][token])
             end
@@ -107,14 +107,14 @@ local function code_step(p, cfg, t, read, before, scale)
         for i = 0, t.in_turn and -1 or last do
             part(r, r, i)
         end
-        if scale and by_row then
+        if by_row then
             scaled(r, r)
         end
     end
     for i = 0, t.in_turn and last or -1 do
         part(0, t.rows - 1, i)
     end
-    if scale and not by_row then
+    if not by_row then
         scaled(0, t.rows - 1)
     end
 end
@@ -170,16 +170,13 @@ function along.tile(cfg, tokens, has, tall)
         quantise.crowded(p, cfg.dtype)
     end
     local multiply = steps(p, cfg, t, has, tables, function(r) return p:at(scales, r * has.pitch) end)
-    local function next_weights(by)
-        p:advance(W, by)
-        if W_2 then
-            p:advance(W_2, by)
-        end
-    end
     local function units()
         p:loop(p:count_from("left", n), function()
             multiply()
-            next_weights(unit.wide)
+            p:advance(W, unit.wide)
+            if W_2 then
+                p:advance(W_2, unit.wide)
+            end
             if near then
                 p:advance(near, step)
             end
@@ -195,14 +192,17 @@ function along.tile(cfg, tokens, has, tall)
         if run then
             p:loop(p:count_from("panels_left", panels), function()
                 units()
-                next_weights(leap)
+                p:advance(W, leap)
             end, "panels")
         else
             units()
         end
         along_rows.finish(p, t, sum, function(r) return p:at(scales, r) end)
         p:advance(parts, t.rows * lanes)
-        next_weights(over)
+        p:advance(W, over)
+        if W_2 then
+            p:advance(W_2, over)
+        end
         p:advance(t.X, back)
         if coded then
             p:advance(scales, s_over or t.rows)
