@@ -4,6 +4,8 @@
 --
 -- What a lane adds up is of one run of a scale, which multiplies it: that is an op for 4 products, unless a unit has some vectors of codes,
 -- side by side in memory. Transposed, 2 or 4 at a time, a lane has as many groups of 8 codes of a run, and an op will do for all of them.
+local plans = require "shared.plans"
+
 local nibbles = {}
 
 local CODES <const> = 8   -- of a lane
@@ -19,7 +21,7 @@ function nibbles.side_by_side(lanes, run, contractions)
         local count, time = row[1], 0
         local elements = count * lanes * CODES
         for _, K in ipairs(contractions) do
-            time = time + row[2] * ((K + elements - 1) // elements * elements)
+            time = time + row[2] * plans.round_up(K, elements)
         end
         if run % (count * CODES) == 0 and time < least then
             best, least = count, time

@@ -68,7 +68,7 @@ end
 -- cfg of products of weights; that of everything else is cfg. Numbers of another dtype than tokens' are widened as these are.
 function activations.cfg(cfg, spec, plan)
     if not stored.format(spec) and spec.weights.dtype ~= spec.dtype then
-        return setmetatable({dtype = dtype[spec.weights.dtype]}, {__index = cfg})
+        return plans.with(cfg, {dtype = dtype[spec.weights.dtype]})
     end
     return plan.integers and integers.cfg(cfg, spec, plan) or codes.cfg(cfg, spec, plan)
 end
@@ -130,7 +130,7 @@ end
 
 -- cfg of what makes the second product's factor: it is quantised from f32.
 function activations.wide(names, cfg)
-    return names.rounds and setmetatable({product = micro.widened}, {__index = cfg}) or cfg
+    return names.rounds and plans.with(cfg, {product = micro.widened}) or cfg
 end
 
 -- Sums of gate and up before they are rows of P. step: 2 where rows of both come in turn

@@ -30,24 +30,20 @@ function integers.run(spec)
     return stored.scale(spec) == "group" and stored.group(spec) or nil
 end
 
-local function fits(key)
-    return {key, function(s) return not integers.are(s) or not stored.format(s) or integers.run(s) or s[key] < LONGEST end,
-        ("{%s} products of 8-bit integers are more than sums of 32 bits hold: %d"):format(key, LONGEST - 1)}
-end
-
 -- ...: keys of the lengths of contractions
 function integers.rules(...)
     local list = {
-        {"quantize_activations", function(s) return not integers.are(s) or (stored.format(s) or {}).integers end,
+        {"quantize_activations", function(s) return (stored.format(s) or {}).integers end,
             "{quantize_activations} needs weights that are integers, here {weights.dtype}"},
         {"quantize_activations", function(s)
-            return not integers.are(s) or not (stored.format(s) or {}).integers or integers.run(s) or not stored.by_columns(s)
+            return not (stored.format(s) or {}).integers or integers.run(s) or not stored.by_columns(s)
         end, "{quantize_activations} needs weights.layout = transposed, whose rows are contracted, here {weights.layout}"},
     }
     for _, key in ipairs{...} do
-        list[#list + 1] = fits(key)
+        list[#list + 1] = {key, function(s) return not stored.format(s) or integers.run(s) or s[key] < LONGEST end,
+            ("{%s} products of 8-bit integers are more than sums of 32 bits hold: %d"):format(key, LONGEST - 1)}
     end
-    return list
+    return plans.where(integers.are, list)
 end
 
 -- How they are multiplied, best first: what a target needs for it, and why it is chosen.
@@ -123,7 +119,7 @@ end
 
 -- cfg of products of weights; that of everything else is cfg.
 function integers.cfg(cfg, spec, plan)
-    return setmetatable({product = how_of(spec, plan), dtype = {name = "int8", c = "uint8_t", size = 1}}, {__index = cfg})
+    return plans.with(cfg, {product = how_of(spec, plan), dtype = {name = "int8", c = "uint8_t", size = 1}})
 end
 
 -- kinds: {constant, rows, over}: of panels before they are quantised

@@ -10,6 +10,7 @@ local coded = require "tiles.coded"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
 local integers = require "codes.integers"
+local packed = require "packed.form"
 local panels = require "product.panels"
 local plans = require "shared.plans"
 local runs = require "codes.runs"
@@ -29,10 +30,6 @@ end
 local function run_of(spec)
     local share = stored.scale(spec)
     return not stored.by_columns(spec) and (share == "group" and stored.group(spec) or share == "block" and BLOCK) or nil
-end
-
-local function c_type(name)
-    return (dtype[name] or formats.rows[name] or {c = "uint8_t"}).c
 end
 
 -- What a family takes of the key `weights`, see stored.lua, whose products decode codes in these layouts beside `plain`.
@@ -55,6 +52,13 @@ codes.rules = {
         "{weights.dtype} is a format of codes, and {quantize} quantises weights that are numbers"},
     same = {"weights.dtype", function(s) return s.quantize == "none" or stored.format(s) or s.weights.dtype == s.dtype end,
         "{weights.dtype} is not supported yet beside {quantize}: weights are of {dtype}"},
+    unpacked = {"weights.layout", function(s) return s.quantize == "none" or not packed.are(s) end,
+        "{weights.layout} is of numbers that products read as they are, here {quantize}"},
+    -- blocks: does an order of gate and up undo what shares a scale?
+    apart = function(blocks)
+        return {"weights.gate_up_order", function(s) return not (stored.of(s).interleaved and blocks(s)) end,
+            "{weights.gate_up_order} is not supported yet beside {quantize}: gate and up have blocks of their own"}
+    end,
 }
 
 -- Elements that are decoded at a time.
@@ -116,7 +120,7 @@ function codes.cfg(cfg, spec, plan)
     end
     local how = runs.how(cfg.product, plan, run_of(spec), false, stored.format(spec).bits)
     how.tile = cfg.dtype.tiles
-    return setmetatable({product = how}, {__index = cfg})
+    return plans.with(cfg, {product = how})
 end
 
 -- The tiles that blocks and columns want: names.coded.whole takes whole runs of a scale; names.coded.part has one for each row, and is for
@@ -184,10 +188,11 @@ local function coded_of(spec, plan)
     local sums, parts, by_columns = sums_of(spec, plan), in_parts(spec, plan), stored.by_columns(spec)
     local exact = plan.group == 2 and not integers.are(spec) and share == "group" and sums ~= "runs"   -- in pairs, codes times scales?
     local scaled = parts and coded.in_parts(f) or exact and coded.scaled_by(plan.isa, f, run)
+    local scale_c = (dtype[format.scales] or formats.rows[format.scales] or {c = "uint8_t"}).c
     local widened = share == "group" and (format.second or not formats.scales[format.scales] or scaled) and true or false
     return {format = f, bits = format.bits, zero = f.zero or 0, share = share, run = run,
-        scale = format.scales, scale_c = c_type(format.scales), second = format.second or false,
-        widened = widened, read = widened and {scale = "f32", c = "float"} or {scale = format.scales, c = c_type(format.scales)},
+        scale = format.scales, scale_c = scale_c, second = format.second or false,
+        widened = widened, read = widened and {scale = "f32", c = "float"} or {scale = format.scales, c = scale_c},
         scale_of = widened and "wide_scale_of" or "scale_of",
         by_columns = by_columns, shared_columns = by_columns and share == "static",
         blocked = format.blocked, interleaved = stored.of(spec).interleaved, words = false, sums = sums,

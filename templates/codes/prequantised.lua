@@ -194,7 +194,7 @@ function prequantised.names(names, cfg, spec, tokens, weights, others)
     names.scalars[1] = names.widens and names.scalars[1]
     names.tensor, names.io, names.widen_tensor = cfg.dtype, image.c, names.widen_io
     names.widen_io, names.keep_io = plans.convert(image, "widen"), plans.convert(image, "widen")
-    return setmetatable({dtype = image}, {__index = cfg})
+    return plans.with(cfg, {dtype = image})
 end
 
 -- n vectors of codes, each with a scale of its own, as numbers.

@@ -23,7 +23,7 @@ args.weight_rules = plans.append({
         "{weights.dtype} is a format of frozen weights, which have no gradient: only op = forward and dX take it, here {op}"},
     {"weights.dtype", function(s) return s.op ~= "dW" or codes.are(s) or s.weights.dtype == s.dtype end,
         "{weights.dtype} is of W, which {op} does not read; {output_dtype} is that of its gradient"}},
-    stored_rules.of(setmetatable({shared = true}, {__index = codes.takes_numbers{"transposed", "contiguous", "packed"}})),
+    stored_rules.of(plans.with(codes.takes_numbers{"transposed", "contiguous", "packed"}, {shared = true})),
     activations.rules("K"), {activations.scale_rule})
 
 -- As stored.matrices has those of experts; rows: see packed/form.lua.
@@ -41,13 +41,9 @@ end
 -- is; and how W lies for it, see phases.lua.
 local X, Y = {row = "K", at = "x_row"}, {row = "N", at = "y_row"}
 
-local function named(tensor, side)
-    return setmetatable({tensor = tensor}, {__index = side})
-end
-
 args.products = {
-    forward = {from = named("X", X), to = named("Y", Y), layout = "k"},
-    dX = {from = named("dY", Y), to = named("dX", X), layout = "n"},
+    forward = {from = plans.with(X, {tensor = "X"}), to = plans.with(Y, {tensor = "Y"}), layout = "k"},
+    dX = {from = plans.with(Y, {tensor = "dY"}), to = plans.with(X, {tensor = "dX"}), layout = "n"},
 }
 
 -- Is dX summed over the rows of a token?
@@ -57,39 +53,25 @@ end
 
 function args.list(s, plan)
     local x_rows = s.permute == "x" and (s.op ~= "dX" or args.reduces(s)) and "T" or "M"
-    local list = {
+    local sorted, flat = "in the order of the experts", "in the order of the flat index"
+    local y_order = s.permute == "y" and flat or sorted
+    local out = {
+        forward = {"Y", s.output_dtype, "out", "M", s.N, says = "rows " .. y_order},
+        dX = {"dX", s.output_dtype, "out", x_rows, s.K,
+            says = "gradient of X, " .. (args.reduces(s) and "summed over the rows of a token" or s.permute == "x" and flat or sorted)},
+        dW = {"dW", s.output_dtype, s.accumulate_grads and "inout" or "out", s.E, s.N, s.K,
+            says = "gradient of W" .. (s.accumulate_grads and ", added to what is there" or "; 0 for an expert without rows")},
+    }
+    return plans.append({
         {"m_sizes", s.index_dtype, "in", s.E, says = "rows of each expert"},
         {"gather_indices", s.index_dtype, s.permute == "none" and "in?" or "in", "M",
             says = s.permute == "none" and "not used" or "flat index token * top_k + choice of each sorted row"},
-    }
-    local function add(row)
-        list[#list + 1] = row
-    end
-    if s.op ~= "dX" then
-        add{"X", s.dtype, "in", x_rows, s.K, says = x_rows == "T" and "rows of tokens" or "rows in the order of the experts"}
-    end
-    if s.op ~= "forward" then
-        add{"dY", s.dtype, "in", "M", s.N,
-            says = "gradient of Y, " .. (s.permute == "y" and "in the order of the flat index" or "in the order of the experts")}
-    end
-    if s.op ~= "dW" then
-        plans.append(list, stored.tensors(s, plan, args.matrices(s)))
-    end
-    if s.fuse_mul == "post" then
-        add{"topk_weights", s.affinity_dtype, "in", "M", says = "factor of each flat index"}
-    end
-    if s.op == "forward" then
-        add{"Y", s.output_dtype, "out", "M", s.N,
-            says = s.permute == "y" and "rows in the order of the flat index" or "rows in the order of the experts"}
-    elseif s.op == "dX" then
-        add{"dX", s.output_dtype, "out", x_rows, s.K,
-            says = "gradient of X, " .. (args.reduces(s) and "summed over the rows of a token"
-                or s.permute == "x" and "in the order of the flat index" or "in the order of the experts")}
-    else
-        add{"dW", s.output_dtype, s.accumulate_grads and "inout" or "out", s.E, s.N, s.K,
-            says = s.accumulate_grads and "gradient of W, added to what is there" or "gradient of W; 0 for an expert without rows"}
-    end
-    return list
+    }, plans.list(
+        s.op ~= "dX" and {"X", s.dtype, "in", x_rows, s.K, says = "rows " .. (x_rows == "T" and "of tokens" or sorted)},
+        s.op ~= "forward" and {"dY", s.dtype, "in", "M", s.N, says = "gradient of Y, " .. y_order}),
+    s.op ~= "dW" and stored.tensors(s, plan, args.matrices(s)) or {}, plans.list(
+        s.fuse_mul == "post" and {"topk_weights", s.affinity_dtype, "in", "M", says = "factor of each flat index"},
+        out[s.op]))
 end
 
 return args

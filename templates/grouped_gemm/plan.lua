@@ -207,14 +207,9 @@ function tiles.rows(spec, plan, names, cfg, of_weights)
     local lanes, width = cfg.isa.lanes, plan.vectors * cfg.isa.lanes
     local products = panels.product_tiles(names, of_weights)
     plans.append(products, panels.switches(cfg), codes.tiles(names, cfg, spec), activations.tiles(names, spec, cfg, of_weights))
-    return plans.append(products, entering(spec, plan, names, cfg), plans.list(
-        not (cfg.in_place or names.coded) and panel_rows.copy(of_weights, {name = "copy", pitch = plan.mc * width}),
-        not names.coded and names.copies_edges and panel_rows.copy(of_weights, {name = "copy_edge", pitch = plan.mc * width,
-            masked = true}),
+    return plans.append(products, entering(spec, plan, names, cfg), panels.copies(names, of_weights), {
         rows.squares(cfg, "transpose_back", {dtype = dtype.f32, stride = width, pitch = cfg.chunk_rows, t_units = "CHUNK_ROWS",
-            along = lanes * width, step = lanes}),
-        names.transposes and rows.transposed_weights(cfg, names.dots, names.coded),
-        names.transposes and names.by_lines and not names.coded and panel_rows.transposed_lines(cfg),
+            along = lanes * width, step = lanes})}, names.transposes and panels.transposed(names, cfg) or {}, plans.list(
         rows.move(cfg, "put", {to = names.reduces and dtype.f32 or dtype[spec.output_dtype], scaled = names.factor}),
         sums(names, cfg, dtype[spec.output_dtype])))
 end
@@ -264,8 +259,8 @@ function grouped.names(spec, plan, job)
     names.copies_edges, of_weights.unaligned = spec.K % panels.depth(plan) ~= 0, spec.K * stored.size(spec) % 64 ~= 0
     activations.names(names, spec, plan, cfg, of_weights, {"X_ROWS", "ROWS"}, false)
     names.splits = dots and dw
-    names.sums = names.reduces and {apart = true, first = "from", row = "K", is_long = spec.K >= lanes, rounded = out.narrow and
-        {output = "dX", c = out.c, tile = "narrow", narrow = names.narrow_o, rows = "w->args->T"}}
+    names.sums = names.reduces and {apart = true, row = "K", is_long = spec.K >= lanes,
+        rounded = plans.rounded("dX", out, "narrow", "w->args->T")}
     if dw then
         gradients.names(names, cfg, plan, out, {add = adds, rows = {spec.N}, columns = {spec.K}})
         names.staged = plan.staged

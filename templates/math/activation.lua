@@ -71,9 +71,14 @@ local function cubic(p, name, x, both)
     return z, p:op("mul", name .. "_rise", x, steep)
 end
 
--- -x^2 / 2
-local function half_square(p, name, x)
-    return p:op("mul", name .. "_square", x, p:op("mul", name .. "_scaled", x, p:const("minus_half", -0.5)))
+-- Of gelu, for x clamped to -most .. most: x, at least -most; the clamped one; exp(-x^2 / 2); and 1 + erf(x / sqrt(2)).
+local function normal(p, name, x, most)
+    local floored, inner = clamped(p, name, x, -most, most)
+    local z = p:op("mul", name .. "_z", inner, p:const("sqrt_half", 0.70710678118654752))
+    local one = p:const("one_f", 1.0)
+    local square = p:op("mul", name .. "_square", inner, p:op("mul", name .. "_scaled", inner, p:const("minus_half", -0.5)))
+    local e = exp_whole(p, name .. "_e", square, one)
+    return floored, inner, e, p:op("add", name .. "_plus", erf(p, name .. "_erf", z, e, one), one)
 end
 
 return {
@@ -89,20 +94,10 @@ return {
         both = gated_both(-10.07, 9.98, cubic)},
 
     gelu = {says = "x / 2 * (1 + erf(x / sqrt(2)))", forward = function(p, name, x)
-        local most = math.sqrt(2 * 87.0)   -- erf is 1 from 6 on
-        local floored, inner = clamped(p, name, x, -most, most)
-        local z = p:op("mul", name .. "_z", inner, p:const("sqrt_half", 0.70710678118654752))
-        local one = p:const("one_f", 1.0)
-        local e = exp_whole(p, name .. "_e", half_square(p, name, inner), one)
-        local plus = p:op("add", name .. "_plus", erf(p, name .. "_erf", z, e, one), one)
+        local floored, _, _, plus = normal(p, name, x, math.sqrt(2 * 87.0))   -- erf is 1 from 6 on
         return p:op("mul", name, p:op("mul", name .. "_half", floored, p:const("half_f", 0.5)), plus)
     end, both = function(p, name, x, slope_only)   -- F + x exp(-x^2 / 2) / sqrt(2 pi) with F = (1 + erf(x / sqrt(2))) / 2
-        local most = math.sqrt(2 * math_lib.exp_end(p))   -- the density is 0 there
-        local floored, inner = clamped(p, name, x, -most, most)
-        local z = p:op("mul", name .. "_z", inner, p:const("sqrt_half", 0.70710678118654752))
-        local one = p:const("one_f", 1.0)
-        local e = exp_whole(p, name .. "_e", half_square(p, name, inner), one)
-        local plus = p:op("add", name .. "_plus", erf(p, name .. "_erf", z, e, one), one)
+        local floored, inner, e, plus = normal(p, name, x, math.sqrt(2 * math_lib.exp_end(p)))   -- the density is 0 there
         local share = p:op("mul", name .. "_share", plus, p:const("half_f", 0.5))
         local bell = p:op("mul", name .. "_bell", e, p:const("bell", 0.39894228040143268))
         local slope = p:op("copy", name .. "_slope", share)

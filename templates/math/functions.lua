@@ -25,27 +25,27 @@ local function exp_parts(p, name, x, down)
     return e, n
 end
 
--- exp(x). Inputs are clamped to where the result neither overflows nor becomes subnormal.
-function math_lib.exp(p, name, x)
-    local low, high = p:const("exp_low", -87.0), p:const("exp_high", 88.0)
-    local safe = p:op("min", name .. "_capped", high, p:op("max", name .. "_floored", low, x))   -- NaN stays
-    local e, n = exp_parts(p, name, safe)
+-- e times 2^n; one: a vector of ones, where that may be no normal number: 2^-127 is 0 then, 2^128 infinity.
+local function times_power(p, name, e, n, one)
     if p:has("scalef") then
         return p:op("scalef", name, e, n)
     end
     local bits = p:op("shl", name .. "_shift", p:op("to_int", name .. "_i", n), 23)
-    return p:op("int_add", name, e, bits)
+    return one and p:op("mul", name, e, p:op("int_add", name .. "_power", bits, one)) or p:op("int_add", name, e, bits)
+end
+
+-- exp(x). Inputs are clamped to where the result neither overflows nor becomes subnormal.
+function math_lib.exp(p, name, x)
+    local low, high = p:const("exp_low", -87.0), p:const("exp_high", 88.0)
+    local safe = p:op("min", name .. "_capped", high, p:op("max", name .. "_floored", low, x))   -- NaN stays
+    return times_power(p, name, exp_parts(p, name, safe))
 end
 
 -- exp(x), or exp(-x) when down, that ends exactly: 0 at -exp_end(p), infinity at 89. x must not be further out, or NaN.
 -- one: a vector of ones.
 function math_lib.exp_whole(p, name, x, one, down)
     local e, n = exp_parts(p, name, x, down)
-    if p:has("scalef") then
-        return p:op("scalef", name, e, n)
-    end
-    local bits = p:op("shl", name .. "_shift", p:op("to_int", name .. "_i", n), 23)
-    return p:op("mul", name, e, p:op("int_add", name .. "_power", bits, one))   -- 2^-127 is 0, 2^128 infinity
+    return times_power(p, name, e, n, one)
 end
 
 function math_lib.exp_end(p)

@@ -4,7 +4,6 @@ local activations = require "codes.activations"
 local codes = require "codes.plan"
 local dot = require "product.dot"
 local keys = require "shared.keys"
-local packed = require "packed.form"
 local plans = require "shared.plans"
 local prequantised = require "codes.prequantised"
 local quantised = require "codes.quantised"
@@ -15,10 +14,6 @@ local tensors = require "shared.tensors"
 local args = {}
 
 local types = keys.types
-
-function args.gates(s)
-    return s.gated and 2 or 1
-end
 
 local BOTH <const> = "gate_up_weights"   -- the tensor of gate and up
 
@@ -47,23 +42,18 @@ function args.keys(own, plan, backward)
     return keys.rows(list)
 end
 
--- takes: of the key `weights`, beside what both families take; blocks: does an order of gate and up undo what shares a scale?
+-- takes: of the key `weights`, beside what both families take; blocks: see codes.rules.apart
 local function rules(takes, blocks)
     takes.gate_up_order, takes.gate_up = {"interleaved"}, {"separate"}
     takes.never = {shared = "is of experts: one MLP has nothing to share its scales with",
         experts = "is of experts: the tensors of one MLP are at addresses of their own"}
     return plans.append(keys.rules{"gated", quantised.rules, prequantised.rules, codes.rules.numbers,
-        {"weights.layout", function(s) return not packed.are(s) or s.quantize == "none" end,
-            "{weights.layout} is of numbers that products read as they are, here {quantize}"},
-        {"weights.gate_up_order", function(s) return not (stored.of(s).interleaved and blocks(s)) end,
-            "{weights.gate_up_order} is not supported yet beside {quantize}: gate and up have blocks of their own"}},
-        stored_rules.of(takes))
+        codes.rules.unpacked, codes.rules.apart(blocks)}, stored_rules.of(takes))
 end
 
 args.forward_rules = plans.append(rules(codes.takes_numbers{"transposed", "contiguous", "packed"},
     function(s) return s.prequantised[BOTH] ~= nil end), {codes.rules.same}, activations.rules("H", "I_TP"))
-args.backward_rules = plans.append({{"accumulate_grads", function(s) return s.weight_grads == "all" or not s.accumulate_grads end,
-    "{accumulate_grads} leaves nothing for {weight_grads}"}, codes.rules.frozen},
+args.backward_rules = plans.append(keys.rules{"accumulate_grads", codes.rules.frozen},
     rules(codes.takes{"transposed", "contiguous"}, quantised.is))
 
 -- The intermediates, in the order of arguments: name, what it is; those of a gate only if there is one, and what the second product sees

@@ -2,7 +2,6 @@
 -- plan.lua - plans of mlp_forward and mlp_backward, and the names that their templates' holes refer to.
 local activations = require "codes.activations"
 local along = require "along.plan"
-local args = require "mlp.args"
 local dtype = require "dtype"
 local back = require "tiles.back"
 local clamp = require "math.clamp"
@@ -23,7 +22,7 @@ local work = require "mlp.work"
 
 local mlp = {}
 
-local round_up, gates = plans.round_up, args.gates
+local round_up, gates = plans.round_up, stored.gates
 
 -- Plans and targets of a family: which plan of products it has, and what forbids pairs.
 local function planned(products, why_not)

@@ -100,15 +100,15 @@ function work.backward(names, spec)
 end
 
 function work.backward_space(names)
-    local io, dots, words, copied = names.panel_c, names.dots, names.words, names.quantised and not names.dots
+    local io, dots, copied = names.panel_c, names.dots, names.quantised and not names.dots
     space.rows(names, {
         {"X", io, {"HK"}, "hidden states", of = "columns"},
         {"P", io, {"IK"}, "what the second product sees", of = "columns"},
         {"dY", io, {"HK"}, "gradients of the output", of = "columns"},
         {"GU", io, {"GK"}, "gate and up; then their gradients", of = "columns"},
-        dots and {"X_pairs", "float", {words "HK"}, "X, each word of two rows", of = "columns", shape = names.pairs_shape(words "HK")},
-        dots and {"dY_pairs", "float", {words "HK"}, "dY, each word of two rows", of = "columns", shape = names.pairs_shape(words "HK")},
-        dots and {"GU_pairs", "float", {words "GK"}, "GU, each word of two rows", of = "columns", shape = names.pairs_shape(words "GK")},
+        dots and space.pairs(names, "X", "HK"),
+        dots and space.pairs(names, "dY", "HK"),
+        dots and space.pairs(names, "GU", "GK"),
         copied and {"X_rows", "float", {"HK"}, "X, quantised along rows", of = "columns"},
         copied and {"dY_rows", "float", {"HK"}, "dY, quantised along rows", of = "columns"},
         copied and {"GU_rows", "float", {"GK"}, "GU, quantised along rows", of = "columns"},

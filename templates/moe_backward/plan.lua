@@ -78,15 +78,12 @@ local function steps(spec)
 end
 
 function backward.args(s, plan)
-    local has, again = steps(s), {}
-    for _, row in ipairs(tensors.biases(s)) do
-        again[#again + 1] = tensors.read_again(s, row[1]) and row or nil
-    end
+    local has = steps(s)
     return plans.append(prequantised.all_args(s, tensors.inputs(s, plan)), plans.list(
         not has.again and tensors.kept_gate_up(s, "gate_up_proj_act_checkpoint_T", "in", "N"),
         has.saved_down and tensors.kept_down(s, "down_proj_act_checkpoint", "in", "N")),
     tensors.blocks(s), prequantised.args(s, {"output_hidden_states_grad", s.dtype, "in", tensors.tokens(s), s.H,
-        says = "gradient of output"}), again, {
+        says = "gradient of output"}), tensors.read_again(s, tensors.biases(s)), {
         {"hidden_states_grad", s.hidden_grad_dtype, "out", tensors.tokens(s), s.H,
             says = "gradient of hidden_states, summed over the experts of each token"},
         tensors.affinity_gradients(s),
@@ -97,7 +94,7 @@ end
 local function deep(spec, plan)
     local depth = panels.depth(plan)
     local one = round_up(spec.I_TP, depth)
-    local both = stored.of(spec).separate and 2 * one or round_up((spec.gated and 2 or 1) * spec.I_TP, depth)
+    local both = stored.of(spec).separate and 2 * one or round_up(stored.gates(spec) * spec.I_TP, depth)
     return round_up(spec.H, depth), both, one
 end
 
@@ -107,14 +104,11 @@ local function widest(spec, plan)
 end
 
 local function constants(spec, plan)
-    local lanes, gates = plan.isa.lanes, spec.gated and 2 or 1
+    local lanes, gates = plan.isa.lanes, stored.gates(spec)
     local hk, gk, ik = deep(spec, plan)
     local prows = round_up(math.max(spec.I_TP + 1, round_up(spec.I_TP, plan.vectors * lanes)), plan.tiled and lanes or 1)
     local xrows, partials = math.max(hk, round_up(spec.H + 1, lanes)), (math.max(spec.I_TP, spec.H) + lanes - 1) // lanes
-    return plans.append({
-        {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
-        {"B", spec.block_size, "slots of a block"}, {"GATES", gates, "gate and up, or up alone"},
-        plans.sum_ld(spec.H),
+    return plans.append(tensors.constants(spec), {
         {"H_DEEP", hk, "rows of a panel over H, full panels of k"}, {"G_DEEP", gk, "rows of a panel over gate and up"},
         {"HK", panels.apart(plan, hk), "rows from a panel over H to the next one"},
         {"GK", panels.apart(plan, gk), "from one over gate and up"},
@@ -202,7 +196,7 @@ end
 function backward.names(spec, plan, job)
     local isa, io, out, dx = plan.isa, dtype[spec.dtype], dtype[spec.output_dtype], dtype[spec.hidden_grad_dtype]
     local has = steps(spec)
-    local gates = spec.gated and 2 or 1
+    local gates = stored.gates(spec)
     local cfg = panels.cfg(spec, plan, job)
     local bias, affinity, slots = dtype[spec.bias_dtype], dtype[spec.affinity_dtype], spec.affinities == "slots"
     local totals = {spec.H, spec.I_TP, 1, spec.H, has.again and gates * spec.I_TP or nil}
@@ -211,8 +205,8 @@ function backward.names(spec, plan, job)
         bias_c = bias.c, affinity_c = affinity.c, slots = slots,
         narrow_dx = dx.narrow ~= nil, routed_rows = "w->args->N * B", enters = true,
         quantised = quantised.is(spec), padded = quantised.is(spec) and has.gradients,
-        sums = {apart = true, first = "from", row = "H", is_long = spec.H >= isa.lanes, rounded = dx.narrow and
-            {output = "hidden_states_grad", c = dx.c, tile = "narrow_dx", narrow = convert(dx, "narrow"), rows = "tokens(w->args->T)"}},
+        sums = {apart = true, row = "H", is_long = spec.H >= isa.lanes,
+            rounded = plans.rounded("hidden_states_grad", dx, "narrow_dx", "tokens(w->args->T)")},
         clears = true, listed = stored.of(spec).listed,
         transposes_whole = spec.H >= isa.lanes and gates * spec.I_TP >= isa.lanes and (has.again or has.transposed),
         -- gate and up as rows of a panel: that of up of column i, and its gate

@@ -9,7 +9,7 @@ local work = {}
 
 -- names: what panels.lua adds; has: see plan.lua; types: C types: bias, sum of what hidden states' gradients are
 function work.space(names, has)
-    local io, dots, words = names.panel_c, names.dots, names.words
+    local io, dots = names.panel_c, names.dots
     return space.rows(names, {
         {"id", "int32_t", {"rows"}, "token of a row"},
         {"slot", "int64_t", {"rows"}, "its place in token_position_to_id"},
@@ -17,10 +17,9 @@ function work.space(names, has)
         has.pre and {"scaled", "float", {"XROWS"}, "the same times the affinities", of = "columns"},
         {"dY", io, {"HK"}, "gradients of the output", of = "columns"},
         {"GU", io, {"GK"}, "gate and up; then their gradients", of = "columns"},
-        dots and {"dY_pairs", "float", {words "HK"}, "dY, each word of two rows", of = "columns", shape = names.pairs_shape(words "HK")},
-        dots and {"GU_pairs", "float", {words "GK"}, "GU, each word of two rows", of = "columns", shape = names.pairs_shape(words "GK")},
-        dots and has.again and {"X_pairs", "float", {words "HK"}, "X, each word of two rows", of = "columns",
-            shape = names.pairs_shape(words "HK")},
+        dots and space.pairs(names, "dY", "HK"),
+        dots and space.pairs(names, "GU", "GK"),
+        dots and has.again and space.pairs(names, "X", "HK"),
         dots and has.again and {"seen", "float", {"GK"}, "gate and up as the activation saw them", of = "columns"},
         {"P", io, {"PROWS"}, "what the second product saw; row I: affinities", of = "columns"},
         (has.affinity_sums or has.pre) and {"partial", "float", {"PARTIALS"}, "parts of the affinities' gradients", of = "columns",
@@ -47,7 +46,7 @@ function work.space(names, has)
         names.copies and {"dY_rows", "float", {"HK"}, "dY, quantised along rows", of = "columns"},
         names.copies and {"GU_rows", "float", {"GK"}, "GU, quantised along rows", of = "columns"},
         names.quantised and {"quantised", names.io, {"MC", "Q_COLUMNS"}, "weights at work", own = true},
-    }, {pairs = words "HK", row = "most(HK, GK)"})
+    }, {pairs = names.words "HK", row = "most(HK, GK)"})
 end
 
 -- Gradients of weights, and of biases: what a row of ones, or of affinities, gives. It follows the rows that are A of a product, or
@@ -89,16 +88,11 @@ end
 -- The first products again, of the panels `by`; `tokens` is the phase after which products may read tokens.
 local function again(has, by, spec, layout, tokens)
     local first, second = stored.gate_up(spec)
-    if not has.again then
-        return {}
-    elseif not second then
-        return {{"GATE_UP", rows = "GATES * I", k = "H", weights = first, layout = layout, by = by, ordered = has.in_words,
-            run = "gate_up_again"}}
+    local function product(name, rows, weights, run, reads)
+        return {name, rows = rows, k = "H", weights = weights, layout = layout, by = by, ordered = has.in_words, run = run, reads = reads}
     end
-    return {{"GATE_AGAIN", rows = "I", k = "H", weights = first, layout = layout, by = by, ordered = has.in_words,
-            run = "gate_again"},
-        {"UP_AGAIN", rows = "I", k = "H", weights = second, layout = layout, by = by, ordered = has.in_words,
-            run = "up_again", reads = {tokens}}}
+    return not has.again and {} or not second and {product("GATE_UP", "GATES * I", first, "gate_up_again")}
+        or {product("GATE_AGAIN", "I", first, "gate_again"), product("UP_AGAIN", "I", second, "up_again", {tokens})}
 end
 
 -- Adds the names of rounded.c.in, and of copies that products over rows read because their panels are quantised along tokens. Returns

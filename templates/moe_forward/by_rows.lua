@@ -33,7 +33,7 @@ by_rows.weights = {dtype = plans.append({}, formats.numbers, formats.names), wid
     gate_up_order = {"interleaved"}, gate_up = {"separate"}, experts = {"separate"}}
 
 -- The same with what moegen pack makes.
-by_rows.packed_weights = setmetatable({layout = {"transposed", "contiguous", "nki", "packed"}}, {__index = by_rows.weights})
+by_rows.packed_weights = plans.with(by_rows.weights, {layout = {"transposed", "contiguous", "nki", "packed"}})
 
 by_rows.rule = {"norm", function(s) return s.norm == "none" or not by_rows.takes(s) end,
     "{norm} needs weights.layout = plain, here {weights.layout}"}

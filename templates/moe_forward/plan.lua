@@ -142,12 +142,8 @@ local function constants(spec, plan)
     local width = plan.vectors * lanes
     local up = spec.gated and lanes or width
     local deep = math.max(spec.H, spec.I_TP)
-    local list = {
-        {"H", spec.H, "hidden size"}, {"I", spec.I_TP, "intermediate size"}, {"E", spec.E, "experts"},
-        {"B", spec.block_size, "slots of a block"}, {"GATES", spec.gated and 2 or 1, "gate and up, or up alone"},
-        plans.sum_ld(spec.H),
-        {"STATIC_BLOCKS", type(spec.loop) == "table" and spec.loop.static_blocks or 0, "run whatever conditions say"},
-    }
+    local list = plans.append(tensors.constants(spec), {
+        {"STATIC_BLOCKS", type(spec.loop) == "table" and spec.loop.static_blocks or 0, "run whatever conditions say"}})
     if by_rows.takes(spec) then
         return plans.append(list, by_rows.constants(spec, plan))
     end
@@ -241,10 +237,9 @@ function forward.names(spec, plan, job)
         by_block = false, by_part = plan.shard == "intermediate",
         widen_io = convert(io, "widen"), narrow_io = convert(io, "narrow"),
         widen_bias = convert(dtype[spec.bias_dtype], "widen"), widen_affinity = convert(dtype[spec.affinity_dtype], "widen"),
-        sums = {apart = has.add or has.affinity_in_combine or plan.shard == "intermediate", otherwise = true, first = "from",
+        sums = {apart = has.add or has.affinity_in_combine or plan.shard == "intermediate", otherwise = true,
             when = (has.post_norm or plan.shard == "intermediate") and "1" or not has.add and "0" or nil, row = "H",
-            is_long = spec.H >= isa.lanes, rounded = out.narrow and {output = "output", c = out.c, tile = "narrow_output",
-                narrow = convert(out, "narrow"), rows = "tokens(w->args->T)"}},
+            is_long = spec.H >= isa.lanes, rounded = plans.rounded("output", out, "narrow_output", "tokens(w->args->T)")},
         constants = constants(spec, plan),
         scalars = {{dtype[spec.dtype], "widen"}, {dtype[spec.affinity_dtype], "widen"},
             (has.bias_up or has.bias_down or has.norm or has.post_norm) and {dtype[spec.bias_dtype], "widen"} or false,

@@ -76,7 +76,7 @@ local function save_lines(cfg, dt, pitch)
         end
         for c = 0, lanes - 1 do
             p:block("column " .. c, function()
-                rows.stream(p, dt, {T, c * pitch}, {made, c * line}, 16 // lanes)
+                rows.stream(p, dt, {T, c * pitch}, {made, c * line})
             end)
         end
         p:advance(S, line * cfg.vectors * lanes)
@@ -108,15 +108,12 @@ local function clear_lines(cfg, dt)
     local dst, n = p:pointer("dst", dt.c), p:integer("n")
     local rows_left, over = p:integer("rows"), p:integer("over")
     local zero = p:op("zero", "zero")
-    p:loop(rows_left, function()
-        p:loop(p:count_from("left", n), function()
-            for at = 0, line_of(dt) - 1, elements do
-                p:op(dt.narrow and "stream_bits" or "store_stream", p:at(dst, at), zero)
-            end
-            p:advance(dst, line_of(dt))
-        end, "lines")
-        p:advance(dst, over)
-    end, "rows")
+    over_rows.nested(p, rows_left, n, {{dst, over}}, function()
+        for at = 0, line_of(dt) - 1, elements do
+            p:op(dt.narrow and "stream_bits" or "store_stream", p:at(dst, at), zero)
+        end
+        p:advance(dst, line_of(dt))
+    end, "lines")
     return p
 end
 

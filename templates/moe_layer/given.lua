@@ -30,21 +30,23 @@ local function value(s, path)
     return s
 end
 
-given.rules = {
-    {"dispatch", function(s) return not given.is(s) or s.dispatch == "sparse" end,
+local where_given = {
+    {"dispatch", function(s) return s.dispatch == "sparse" end,
         "{dispatch} is of all pairs of a token and an expert: {router} says which there are"},
+    {"plan.router", function(s) return next(s.plan.router) == nil end, "{plan.router} plans a router: {router} leaves none"},
+}
+for _, row in ipairs(of_routers) do
+    local path, otherwise = row[1], row[2]
+    where_given[#where_given + 1] = {path, function(s) return value(s, path) == otherwise end,
+        "{" .. path .. "} is of a router: {router} leaves none"}
+end
+
+given.rules = plans.append(plans.where(given.is, where_given), {
     {"index_dtype", function(s) return given.is(s) or s.index_dtype == "i32" end,
         "{index_dtype} is of top_k_index, which needs router = given"},
     {"affinity_dtype", function(s) return given.is(s) or s.affinity_dtype == s.dtype end,
         "{affinity_dtype} is of top_k_weights, which needs router = given: affinities of a router are f32"},
-    {"plan.router", function(s) return not given.is(s) or next(s.plan.router) == nil end,
-        "{plan.router} plans a router: {router} leaves none"},
-}
-for _, row in ipairs(of_routers) do
-    local path, otherwise = row[1], row[2]
-    given.rules[#given.rules + 1] = {path, function(s) return not given.is(s) or value(s, path) == otherwise end,
-        "{" .. path .. "} is of a router: {router} leaves none"}
-end
+})
 
 -- Tensors of the pairs.
 function given.args(s)

@@ -29,10 +29,7 @@ function layer.keeps(s)
 end
 
 -- Those of packed weights in backward.
-layer.rules = {}
-for i, rule in ipairs(backward_rules.packed) do
-    layer.rules[i] = {rule[1], function(s) return s.op == "forward" or rule[2](s) end, rule[3]}
-end
+layer.rules = plans.where(function(s) return s.op == "backward" end, backward_rules.packed)
 
 -- Keys of several planners in one map. Parts check their own again.
 function layer.plan_keys(...)
@@ -101,11 +98,7 @@ local function forward_args(s, plan)
 end
 
 local function backward_args(s, plan)
-    local list, all = tokens(s), parameters(s, plan)
-    for _, row in ipairs(all) do
-        list[#list + 1] = tensors.read_again(s, row[1]) and row or nil
-    end
-    return append(list, state(s, "in"), {
+    return append(tokens(s), tensors.read_again(s, parameters(s, plan)), state(s, "in"), {
         {"output_hidden_states_grad", s.dtype, "in", "T", s.H, says = "gradient of output"},
         {"hidden_states_grad", s.dtype, "out", "T", s.H,
             says = "gradient of hidden_states, through the experts" .. (given.is(s) and "" or " and through the router")},

@@ -21,18 +21,16 @@ function shared.gated(s)
     return s.shared ~= nil and s.shared.gate == "sigmoid"
 end
 
-shared.rules = {
-    {"norm", function(s) return not s.shared or s.norm == "none" end, "{norm} is not supported yet beside {shared}"},
-    {"weights.layout", function(s) return not s.shared or s.weights.layout ~= "packed" end,
-        "{weights.layout} is not supported yet beside {shared}"},
-    {"shared.I", function(s) return not s.shared or s.weights.layout ~= "nki" or s.shared.I % 4 == 0 end,
+shared.rules = plans.where(function(s) return s.shared end, {
+    {"norm", function(s) return s.norm == "none" end, "{norm} is not supported yet beside {shared}"},
+    {"weights.layout", function(s) return s.weights.layout ~= "packed" end, "{weights.layout} is not supported yet beside {shared}"},
+    {"shared.I", function(s) return s.weights.layout ~= "nki" or s.shared.I % 4 == 0 end,
         "{shared.I} is no multiple of 4, as weights.layout = nki needs"},
-}
+})
 
 -- The spec as the expert's tensors see it.
 local function view(s)
-    local weights = setmetatable({experts = "joined"}, {__index = s.weights})
-    return setmetatable({E = 1, I_TP = s.shared.I, weights = weights}, {__index = s})
+    return plans.with(s, {E = 1, I_TP = s.shared.I, weights = plans.with(s.weights, {experts = "joined"})})
 end
 
 -- Tensors ----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 -- and the rows that each panel has more, which tiles of whole units may read. Products of the way back (plan.back) contract what forward's
 -- have as rows: a tensor is packed for one of the two.
 local dtype = require "dtype"
+local plans = require "shared.plans"
 
 local packed = {}
 
@@ -29,8 +30,8 @@ function packed.form(s, plan, m)
     local size, run = dtype[s.dtype].size, plan and plan.run or 1
     local K, C, order = seen(s, plan, m)
     local unit = math.max(run, LINE // size)
-    local deep = (K + unit - 1) // unit * unit
-    local rows = (C + UNIT - 1) // UNIT * UNIT + UNIT + (C >= MANY and APART or 0)
+    local deep = plans.round_up(K, unit)
+    local rows = plans.round_up(C, UNIT) + UNIT + (C >= MANY and APART or 0)
     return {header = HEADER // size, run = run, rows = rows, pitch = rows * run, each = HEADER // size + rows * deep,
         text = ("<c8 c4 I4 i8 i8 i8 i8 i8 i8"):pack("moegenPK", s.dtype:sub(-4), 1, K, C, rows, run, m.parts, order)}
 end

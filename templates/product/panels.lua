@@ -256,19 +256,26 @@ function panels.transposes(cfg, name, stage, apart)
         step = lanes * pitch})
 end
 
+-- The tiles that rows of weights become panels by: those that copy them where they lie, and those of columns, which transpose them.
+function panels.copies(names, cfg)
+    local pitch = cfg.mc * cfg.vectors * cfg.isa.lanes
+    return (names.coded or cfg.in_place or names.all_crossed) and {} or plans.list(panel_rows.copy(cfg, {name = "copy", pitch = pitch}),
+        names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = pitch, masked = true}))
+end
+
+function panels.transposed(names, cfg)
+    return {rows.transposed_weights(cfg, names.dots, names.coded),
+        names.by_lines and not names.coded and panel_rows.transposed_lines(cfg) or nil}
+end
+
 -- The tiles of products, and of gradients if the names have them.
 function panels.tiles(names, cfg, plan)
     local lanes, width, dots = plan.isa.lanes, plan.vectors * plan.isa.lanes, names.dots
     local crossing = names.crosses and crossed.tiles(cfg) or {}
-    local copies = not (names.coded or cfg.in_place or names.all_crossed)   -- rows of weights
-    local list = plans.append(panels.product_tiles(names, cfg), panels.switches(cfg), crossing, plans.list(
-        copies and panel_rows.copy(cfg, {name = "copy", pitch = plan.mc * width}),
-        copies and names.copies_edges and panel_rows.copy(cfg, {name = "copy_edge", pitch = plan.mc * width, masked = true}),
+    local list = plans.append(panels.product_tiles(names, cfg), panels.switches(cfg), crossing, panels.copies(names, cfg), plans.list(
         not dots and names.widens and rows.move(cfg, "widen", {from = names.tensor or cfg.dtype}),
-        rows.zero(cfg),
-        names.transposes_whole and not names.crosses and rows.transposed_weights(cfg, dots, names.coded),
-        names.transposes_whole and not names.crosses and names.by_lines and not names.coded and panel_rows.transposed_lines(cfg),
-        dots and not names.hidden_order and panel_rows.join(cfg, "join")))
+        rows.zero(cfg)), names.transposes_whole and not names.crosses and panels.transposed(names, cfg) or {},
+        {dots and not names.hidden_order and panel_rows.join(cfg, "join") or nil})
     return names.gradient_rows and plans.append(list, gradients.tiles(names, cfg), {
         rows.squares(cfg, "transpose_back", {dtype = dots and cfg.dtype or dtype.f32, words = dots, stride = width, pitch = width,
             step = lanes, apart = cfg.alternate, along = (cfg.alternate and 4 or lanes) * width})}) or list

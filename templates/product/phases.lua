@@ -52,6 +52,11 @@ local function held(gradient)
     return ("(%s + WIDTH - 1) / WIDTH * (%s + (int64_t)1) * WIDTH"):format(gradient[2], gradient[1])
 end
 
+-- C that can be a factor.
+local function factor(x)
+    return x:find(" ") and ("(%s)"):format(x) or x
+end
+
 -- Adds the phases of a list, in order, without those that are false, and what follows of them.
 function phases.add(names, list)
     local all, words, sums = {transposes = false, contiguous = false}, {}, {}
@@ -63,6 +68,7 @@ function phases.add(names, list)
             row.name = row[1]
             row.reads = row.reads or {words[#words]}
             words[#words + 1], all[#all + 1] = row.name, row
+            row.all = row.rows and factor(row.all or row.rows)
             all.transposes = all.transposes or row.layout == "n"
             all.contiguous = all.contiguous or row.layout == "k"
             for flag, key in pairs(flags) do
@@ -91,6 +97,7 @@ function phases.add(names, list)
         return (names.listed and "w->args->%s[%s]" or "w->args->%s + %s * %s"):format(tensor, expert, elements)
     end
     names.beyond = function(p, elements) return (all.beside and "beyond(%s, %s)" or "%s + %s"):format(p, elements) end
+    names.as_factor = factor
     names.products = kinds.text   -- of names and plan: what multiplies, for `moegen explain`
     names.phases, names.transposes, names.expects = all, all.transposes, #all.kinds > 0
 end

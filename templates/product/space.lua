@@ -39,6 +39,12 @@ local function blocks(names, add)
     end
 end
 
+-- Panels of so many rows, as B of a product of pairs.
+function space.pairs(names, panel, rows)
+    local words = names.words(rows)
+    return {panel .. "_pairs", "float", {words}, panel .. ", each word of two rows", of = "columns", shape = names.pairs_shape(words)}
+end
+
 -- Fills names with the rows of a list and what products of rows, and gradients, keep. has: pairs, words of a panel of pairs that
 -- nobody keeps; row, how long rows are whose columns have gradients: C
 function space.rows(names, list, has)

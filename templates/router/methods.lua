@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- methods.lua - how logits become weights, and which are chosen: the keys that say so, and what a spec makes of them.
+local plans = require "shared.plans"
 local types = require("schema").types
 
 local enum, int, map, num = types.enum, types.int, types.map, types.num
@@ -65,29 +66,30 @@ local function near(s)
     return rows[s.method].near
 end
 
-methods.rules = {
-    {"always", function(s) return s.always == 0 or s.always < s.top_k end, "{always} leaves nothing of {top_k} to be chosen"},
-    {"always", function(s) return s.always == 0 or not s.groups end, "{always} is not supported yet beside {groups.count}"},
-    {"always", function(s) return s.always == 0 or not s.aux_loss.load_balance end,
-        "{always} is not supported yet beside {aux_loss.load_balance}"},
-    {"always", function(s) return s.always == 0 or not near(s) end, "{always} is not supported yet with {method}"},
-    {"router_scale", function(s) return s.router_scale == "none" or not near(s) end, "{router_scale} is not supported yet with {method}"},
+methods.rules = plans.append(plans.where(function(s) return s.always > 0 end, {
+    {"always", function(s) return s.always < s.top_k end, "{always} leaves nothing of {top_k} to be chosen"},
+    {"always", function(s) return not s.groups end, "{always} is not supported yet beside {groups.count}"},
+    {"always", function(s) return not s.aux_loss.load_balance end, "{always} is not supported yet beside {aux_loss.load_balance}"},
+    {"always", function(s) return not near(s) end, "{always} is not supported yet with {method}"},
+}), {
     {"jitter", function(s) return near(s) or s.jitter == 0.01 end, "{jitter} is of method = sparsemixer, here {method}"},
-    {"score", function(s) return not (near(s) and s.score) end, "{score} is not of {method}: its weights are a softmax"},
-    {"groups", function(s) return not (near(s) and s.groups) end, "{groups.count}: {method} has no groups"},
-    {"renorm.eps", function(s) return not (near(s) and s.renorm.eps) end, "{renorm.eps}: weights of {method} are not divided by their sum"},
-    {"renorm.min", function(s) return not (near(s) and s.renorm.min) end, "{renorm.min}: weights of {method} are not divided by their sum"},
-    {"correction_bias", function(s) return not (near(s) and s.correction_bias) end, "{correction_bias}: {method} chooses by logits alone"},
-    {"groups.count", function(s) return not s.groups or s.E % s.groups.count == 0 end,
-        "{groups.count} does not cut {E} into groups of one size"},
-    {"groups.keep", function(s) return not s.groups or s.groups.keep <= s.groups.count end,
-        "{groups.keep} is more than {groups.count}"},
-    {"groups.score", function(s) return not s.groups or s.groups.score ~= "top2_sum" or of_group(s) ~= 1 end,
+}, plans.where(near, {
+    {"router_scale", function(s) return s.router_scale == "none" end, "{router_scale} is not supported yet with {method}"},
+    {"score", function(s) return not s.score end, "{score} is not of {method}: its weights are a softmax"},
+    {"groups", function(s) return not s.groups end, "{groups.count}: {method} has no groups"},
+    {"renorm.eps", function(s) return not s.renorm.eps end, "{renorm.eps}: weights of {method} are not divided by their sum"},
+    {"renorm.min", function(s) return not s.renorm.min end, "{renorm.min}: weights of {method} are not divided by their sum"},
+    {"correction_bias", function(s) return not s.correction_bias end, "{correction_bias}: {method} chooses by logits alone"},
+}), plans.where(function(s) return s.groups end, {
+    {"groups.count", function(s) return s.E % s.groups.count == 0 end, "{groups.count} does not cut {E} into groups of one size"},
+    {"groups.keep", function(s) return s.groups.keep <= s.groups.count end, "{groups.keep} is more than {groups.count}"},
+    {"groups.score", function(s) return s.groups.score ~= "top2_sum" or of_group(s) ~= 1 end,
         "{groups.score} is of two experts, and {groups.count} leaves a group but one of {E}"},
-    {"top_k", function(s) return not s.groups or s.top_k <= s.groups.keep * of_group(s) or s.top_k > s.E end,
+    {"top_k", function(s) return s.top_k <= s.groups.keep * of_group(s) or s.top_k > s.E end,
         "{top_k} is more than the experts of the groups that stay: {groups.keep}, {groups.count}, {E}"},
+}), {
     {"renorm", function(s) return not (s.renorm.eps and s.renorm.min) end, "{renorm.eps} and {renorm.min}: one of them"},
-}
+})
 
 -- What a spec makes of its method:
 -- rank    what a correction bias is added to before the best are chosen: logits, or scores by their name

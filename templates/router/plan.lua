@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- plan.lua - the methods and the plan of the router, and the names that its template's holes refer to.
 local dtype = require "dtype"
+local heights = require "tiles.heights"
 local limits = require "shared.limits"
 local kinds = require "tiles.kinds"
 local methods = require "router.methods"
@@ -28,10 +29,7 @@ function router.args(s)
     local parameters = tensors.router(s, s.bias)
     local list = {{"hidden_states", s.dtype, "in", "T", s.H, says = "rows of tokens"}}
     if s.op == "backward" then
-        for _, row in ipairs(parameters) do
-            list[#list + 1] = tensors.read_again(s, row[1]) and row or nil
-        end
-        return plans.append(list, {
+        return plans.append(list, tensors.read_again(s, parameters), {
             {"logits", "f32", "in", "T", s.E, says = "of the forward pass"},
             {"expert_index", "i32", "in", "T", s.top_k, says = "of the forward pass"},
             {"expert_affinities_grad", s.affinity_dtype, "in", "T", s.E,
@@ -108,21 +106,6 @@ local function steps(spec, method)
     has.divided = method.over ~= nil
     has.first = not has.balance and not has.z     -- what chosen experts get is the first to be put into dL
     return has
-end
-
--- Heights of the tiles that cut n rows evenly.
-local function heights(n, most)
-    local count = (n + most - 1) // most
-    local low, high = n // count, (n + count - 1) // count
-    return low == high and {low} or {low, high}
-end
-
-local function all_heights(most)
-    local list = {}
-    for m = 1, most do
-        list[m] = m
-    end
-    return list
 end
 
 local function shape(spec, plan, has)
@@ -223,8 +206,8 @@ function router.names(spec, plan, job)
         affinity = affinity.c, bias_c = dtype[spec.bias_dtype].c,
         counted = spec.aux_loss.per == "tokens" and "T" or "(T * K)",   -- what shares of experts are of
         narrow_weights = affinity.narrow ~= nil,
-        tile_rows = all_heights(has.backward and s.out_rows or plan.tile_rows),
-        outer_rows = heights(spec.E, plan.tile_rows),
+        tile_rows = heights.steps(has.backward and s.out_rows or plan.tile_rows, 1),
+        outer_rows = heights.even(spec.E, plan.tile_rows),
         widen_io = convert(io, "widen"), widen_bias = convert(dtype[spec.bias_dtype], "widen"),
         widen_affinity = convert(affinity, "widen"), widen_grad = convert(grad, "widen"), narrow_grad = convert(grad, "narrow"),
         narrow_dx = convert(given_dx, "narrow"),

@@ -11,11 +11,7 @@ local plans = require "shared.plans"
 local rows = require "tiles.rows"
 local scores = require "router.scores"
 
-local tiles = {}
-
-local function with(cfg, more)
-    return setmetatable(more, {__index = cfg})
-end
+local tiles, with = {}, plans.with
 
 -- Rows of logits to a row for each expert.
 local function to_lanes(cfg, s)

@@ -86,36 +86,34 @@ rule.top_k = {{"top_k", function(s) return s.top_k <= s.E end, "{top_k} is more 
 
 rule.gated = {{"gated", function(s) return s.gated or not (s.clamp and s.clamp.gate) end, "{gated} leaves no gate to clamp"}}
 
+rule.accumulate_grads = {{"accumulate_grads", function(s) return s.weight_grads == "all" or not s.accumulate_grads end,
+    "{accumulate_grads} leaves nothing for {weight_grads}"}}
+
 rule.aux_loss = {{"aux_loss.per", function(s) return s.aux_loss.load_balance or s.aux_loss.per == "tokens_and_choices" end,
     "{aux_loss.per} is about load_balance, which is not there"}}
 
 -- What a spec with `norm: layer` may not have beside it.
-rule.norm = {
-    {"norm", function(s) return s.norm == "none" or not s.gated end, "{norm} needs gated = false, here {gated}"},
-    {"norm", function(s) return s.norm == "none" or not (s.clamp and s.clamp.up) end, "{norm} leaves nothing to clamp"},
-    {"clamp.activated", function(s) return s.norm == "none" or not (s.clamp and s.clamp.activated) end,
+rule.norm = plans.where(function(s) return s.norm ~= "none" end, {
+    {"norm", function(s) return not s.gated end, "{norm} needs gated = false, here {gated}"},
+    {"norm", function(s) return not (s.clamp and s.clamp.up) end, "{norm} leaves nothing to clamp"},
+    {"clamp.activated", function(s) return not (s.clamp and s.clamp.activated) end,
         "{clamp.activated} is not supported yet beside {norm}"},
-    {"norm", function(s) return s.norm == "none" or s.up_offset == 0 end, "{norm} leaves no place for {up_offset}"},
-    {"norm", function(s) return s.norm == "none" or s.shard.on ~= "intermediate" end,
-        "{norm} is over all columns: {shard.on} would share them out"},
-}
+    {"norm", function(s) return s.up_offset == 0 end, "{norm} leaves no place for {up_offset}"},
+    {"norm", function(s) return s.shard.on ~= "intermediate" end, "{norm} is over all columns: {shard.on} would share them out"},
+})
 
 -- What a spec with `post_norm` may not have beside it: the affinity multiplies what is normalised, and the way back needs what that was.
-local function behind(path, allowed, sentence)
-    return {path, function(s) return not s.post_norm or allowed(s) end, sentence}
-end
-
-rule.post_norm = {
-    behind("norm", function(s) return s.norm == "none" end, "{norm} is not supported yet beside {post_norm.eps}"),
-    behind("affinity.scale", function(s) return s.affinity.scale == "post" end,
-        "{affinity.scale} leaves nothing to multiply behind the norm, {post_norm.eps}"),
-    behind("affinity.on", function(s) return s.affinity.on == "hidden" end,
-        "{affinity.on} comes before the norm, {post_norm.eps}, which would undo it"),
-    behind("shard.on", function(s) return s.shard.on ~= "intermediate" end,
-        "{shard.on} adds up what an expert gives in parts: {post_norm.eps} is of all of it"),
-    behind("checkpoint", function(s) return s.checkpoint ~= "recompute" end,
-        "{checkpoint} leaves no rows that experts gave: {post_norm.eps} needs them"),
-}
+rule.post_norm = plans.where(function(s) return s.post_norm end, {
+    {"norm", function(s) return s.norm == "none" end, "{norm} is not supported yet beside {post_norm.eps}"},
+    {"affinity.scale", function(s) return s.affinity.scale == "post" end,
+        "{affinity.scale} leaves nothing to multiply behind the norm, {post_norm.eps}"},
+    {"affinity.on", function(s) return s.affinity.on == "hidden" end,
+        "{affinity.on} comes before the norm, {post_norm.eps}, which would undo it"},
+    {"shard.on", function(s) return s.shard.on ~= "intermediate" end,
+        "{shard.on} adds up what an expert gives in parts: {post_norm.eps} is of all of it"},
+    {"checkpoint", function(s) return s.checkpoint ~= "recompute" end,
+        "{checkpoint} leaves no rows that experts gave: {post_norm.eps} needs them"},
+})
 
 -- What these names stand for in `of`; a table is one of its own, or a list of them.
 local function gather(list, of)

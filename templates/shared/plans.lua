@@ -16,6 +16,11 @@ function plans.sum_ld(n)
     return {"SUM_LD", plans.odd_lines(n), "floats between rows of sums: an odd number of cache lines"}
 end
 
+-- What f32 sums become in combine.c.in: the tensor `output` of dtype dt, by the tile of a name, so many rows (C); nil: its numbers are f32.
+function plans.rounded(output, dt, tile, rows)
+    return dt.narrow and {output = output, c = dt.c, tile = tile, narrow = plans.convert(dt, "narrow"), rows = rows}
+end
+
 -- A number as C text, a float.
 function plans.number(x)
     return (("%.9gf"):format(x):gsub("^(-?%d+)f$", "%1.0f"))
@@ -41,6 +46,20 @@ end
 function plans.append(list, ...)
     for _, more in ipairs{...} do
         table.move(more, 1, #more, #list + 1, list)
+    end
+    return list
+end
+
+-- cfg, or another table, with some fields that it has otherwise.
+function plans.with(cfg, fields)
+    return setmetatable(fields, {__index = cfg})
+end
+
+-- Rules {path, holds, sentence} of specs for which `is` holds: others need not obey them.
+function plans.where(is, rules)
+    local list = {}
+    for i, rule in ipairs(rules) do
+        list[i] = {rule[1], function(s) return not is(s) or rule[2](s) end, rule[3]}
     end
     return list
 end

@@ -82,6 +82,11 @@ function stored.of(s)
             separate = s.gated and w.gate_up == "separate", listed = w.experts == "separate"}
 end
 
+-- Matrices of the first product: gate and up, or up alone.
+function stored.gates(s)
+    return s.gated and 2 or 1
+end
+
 -- The tensor of gate and up, if there is one.
 function stored.both(s)
     return s.weights.both or "gate_up_proj_weight"
@@ -156,7 +161,7 @@ function stored.matrices(s)
             axis = not down and s.weights.gate_up == "joined" and (parts > 1 or not rows)}
     end
     local first, second = stored.gate_up(s)
-    add(first, s.H, s.I_TP, s.weights.gate_up == "joined" and s.gated and 2 or 1)
+    add(first, s.H, s.I_TP, s.weights.gate_up == "joined" and stored.gates(s) or 1)
     if second then
         add(second, s.H, s.I_TP, 1)
     end
@@ -258,7 +263,7 @@ end
 
 -- Extents of the bias of gate and up after the experts'.
 function stored.bias(s)
-    local gates = s.gated and 2 or 1
+    local gates = stored.gates(s)
     if s.weights.layout == "nki" then
         return s.I_TP < TILE and s.I_TP // LANES or DEEP, gates, ceil_div(s.I_TP, TILE), LANES
     elseif gates > 1 and s.weights.gate_up_order == "interleaved" then

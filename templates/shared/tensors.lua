@@ -1,15 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- tensors.lua - tensors that several families take or give, as rows of `args`. s: the spec
+local packed = require "packed.form"
 local plans = require "shared.plans"
 local stored = require "shared.stored"
 
 local tensors = {}
 
 local list, append = plans.list, plans.append
-
-local function gates(s)
-    return s.gated and 2 or 1
-end
 
 -- Rows of tokens of the families over blocks: with one more for padding, unless there is none.
 function tensors.tokens(s)
@@ -48,17 +45,24 @@ function tensors.parameters(s, plan)
     return append(stored.tensors(s, plan), tensors.biases(s))
 end
 
--- Does the way back read a parameter? Not biases, but where they enter a gradient.
-function tensors.read_again(s, name)
-    if name == "gate_and_up_proj_bias" then
-        return s.checkpoint == "recompute"
-    elseif name == "down_proj_bias" then
-        return s.affinity.scale == "post" and (s.checkpoint == "recompute" or s.affinity.on == "intermediate")
+-- Those of a list of parameters that the way back reads: not biases, but where they enter a gradient.
+function tensors.read_again(s, parameters)
+    local out, again = {}, s.checkpoint == "recompute"
+    local biases = {router_bias = false, gate_and_up_proj_bias = again,
+        down_proj_bias = s.affinity and s.affinity.scale == "post" and (again or s.affinity.on == "intermediate")}
+    for _, row in ipairs(parameters) do
+        out[#out + 1] = biases[row[1]] ~= false and row or nil
     end
-    return name ~= "router_bias"
+    return out
 end
 
--- What the families over blocks take first.
+-- Constants of the families over blocks.
+function tensors.constants(s)
+    return {{"H", s.H, "hidden size"}, {"I", s.I_TP, "intermediate size"}, {"E", s.E, "experts"},
+        {"B", s.block_size, "slots of a block"}, {"GATES", stored.gates(s), "gate and up, or up alone"}, plans.sum_ld(s.H)}
+end
+
+-- What they take first.
 function tensors.inputs(s, plan)
     return append({
         {"hidden_states", s.dtype, "in", tensors.tokens(s), s.H, says = "rows of tokens" .. (s.skip_token and "" or "; row T is padding")},
@@ -76,13 +80,19 @@ function tensors.blocks(s)
     }
 end
 
+-- What these are refused for.
+function tensors.statuses(s)
+    return plans.list("block_to_expert names an expert outside 0..E-1", "token_position_to_id names a token outside 0..T-1",
+        "dropping needs as many blocks as experts", "T or N is not what the spec fixes", packed.status(s))
+end
+
 -- What the forward pass keeps, of so many blocks: a formula.
 local function kept(says, role)
     return says .. (role == "out" and "; 0 at padding slots" or "")
 end
 
 function tensors.kept_gate_up(s, name, role, blocks)
-    return {name, s.dtype, role, blocks, gates(s), s.I_TP, s.block_size,
+    return {name, s.dtype, role, blocks, stored.gates(s), s.I_TP, s.block_size,
         says = kept(s.norm == "layer" and "as the normalisation saw it" or "gate and up as the activation saw them", role)}
 end
 

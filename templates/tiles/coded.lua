@@ -3,6 +3,7 @@
 -- each column has one, or without, if scales multiply sums.
 local formats = require "tiles.formats"
 local ir = require "ir"
+local over_rows = require "tiles.over_rows"
 local quantise = require "tiles.quantise"
 
 local coded = {}
@@ -276,20 +277,16 @@ function coded.unscaled(cfg, name, has)
     local n, rows, pitch = p:integer("n"), p:integer("rows"), p:integer("pitch")
     local over, back, ahead = p:integer("over"), p:integer("back"), p:integer("ahead")
     local read = pairs_of(p, cfg, f, by, by.tables and p:pointer("tables", "const float"))
-    p:loop(rows, function()
-        p:loop(p:count_from("left", n), function()
-            for i = 0, unit * bits // 8 - 1, 64 do
-                p:op("prefetch_1", p:at(W, i, ahead))
-            end
-            for from = 0, unit - 1, by.codes do
-                store_words(p, A, pitch, depth, from, read("w_" .. from, function(i) return p:at(W, from * bits // 8 + i) end,
-                    p:at(A, from % depth)), by.codes)
-            end
-            p:advance(W, unit * bits // 8)
-        end, "units")
-        p:advance(W, over)
-        p:advance(A, back)
-    end, "rows")
+    over_rows.nested(p, rows, n, {{W, over}, {A, back}}, function()
+        for i = 0, unit * bits // 8 - 1, 64 do
+            p:op("prefetch_1", p:at(W, i, ahead))
+        end
+        for from = 0, unit - 1, by.codes do
+            store_words(p, A, pitch, depth, from, read("w_" .. from, function(i) return p:at(W, from * bits // 8 + i) end,
+                p:at(A, from % depth)), by.codes)
+        end
+        p:advance(W, unit * bits // 8)
+    end, "units")
     return p
 end
 

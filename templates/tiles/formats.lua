@@ -16,6 +16,7 @@
 -- numbers     the value of each code, of those of 4 bits; zero: a byte of codes of zero
 -- values      from so many lanes on `number` reads tables.values, of the first ones
 local dtype = require "dtype"
+local ir = require "ir"
 
 local formats = {}
 
@@ -112,7 +113,7 @@ function formats.tables(lanes, f)
         list[#list + 1] = i % 2 * 4
     end
     for i = 0, lanes - 1 do
-        list[#list + 1] = (string.unpack("<I4", string.pack("<f", f.numbers[i + 1])))
+        list[#list + 1] = ir.bits(f.numbers[i + 1])
     end
     return list
 end
@@ -180,7 +181,7 @@ end
 
 -- The number of a code as f32, bit for bit; none of its bits are lost in bf16.
 function formats.word(f, code)
-    return (string.unpack("<I4", string.pack("<f", number_of(f, code))))
+    return ir.bits(number_of(f, code))
 end
 
 -- Their tables, as words of vectors of so many lanes (nil: 16): the high bytes of all codes, and the low ones; of 4 bits in each 128

@@ -60,7 +60,7 @@ end
 -- (unless two panels are packed: `ld` less nc * step). A row to fetch is two runs of cache lines, which start ahead_0 elements
 -- from src_0 and ahead_1 from src_1.
 function gemm.packed(cfg, rows)
-    local isa, lanes, how = cfg.isa, cfg.isa.lanes, cfg.product
+    local isa, lanes = cfg.isa, cfg.isa.lanes
     local width, io = cfg.vectors * lanes, "const " .. cfg.weights.c
     local p = ir.program(isa, ("%sgemm_%d"):format(cfg.prefix, rows),
         {("S[%d rows] += A * B, over steps * inner * %d rows of B; packs `steps` rows of the next panels.")
@@ -73,26 +73,13 @@ function gemm.packed(cfg, rows)
     local src = {[0] = p:pointer("src_0", io), p:pointer("src_1", io)}
     local step, ld = p:integer("step"), p:integer("ld")
     local ahead = {[0] = p:integer("ahead_0"), p:integer("ahead_1")}
-    local function k_step(acc, k)
-        micro.step(p, how, acc, cfg.vectors, function(r)
-            return p:at(A, r * cfg.stride + k)
-        end, function(v)
-            return p:at(B, k * width + v * lanes)
-        end)
-    end
     local function fetch(i, at)
         p:op("prefetch_1", p:at(src[i], at, ahead[i]))
     end
+    local t = {A = A, B = B, vectors = cfg.vectors, unroll = cfg.unroll, a_row = cfg.stride, a_k = 1, b_row = width}
     local acc = micro.zeros(p, rows, cfg.vectors, "acc")
     p:loop(steps, function()
-        local left = p:count_from("left", inner)
-        p:loop(left, function()
-            for k = 0, cfg.unroll - 1 do
-                p:block("k = " .. k, function() k_step(acc, k) end)
-            end
-            p:advance(A, cfg.unroll)
-            p:advance(B, cfg.unroll * width)
-        end, "over K")
+        p:loop(p:count_from("left", inner), function() micro.steps(p, cfg.product, acc, t) end, "over K")
         p:block("a row of the next panels", function()
             gemm.pack_row(p, cfg, {src = src, step = step, ld = ld, dst = dst, fetch = fetch})
         end)

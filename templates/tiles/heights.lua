@@ -54,6 +54,13 @@ local function cut(n, most, into)
     end
 end
 
+-- The same as a list, ascending.
+function heights.even(n, most)
+    local set = {}
+    cut(n, most, set)
+    return plans.members(set, most)
+end
+
 -- Multiples of `unit` up to `most`.
 function heights.steps(most, unit)
     local list = {}

@@ -28,38 +28,13 @@ matrix.halved_rows = 8
 
 local LATE <const> = 2   -- rows that are stored together in the others, see put_late
 
--- acc += A * B for t.unroll steps of k: of all rows, or of acc, those from `row` on. A's steps are t.a_k elements apart: those of a
--- panel, unless it is given.
-local function multiply(p, cfg, t, acc, row)
-    local width, how = cfg.vectors * cfg.isa.lanes, t.how or cfg.product
-    for k = 0, t.unroll - 1, how.words or 1 do
-        p:block("k = " .. k, function()
-            micro.step(p, how, acc or t.acc, t.vectors, function(r)
-                return p:at(t.A, (r + (row or 0)) * width + k * (t.a_k or 1))
-            end, function(v, further)
-                return p:at(t.B, (k + (further or 0)) * width + v * cfg.isa.lanes)
-            end)
-        end)
-    end
-end
-
-local function next_step(p, cfg, t)
-    p:advance(t.A, t.unroll * (t.a_k or 1))
-    p:advance(t.B, t.unroll * cfg.vectors * cfg.isa.lanes)
-end
-
-local function step(p, cfg, t)
-    multiply(p, cfg, t)
-    next_step(p, cfg, t)
-end
-
--- acc += A * B over `panels` panels of A; the first has `first` steps of t.unroll k (or none, if it `begun`), the others `full`;
--- `jump` leads from the end of a panel's rows to the start of the next one's.
+-- t.acc += A * B over `panels` panels of A; the first has `first` steps of t.unroll k (or none, if it `begun`), the others `full`;
+-- `jump` leads from the end of a panel's rows to the start of the next one's. t: see micro.unrolled
 local function sum(p, cfg, t, begun)
     local current = p:count_from("current", t.first)
     p:loop(t.panels, function()
         p:loop(p:count_from("left", current), function()
-            step(p, cfg, t)
+            micro.steps(p, cfg.product, t.acc, t)
         end, "over the columns of a panel", begun)
         p:advance(t.A, t.jump)
         p:set(current, t.full)
@@ -68,18 +43,12 @@ end
 
 -- t.acc = 0; what it will be added to, rows at S, is fetched.
 local function clear(p, cfg, t, S)
-    t.acc = {}
-    for r = 0, t.rows - 1 do
-        p:row(r)
-        for i = 0, S and t.vectors * cfg.isa.lanes - 1 or -1, 16 do
+    t.acc = micro.zeros(p, t.rows, t.vectors, "acc", S and function(name, v, r)
+        for i = 0, v == 0 and t.vectors * cfg.isa.lanes - 1 or -1, 16 do   -- a row's first vector
             p:op("prefetch_0", p:at(S, r * cfg.vectors * cfg.isa.lanes + i))
         end
-        t.acc[r] = {}
-        for v = 0, t.vectors - 1 do
-            t.acc[r][v] = p:op("zero", p:named("acc_%d_%d", r, v))
-        end
-    end
-    p:row(nil)
+        return p:op("zero", name)
+    end)
 end
 
 -- Rows at S += t.acc; S moves on.
@@ -130,7 +99,7 @@ local function product(cfg, rows, name, vectors, how)
         {("S[%d rows] += A * B, groups times; fetches lines at `near`, copies `count` rows of the next weights after each panel."):format(
             rows)})
     p.hoists = 0   -- as in gradient
-    local t = {rows = rows, vectors = vectors, unroll = how.words or cfg.unroll, how = how}
+    local t = {rows = rows, vectors = vectors, unroll = how.words or cfg.unroll, a_row = width, a_k = 1, b_row = width}
     local S = p:pointer("S", "float", "WIDTH LANES")
     t.A, t.B = p:pointer("A", "const float", "WIDTH"), p:pointer("B", "const float", "WIDTH LANES")
     local panels = p:integer("panels")
@@ -147,7 +116,7 @@ local function product(cfg, rows, name, vectors, how)
             p:loop(p:count_from("left", width // t.unroll), function()
                 p:op("prefetch_1", p:at(near, 0))
                 p:advance(near, 16)
-                step(p, cfg, t)
+                micro.steps(p, how, t.acc, t)
             end, "over the columns of a panel")
             p:advance(t.A, jump or (cfg.mc - 1) * width)
             if cfg.in_place then
@@ -185,21 +154,21 @@ local function put_late(p, cfg, t, C, ld, has)
                     p:op("move", t.acc[r][v], p:op("zero", ("zero_%d_%d"):format(r, v)))
                 end
             end
-            multiply(p, cfg, t, own, row)
+            micro.unrolled(p, cfg.product, own, t, row)
         end)
     end
-    next_step(p, cfg, t)
+    micro.pass(p, t)
 end
 
 -- What moves `count` cache lines on from `from` to `to`, past the caches, if has.lines: parameters of its own.
-function matrix.streamer(p, cfg, has)
+function matrix.streamer(p, has)
     if not has.lines then
         return function() end
     end
     local to, from, count = p:pointer("to", has.dtype.c), p:pointer("from", "const " .. has.dtype.c), p:integer("count")
     return function()
         p:loop(p:count_from("lines", count), function()
-            row_tiles.stream_on(p, has.dtype, to, from, 16 // cfg.isa.lanes)
+            row_tiles.stream_on(p, has.dtype, to, from)
         end, "cache lines", true)
     end
 end
@@ -214,7 +183,7 @@ function matrix.gradient(cfg, rows, has)
         {("C[%d rows] %s A * B for n panels of columns: rows `ld` apart, C `up` and A `again` to the start of the next panel."):format(
             rows, has.add and "+=" or "=")})
     p.hoists = 0   -- the sums need the registers; constants are loaded where they are used
-    local t = {rows = rows, vectors = cfg.vectors, unroll = cfg.t_unroll // group, a_k = group}
+    local t = {rows = rows, vectors = cfg.vectors, unroll = cfg.t_unroll // group, a_row = width, a_k = group, b_row = width}
     local C = p:pointer("C", has.dtype.c)
     t.A = p:pointer("A", "const " .. quantise.column_type(cfg), "WIDTH")
     t.B = p:pointer("B", "const float", "WIDTH LANES")
@@ -225,7 +194,7 @@ function matrix.gradient(cfg, rows, has)
     local ld = has.ld or p:integer("ld")
     local up = has.ld and width - rows * ld or p:integer("up")
     local next_C = has.late and p:count_from("next_C", p:amount("back"))
-    local stream_lines = matrix.streamer(p, cfg, has)
+    local stream_lines = matrix.streamer(p, has)
     if has.late then
         clear(p, cfg, t)
     end

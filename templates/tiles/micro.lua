@@ -112,6 +112,31 @@ function micro.step(p, how, acc, vectors, a, b)
     micro.multiply(p, how, acc, vectors, a, x)
 end
 
+-- acc += A * B over t.unroll steps of K. t: A, B; vectors; a_row, a_k: elements of A from a row to the next one, and from a step to the
+-- next one; b_row: of B likewise. Rows of A are those from `row` (0) on.
+function micro.unrolled(p, how, acc, t, row)
+    for k = 0, t.unroll - 1, how.words or 1 do
+        p:block("k = " .. k, function()
+            micro.step(p, how, acc, t.vectors, function(r)
+                return p:at(t.A, (r + (row or 0)) * t.a_row + k * t.a_k)
+            end, function(v, further)
+                return p:at(t.B, (k + (further or 0)) * t.b_row + v * p.isa.lanes)
+            end)
+        end)
+    end
+end
+
+-- A and B go on by as many steps.
+function micro.pass(p, t)
+    p:advance(t.A, t.unroll * t.a_k)
+    p:advance(t.B, t.unroll * t.b_row)
+end
+
+function micro.steps(p, how, acc, t)
+    micro.unrolled(p, how, acc, t)
+    micro.pass(p, t)
+end
+
 -- body(row, vector, tag) for each of a tile's sums; tag: for names.
 function micro.each(p, rows, vectors, body)
     for r = 0, rows - 1 do

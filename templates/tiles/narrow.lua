@@ -8,23 +8,13 @@ local quantise = require "tiles.quantise"
 
 local product = {}
 
--- One step of K: acc[r][v] += A[r][k] * b[v].
-local function step(p, cfg, acc, A, B, k)
-    micro.step(p, micro.widened, acc, cfg.vectors, function(r)
-        return p:at(A, r * cfg.a_row + k * cfg.a_k)
-    end, function(v)
-        return p:at(B, (k * cfg.vectors + v) * cfg.isa.lanes)
-    end)
+-- What steps over K pass, see micro.unrolled: so many at a time.
+local function factors(cfg, A, B, unroll)
+    return {A = A, B = B, vectors = cfg.vectors, unroll = unroll, a_row = cfg.a_row, a_k = cfg.a_k, b_row = cfg.vectors * cfg.isa.lanes}
 end
 
 local function steps(p, cfg, acc, A, B, n)
-    p:loop(n, function()
-        for k = 0, cfg.unroll - 1 do
-            p:block("k = " .. k, function() step(p, cfg, acc, A, B, k) end)
-        end
-        p:advance(A, cfg.unroll * cfg.a_k)
-        p:advance(B, cfg.unroll * cfg.vectors * cfg.isa.lanes)
-    end, "over K")
+    p:loop(n, function() micro.steps(p, micro.widened, acc, factors(cfg, A, B, cfg.unroll)) end, "over K")
 end
 
 -- S += A B over n * unroll of K.
@@ -74,9 +64,7 @@ function product.set(cfg, rows)
         if n then
             steps(p, cfg, acc, A, B, p:count_from("last_left", rest or n))
         end
-        for k = 0, tail - 1 do
-            p:block("k = " .. k, function() step(p, cfg, acc, A, B, k) end)
-        end
+        micro.unrolled(p, micro.widened, acc, factors(cfg, A, B, tail))
         if cfg.folds then
             fold()
         end
@@ -111,13 +99,11 @@ function product.gather(cfg)
     local p = ir.program(cfg.isa, cfg.prefix .. cfg.name, {"Some rows in f32."})
     local dst, src = p:pointer("dst", "float"), p:pointer("src", "const " .. cfg.dtype.c)
     local rows, n, to_next, from_next = p:integer("rows"), p:integer("n"), p:integer("to_next"), p:integer("from_next")
-    p:loop(rows, function()
-        over_rows.vectors(p, p:count_from("left", n), {src, dst}, function()
-            p:op("store", p:at(dst, 0), quantise.load(p, cfg.dtype, "x", p:at(src, 0)))
-        end)
-        p:advance(dst, to_next)
-        p:advance(src, from_next)
-    end, "rows")
+    over_rows.nested(p, rows, n, {{dst, to_next}, {src, from_next}}, function()
+        p:op("store", p:at(dst, 0), quantise.load(p, cfg.dtype, "x", p:at(src, 0)))
+        p:advance(src, cfg.isa.lanes)
+        p:advance(dst, cfg.isa.lanes)
+    end, "vectors")
     return p
 end
 

@@ -12,6 +12,16 @@ function over_rows.vectors(p, n, pointers, body, title, step)
     end, title or "vectors")
 end
 
+-- body() n times for each of some rows. The pointers go on by an amount of their own from the end of a row to the next one.
+function over_rows.nested(p, rows, n, pointers, body, title)
+    p:loop(rows, function()
+        p:loop(p:count_from("left", n), body, title)
+        for _, pointer in ipairs(pointers) do
+            p:advance(pointer[1], pointer[2])
+        end
+    end, "rows")
+end
+
 -- body(tag, at, v) for each vector v of n rows, from number `first` (0) on: `_v` for names, and where in a row it is. The pointers (those
 -- in a table by an amount of their own) follow the rows.
 function over_rows.each(p, cfg, n, pointers, body, title, first)

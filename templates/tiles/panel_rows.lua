@@ -40,28 +40,23 @@ function panel_rows.copy(cfg, has)
     local n, rows, over, back = p:integer("n"), p:integer("rows"), p:integer("over"), p:integer("back")
     local pitch = has.pitch or p:integer("pitch")
     local mask = has.masked and p:pointer("mask", "const float")
-    p:loop(rows, function()
-        local left = p:count_from("left", n)
-        p:loop(left, function()
-            local x = {}
-            for v = 0, cfg.vectors - 1 do
-                x[v] = quantise.panel(p, cfg, "w_" .. v, p:at(W, v * lanes * group))
-                if mask then
-                    x[v] = p:op("bit_and", "kept_" .. v, x[v], p:op("load", "mask_" .. v, p:at(mask, v * lanes)))
-                end
+    over_rows.nested(p, rows, n, {{W, over}, {A, back}}, function()
+        local x = {}
+        for v = 0, cfg.vectors - 1 do
+            x[v] = quantise.panel(p, cfg, "w_" .. v, p:at(W, v * lanes * group))
+            if mask then
+                x[v] = p:op("bit_and", "kept_" .. v, x[v], p:op("load", "mask_" .. v, p:at(mask, v * lanes)))
             end
-            if has.alternate then
-                x[0], x[1] = p:op("groups_even", "even", x[0], x[1]), p:op("groups_odd", "odd", x[0], x[1])
-            end
-            for v = 0, cfg.vectors - 1 do
-                p:op("store", p:at(A, v * lanes), x[v])
-            end
-            p:advance(W, width * group)
-            p:advance(A, pitch)
-        end, "panels")
-        p:advance(W, over)
-        p:advance(A, back)
-    end, "rows")
+        end
+        if has.alternate then
+            x[0], x[1] = p:op("groups_even", "even", x[0], x[1]), p:op("groups_odd", "odd", x[0], x[1])
+        end
+        for v = 0, cfg.vectors - 1 do
+            p:op("store", p:at(A, v * lanes), x[v])
+        end
+        p:advance(W, width * group)
+        p:advance(A, pitch)
+    end, "panels")
     return p
 end
 

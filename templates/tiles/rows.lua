@@ -27,21 +27,20 @@ function rows.move(cfg, name, how)
     return p
 end
 
--- In program p: n vectors of dtype dt to aligned ones, which pass the caches by. to, from: {pointer, offset}
-function rows.stream(p, dt, to, from, n)
+-- In program p: a cache line of dtype dt, which passes the caches by. to, from: {pointer, offset}
+function rows.stream(p, dt, to, from)
     local elements = p.isa.lanes * 4 // dt.size   -- of a vector
-    for i = 0, n - 1 do
+    for i = 0, 16 // p.isa.lanes - 1 do
         local x = p:op(dt.narrow and "load_bits" or "load", "x_" .. i, p:at(from[1], from[2] + i * elements))
         p:op(dt.narrow and "stream_bits" or "store_stream", p:at(to[1], to[2] + i * elements), x)
     end
 end
 
 -- The same from src to dst; both pointers move on.
-function rows.stream_on(p, dt, dst, src, n)
-    local elements = p.isa.lanes * 4 // dt.size
-    rows.stream(p, dt, {dst, 0}, {src, 0}, n)
-    p:advance(dst, n * elements)
-    p:advance(src, n * elements)
+function rows.stream_on(p, dt, dst, src)
+    rows.stream(p, dt, {dst, 0}, {src, 0})
+    p:advance(dst, 64 // dt.size)
+    p:advance(src, 64 // dt.size)
 end
 
 -- Some rows of n cache lines of dtype dt, which lie side by side, to memory: `over` from the end of a row there to the next one.
@@ -49,12 +48,7 @@ function rows.lines(cfg, dt, name)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {"Rows of n cache lines to memory."})
     local dst, src, n = p:pointer("dst", dt.c), p:pointer("src", "const " .. dt.c), p:integer("n")
     local rows_left, over = p:integer("rows"), p:integer("over")
-    p:loop(rows_left, function()
-        p:loop(p:count_from("left", n), function()
-            rows.stream_on(p, dt, dst, src, 16 // cfg.isa.lanes)
-        end, "lines")
-        p:advance(dst, over)
-    end, "rows")
+    over_rows.nested(p, rows_left, n, {{dst, over}}, function() rows.stream_on(p, dt, dst, src) end, "lines")
     return p
 end
 

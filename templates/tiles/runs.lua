@@ -51,22 +51,18 @@ function runs.decode(cfg, f, unit)
     local A, W = p:pointer("A", how.element, ""), p:pointer("W", "const uint8_t")
     local n, rows, pitch = p:integer("n"), p:integer("rows"), p:integer("pitch")
     local over, back, ahead = p:integer("over"), p:integer("back"), p:integer("ahead")
-    p:loop(rows, function()
-        p:loop(p:count_from("left", n), function()
-            for i = 0, unit * f.bits // 8 - 1, 64 do
-                p:op("prefetch_1", p:at(W, i, ahead))
+    over_rows.nested(p, rows, n, {{W, over}, {A, back}}, function()
+        for i = 0, unit * f.bits // 8 - 1, 64 do
+            p:op("prefetch_1", p:at(W, i, ahead))
+        end
+        for from = 0, unit - 1, lanes * how.group do
+            p:op("store_bits", p:at(A, from % depth), word(p, how, f, "w_" .. from, p:at(W, from * f.bits // 8)))
+            if (from + lanes * how.group) % depth == 0 then
+                p:advance(A, pitch)
             end
-            for from = 0, unit - 1, lanes * how.group do
-                p:op("store_bits", p:at(A, from % depth), word(p, how, f, "w_" .. from, p:at(W, from * f.bits // 8)))
-                if (from + lanes * how.group) % depth == 0 then
-                    p:advance(A, pitch)
-                end
-            end
-            p:advance(W, unit * f.bits // 8)
-        end, "units")
-        p:advance(W, over)
-        p:advance(A, back)
-    end, "rows")
+        end
+        p:advance(W, unit * f.bits // 8)
+    end, "units")
     return p
 end
 
@@ -84,18 +80,10 @@ end
 
 -- Steps over `count` * cfg.unroll words; lines at `near` are fetched.
 local function steps(p, cfg, t, acc, count)
-    local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
     p:loop(p:count_from("steps", count), function()
         p:op("prefetch_1", p:at(t.near, 0))
         p:advance(t.near, 16)
-        for k = 0, cfg.unroll - 1 do
-            p:block("k = " .. k, function()
-                micro.step(p, cfg.product, acc, t.vectors, function(r) return p:at(t.A, r * width + k) end,
-                    function(v) return p:at(t.B, k * width + v * lanes) end)
-            end)
-        end
-        p:advance(t.A, cfg.unroll)
-        p:advance(t.B, cfg.unroll * width)
+        micro.steps(p, cfg.product, acc, t)
     end, "over the words of a run")
 end
 
@@ -164,7 +152,7 @@ function runs.product(cfg, rows, vectors)
     local how, lanes, width = cfg.product, cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
     local p = ir.program(cfg.isa, ("%s%s_%d"):format(cfg.prefix, vectors == cfg.vectors and "product" or "narrow", rows),
         {("S[%d rows] += A * B, a run at a time, each times its row's scale; fetches lines at `near`, and codes."):format(rows)})
-    local t = {rows = rows, vectors = vectors}
+    local t = {rows = rows, vectors = vectors, unroll = cfg.unroll, a_row = width, a_k = 1, b_row = width}
     t.S, t.A = p:pointer("S", "float", "WIDTH LANES"), p:pointer("A", "const float", "WIDTH")
     t.B, t.near = p:pointer("B", "const float", "WIDTH LANES"), p:pointer("near", "const float", "")
     t.scale, t.codes = p:pointer("scale", "const float", ""), p:pointer("codes", "const uint8_t")
