@@ -174,13 +174,33 @@ static int source_chunk(lua_State *L)
     return 1;
 }
 
+/* What `require` gives for the name. */
+static void push_module(lua_State *L, const char *name)
+{
+    lua_getglobal(L, "require");
+    lua_pushstring(L, name);
+    lua_call(L, 1, 1);
+}
+
+/* Of the part "FAMILY.head" of a template: the family's table, which render/template.lua keeps. */
+static void make_family(lua_State *L, const char *part)
+{
+    const char *end = strrchr(part, '.');
+    if (!end || strcmp(end, ".head") != 0)
+        return;
+    push_module(L, "render.template");
+    lua_getfield(L, -1, "family");
+    lua_pushlstring(L, part, (size_t)(end - part));
+    lua_call(L, 1, 0);
+    lua_pop(L, 1);
+}
+
 void source_load_wishes(lua_State *L, const struct wishes *w)
 {
     for (size_t i = 0; i < embedded_module_count; i++)
         if (w->asked[i]) {
-            lua_getglobal(L, "require");
-            lua_pushstring(L, embedded_modules[i].name);
-            lua_call(L, 1, 0);
+            push_module(L, embedded_modules[i].name);
+            lua_pop(L, 1);
         }
     lua_getfield(L, LUA_REGISTRYINDEX, chunks);
     for (size_t i = 0; i < embedded_template_count; i++)
@@ -190,6 +210,7 @@ void source_load_wishes(lua_State *L, const struct wishes *w)
                 keep_chunk(L, &embedded_templates[i]);
             }
             lua_pop(L, 1);
+            make_family(L, embedded_templates[i].name);
         }
     lua_pop(L, 1);
 }

@@ -27,9 +27,12 @@ local function chunk(name, part)
     return assert(load(assert(code, path .. " has no line `@ ----`"), "@" .. path, "t"))
 end
 
--- The family table of a template.
+local families = {}   -- by name; nobody changes one
+
+-- The family table of a template. Of those that builds have asked for it is part of the image of gen/host/image.c.
 function template.family(family)
-    return chunk(family, "head")()
+    families[family] = families[family] or chunk(family, "head")()
+    return families[family]
 end
 
 -- The full name of a fragment of the family, "shared.team"; nil and a sentence if there is none, or more than one.

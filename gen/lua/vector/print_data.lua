@@ -7,7 +7,7 @@ local ALIGN <const> = 64
 
 -- What tiles of one file share.
 function data.shared()
-    return {list = {}, size = 0}
+    return {list = {}, size = 0, types = {}}   -- types: of functions, by their parameters
 end
 
 -- C text, or nil and the reason why the program does not fit. Adds its code to `all`.
@@ -16,21 +16,22 @@ function data.print(p, all)
     if not code then
         return nil, why
     end
-    local tall, typedef = p.taller or p, ""
-    if not tall.type then
-        local list = {}
-        for i, v in ipairs(tall.params) do
-            list[i] = v.ctype
-        end
-        tall.type = p.name .. "_t"
-        typedef = ("typedef void (*%s)(%s);\n"):format(tall.type, table.concat(list, ","))
+    local params, typedef = {}, ""
+    for i, v in ipairs(p.params) do
+        params[i] = v.ctype
+    end
+    local called = table.concat(params, ",")
+    local type = all.types[called]
+    if not type then
+        type = p.name .. "_t"
+        all.types[called], typedef = type, ("typedef void (*%s)(%s);\n"):format(type, called)
     end
     local gap, list = -all.size % ALIGN, all.list
     local at = all.size + gap
     list[#list + 1], list[#list + 2] = ("\0"):rep(gap), code
     list[#list + 1] = "\0"   -- no code runs into the next
     all.size = at + #code + 1
-    return ("%s#define %s ((%s)(moegen_tiles+%d))\n"):format(typedef, p.name, tall.type, at)
+    return ("%s#define %s ((%s)(moegen_tiles+%d))\n"):format(typedef, p.name, type, at)
 end
 
 -- The place of all code, and the name by which jit.c finds it.
