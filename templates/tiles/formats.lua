@@ -211,7 +211,7 @@ function formats.pairs_of(p, f, tables, load)
     end
     local function words(x, first, name, low, high)
         for i, half in ipairs{"unpack_low_bytes", "unpack_high_bytes"} do
-            x[first + i - 1] = p:op(half, ("%s_pairs_%d"):format(name, i), low, high)
+            x[first + i - 1] = p:op(half, p:named("%s_pairs_%d", name, i), low, high)
         end
     end
     if f.bits == 4 then
@@ -219,7 +219,7 @@ function formats.pairs_of(p, f, tables, load)
         return function(name, place, half)
             local raw, x = p:op("load_bits", name .. "_raw", place), {}
             for n = half or 0, half or 1 do
-                local tag = ("%s_%d"):format(name, n)
+                local tag = p:named("%s_%d", name, n)
                 local code = p:op("bit_and", tag .. "_codes", n == 0 and raw or p:op("shr", tag .. "_down", raw, 4), nibble)
                 words(x, 2 * n, tag, p:op("shuffle_bytes", tag .. "_low", t[1], code), p:op("shuffle_bytes", tag .. "_high", t[0], code))
             end
