@@ -23,11 +23,24 @@ int tape_ops(lua_State *L)
     return 1;
 }
 
+/* The letters of "d a m"; false: there are too many. */
+static bool set_roles(struct op *op, const char *letters)
+{
+    op->operands = 0;
+    for (; *letters; letters++) {
+        if (*letters == ' ')
+            continue;
+        if (op->operands == MAX_OPERANDS)
+            return false;
+        op->roles[op->operands++] = *letters;
+    }
+    return true;
+}
+
 /* Known, or asked of the program's method `describe`, which returns coder, roles, register file and
  * size of its result. */
 const struct op *tape_op_named(lua_State *L, struct tape *t)
 {
-    size_t n;
     const char *name = lua_tostring(L, 2);
     if (!name)
         luaL_checkstring(L, 2);
@@ -44,12 +57,9 @@ const struct op *tape_op_named(lua_State *L, struct tape *t)
         lua_pushvalue(L, 1);
         lua_pushvalue(L, 2);
         lua_call(L, 2, 4);
-        const char *roles = luaL_checklstring(L, -3, &n);
         op->coder = lua_touserdata(L, -4);
-        if (!op->coder || n > MAX_OPERANDS)
+        if (!set_roles(op, luaL_checkstring(L, -3)) || !op->coder)
             luaL_error(L, "op %s cannot be taped", name);
-        memcpy(op->roles, roles, n);
-        op->operands = (int)n;
         op->file = file_of(L, luaL_checkstring(L, -2));
         op->size = (int)luaL_checkinteger(L, -1);
         op->pooled = strcmp(name, "const") == 0;

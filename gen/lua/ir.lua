@@ -29,6 +29,10 @@ local size_of = {
     ["float"] = 4, ["uint16_t"] = 2, ["uint8_t"] = 1, ["int32_t"] = 4, ["int64_t"] = 8,
     ["float *"] = 8, ["float *const"] = 8,
 }
+local const_size_of = {}
+for ctype, size in next, size_of do
+    const_size_of["const " .. ctype] = size
+end
 
 -- The row of an op on a target: its own, or that of all targets of its machine.
 function ir.instruction(isa, name)
@@ -112,7 +116,7 @@ end
 
 -- Bytes of what a pointer to this type points to.
 function ir.size_of(ctype)
-    return (assert(size_of[(ctype:gsub("^const ", ""))], ctype))
+    return size_of[ctype] or assert(const_size_of[ctype], ctype)
 end
 
 -- A parameter. ctype is the pointed-to type, with its const: "const float". units: for the reader, see vector/coordinate.lua

@@ -48,7 +48,7 @@ end
 function Taped:describe(name)
     local op, isa = ops[name] or error("no op " .. name, 3), self.isa
     local row, class = ir.instruction(isa, name), op.class or "v"
-    return row.coder or isa.arch.code.coder(row), (op.operands:gsub(" ", "")), isa.classes[class] or class,
+    return row.coder or isa.arch.code.coder(row), op.operands, isa.classes[class] or class,
         op.ctype and ir.size_of((op.ctype:gsub(" %*$", ""))) or 0
 end
 
