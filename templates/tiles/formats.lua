@@ -82,12 +82,9 @@ rows.mxfp8_e4m3 = setmetatable({}, {__index = rows.fp8_e4m3})
 rows.mxfp8_e5m2 = setmetatable({}, {__index = rows.fp8_e5m2})
 rows.nvfp4 = setmetatable({}, {__index = rows.mxfp4})
 
+formats.rows, formats.names = rows, {}
 for name, row in pairs(rows) do
     row.name = name
-end
-
-formats.rows, formats.names = rows, {}
-for name in pairs(rows) do
     formats.names[#formats.names + 1] = name
 end
 table.sort(formats.names)
@@ -178,9 +175,14 @@ local function number_of(f, code)
     return f.specials[code] or (1 + low / (1 << fraction)) * 2.0 ^ (f.least + exponent - 1)
 end
 
+local words_of = {}   -- of a format: by code
+
 -- The number of a code as f32, bit for bit; none of its bits are lost in bf16.
 function formats.word(f, code)
-    return (string.unpack("<I4", string.pack("<f", number_of(f, code))))
+    local words = words_of[f] or {}
+    words_of[f] = words
+    words[code] = words[code] or string.unpack("<I4", string.pack("<f", number_of(f, code)))
+    return words[code]
 end
 
 -- Their tables, as words of vectors of so many lanes (nil: 16): the high bytes of all codes, and the low ones; of 4 bits in each 128

@@ -77,6 +77,8 @@ function rows.zero(cfg)
     return p
 end
 
+local halves <const> = {{"groups_even", "e"}, {"groups_odd", "o"}}   -- of vectors that are joined
+
 -- Transpose lanes x lanes: row(i) gives row i as a vector, column(c, vector) takes column c.
 local function transposed(p, row, column)
     local lanes = p.isa.lanes
@@ -96,13 +98,12 @@ local function transposed(p, row, column)
         if #list == 1 then
             return column(4 * first + j, list[1])
         end
-        for _, half in ipairs{"even", "odd"} do
-            local joined = {}
+        for half, how in ipairs(halves) do
+            local op, letter, joined = how[1], how[2], {}
             for i = 1, #list, 2 do
-                local named = p:named("%s_%d_%d_%d_%d", half:sub(1, 1), j, first, step, i)
-                joined[#joined + 1] = p:op("groups_" .. half, named, list[i], list[i + 1])
+                joined[i // 2 + 1] = p:op(op, p:named("%s_%d_%d_%d_%d", letter, j, first, step, i), list[i], list[i + 1])
             end
-            join(joined, first + (half == "odd" and step or 0), 2 * step, j)
+            join(joined, first + (half - 1) * step, 2 * step, j)
         end
     end
     for j = 0, 3 do
