@@ -79,10 +79,10 @@ function Program.new(p)
     }, Program)
 end
 
--- What follows, until the next call, belongs to row r of the tile (nil: to all); see shorter().
+-- What follows, until the next call, belongs to row r of the tile, or to token r (nil: to all); see shorter().
 function Program:row(r) self.current = r end
 
--- The same tile for fewer rows: without the ops of rows from `rows` on. Registers and code are those of the taller one.
+-- The same tile for fewer rows, or tokens: without the ops of rows from `rows` on. Registers and code are those of the taller one.
 function ir.shorter(p, rows, name, note)
     return setmetatable({p[1], name = name, note = note, rows = rows, taller = p}, {__index = p})
 end

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- taped.lua - programs as in ir.lua, for code that nobody reads: no names (p:named), no titles, and everything between the calls of a
--- template and the machine code in C. A program of this class is a table whose [1] is its tape, see gen/host/tape.h,
--- and whose functions op, at, advance and row know it; values and places
--- in memory are references into that. The code is the same as that of ir.lua's programs.
+-- template and the machine code in C. A program of this class is a table whose [1] is its tape, see gen/host/tape.h, and whose own
+-- functions op, at, advance and row know it; values and places in memory are references into that. The code is the same as that of
+-- ir.lua's programs.
 local ir = require "ir"
 local ops = require "isa.scalar"
 local tape = require "tape"   -- gen/host/tape.c
