@@ -174,13 +174,33 @@ static int source_chunk(lua_State *L)
     return 1;
 }
 
+/* What `require` gives for the name. */
+static void push_module(lua_State *L, const char *name)
+{
+    lua_getglobal(L, "require");
+    lua_pushstring(L, name);
+    lua_call(L, 1, 1);
+}
+
+/* Of the part "FAMILY.head" of a template: the family's table, which render/template.lua keeps. */
+static void make_family(lua_State *L, const char *part)
+{
+    const char *end = strrchr(part, '.');
+    if (!end || strcmp(end, ".head") != 0)
+        return;
+    push_module(L, "render.template");
+    lua_getfield(L, -1, "family");
+    lua_pushlstring(L, part, (size_t)(end - part));
+    lua_call(L, 1, 0);
+    lua_pop(L, 1);
+}
+
 void source_load_wishes(lua_State *L, const struct wishes *w)
 {
     for (size_t i = 0; i < embedded_module_count; i++)
         if (w->asked[i]) {
-            lua_getglobal(L, "require");
-            lua_pushstring(L, embedded_modules[i].name);
-            lua_call(L, 1, 0);
+            push_module(L, embedded_modules[i].name);
+            lua_pop(L, 1);
         }
     lua_getfield(L, LUA_REGISTRYINDEX, chunks);
     for (size_t i = 0; i < embedded_template_count; i++)
@@ -190,17 +210,15 @@ void source_load_wishes(lua_State *L, const struct wishes *w)
                 keep_chunk(L, &embedded_templates[i]);
             }
             lua_pop(L, 1);
+            make_family(L, embedded_templates[i].name);
         }
     lua_pop(L, 1);
 }
 
-static bool holds_fragment(const char *root, const char *name)
+static bool tree_holds(const char *root, const char *room, const char *fragment)
 {
-    char path[PATH_ROOM + sizeof ".body"], full[2 * PATH_ROOM + sizeof ".body"];
-    if (!root) {
-        snprintf(path, sizeof path, "%s.body", name);
-        return find(embedded_templates, embedded_template_count, path) != NULL;
-    }
+    char name[PATH_ROOM], path[PATH_ROOM], full[2 * PATH_ROOM];
+    snprintf(name, sizeof name, "%s.%s", room, fragment);
     if (!sound_name(name))
         return false;
     find_file(path, name, tree_templates);
@@ -208,18 +226,39 @@ static bool holds_fragment(const char *root, const char *name)
     return access(full, F_OK) == 0;
 }
 
+/* The body of a fragment, by name: "ROOM", and ".FRAGMENT.body" for all of its rooms. */
+struct body {
+    const char *room, *rest;
+    size_t len; /* of room */
+};
+
+static int compare_body(const void *key, const void *entry)
+{
+    const struct body *b = key;
+    const char *name = ((const struct embedded *)entry)->name;
+    int order = strncmp(b->room, name, b->len);
+    return order ? order : strcmp(b->rest, name + b->len);
+}
+
+static bool is_embedded(struct body b)
+{
+    b.len = strlen(b.room);
+    return bsearch(&b, embedded_templates, embedded_template_count, sizeof *embedded_templates,
+                   compare_body) != NULL;
+}
+
 /* source.holders("team", {"product", "shared"}) -> a list of those of these rooms that have such a
  * fragment */
 static int source_holders(lua_State *L)
 {
     const char *fragment = luaL_checkstring(L, 1), *root = root_of(L);
-    char name[PATH_ROOM];
+    const char *rest = lua_pushfstring(L, ".%s.body", fragment);
     lua_Integer found = 0;
     luaL_checktype(L, 2, LUA_TTABLE);
     lua_newtable(L);
     for (lua_Integer i = 1; lua_rawgeti(L, 2, i) == LUA_TSTRING; i++) {
-        snprintf(name, sizeof name, "%s.%s", lua_tostring(L, -1), fragment);
-        if (holds_fragment(root, name))
+        const char *room = lua_tostring(L, -1);
+        if (root ? tree_holds(root, room, fragment) : is_embedded((struct body){room, rest, 0}))
             lua_rawseti(L, -2, ++found);
         else
             lua_pop(L, 1);

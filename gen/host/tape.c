@@ -62,7 +62,7 @@ static int push_reference(lua_State *L, int kind, int i)
 
 static int reference(lua_State *L, int arg, int kind, int count)
 {
-    uintptr_t x = lua_islightuserdata(L, arg) ? (uintptr_t)lua_touserdata(L, arg) : 0;
+    uintptr_t x = (uintptr_t)lua_touserdata(L, arg); /* of all else: no kind */
     if ((int)(x & TAG) != kind || x >> 2 >= (uintptr_t)count)
         luaL_error(L, "argument %d is no %s of the program", arg - 1,
                    kind == VALUE ? "value" : "place in memory");
@@ -96,44 +96,12 @@ static void use(struct tape *t, int v)
     t->value[v].last = t->items;
 }
 
-static enum file file_of(lua_State *L, const char *name)
-{
-    static const char files[] = "vktr";
-    const char *at = *name ? strchr(files, *name) : NULL;
-    if (!at)
-        luaL_error(L, "no register file '%s'", name);
-    return (enum file)(at - files);
-}
-
 /* ---- the functions: (program, ...) ---- */
 
-/* tape.ops() -> what is known of the ops of a target: nothing yet */
-static int tape_ops(lua_State *L)
+/* The tape of a function that is a program's own. */
+static struct tape *own_tape(lua_State *L)
 {
-    struct ops *ops = lua_newuserdatauv(L, sizeof *ops, 0);
-    memset(ops, 0, sizeof *ops);
-    return 1;
-}
-
-/* tape.new(sizes, machine, zero_upper, ops): registers of each file; a machine of arch/arch.h; the
- * caller keeps both of these */
-static int tape_new(lua_State *L)
-{
-    const struct machine *m = lua_touserdata(L, 2);
-    luaL_argcheck(L, lua_type(L, 2) == LUA_TUSERDATA, 2, "no machine");
-    luaL_argcheck(L, lua_type(L, 4) == LUA_TUSERDATA, 4, "no ops");
-    struct tape *t = lua_newuserdatauv(L, sizeof *t, 0);
-    *t = (struct tape){.row = -1,
-                       .machine = m,
-                       .arch = m->arch,
-                       .zero_upper = lua_toboolean(L, 3),
-                       .ops = lua_touserdata(L, 4)};
-    for (int i = 0; i < FILES; i++) {
-        lua_rawgeti(L, 1, i + 1);
-        t->registers[i] = (int)lua_tointeger(L, -1);
-        lua_pop(L, 1);
-    }
-    return 1;
+    return lua_touserdata(L, lua_upvalueindex(1));
 }
 
 /* tape.parameter(p, size, stays) -> value: an address or count that the caller gives; stays: only
@@ -151,19 +119,22 @@ static int tape_parameter(lua_State *L)
     return push_reference(L, VALUE, v);
 }
 
+/* p:row(row), see ir.lua */
 static int tape_row(lua_State *L)
 {
-    tape_of(L)->row = (int)luaL_optinteger(L, 2, -1);
+    own_tape(L)->row = (int)luaL_optinteger(L, 2, -1);
     return 0;
 }
 
-/* tape.at(p, base, offset, index) -> place in memory */
+/* p:at(base, offset, index) -> place in memory */
 static int tape_at(lua_State *L)
 {
-    struct tape *t = tape_of(L);
+    struct tape *t = own_tape(L);
+    int is_number;
+    lua_Integer offset = lua_tointegerx(L, 3, &is_number);
     t->place = grow(L, t->place, t->places, &t->place_room, sizeof *t->place);
     t->place[t->places] = (struct place){.base = value_at(L, t, 2),
-                                         .offset = luaL_optinteger(L, 3, 0),
+                                         .offset = is_number ? offset : luaL_optinteger(L, 3, 0),
                                          .index = lua_isnoneornil(L, 4) ? -1 : value_at(L, t, 4)};
     return push_reference(L, MEMORY, t->places++);
 }
@@ -176,40 +147,6 @@ static uint32_t bits_of(lua_State *L, int arg)
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
-}
-
-/* What the op is whose name is argument 2: known, or asked of the program's method `describe`,
- * which returns coder, roles, register file and size of its result. */
-static const struct op *op_named(lua_State *L, struct tape *t)
-{
-    size_t n;
-    const char *name = luaL_checkstring(L, 2);
-    for (unsigned h = (unsigned)((uintptr_t)name >> 4) * 2654435769u >> 24;;
-         h = (h + 1) % MAX_OPS) {
-        struct op *op = &t->ops->row[h];
-        if (op->name == name)
-            return op;
-        if (op->name)
-            continue;
-        if (++t->ops->count == MAX_OPS)
-            luaL_error(L, "more than %d ops", MAX_OPS - 1);
-        lua_getfield(L, 1, "describe");
-        lua_pushvalue(L, 1);
-        lua_pushvalue(L, 2);
-        lua_call(L, 2, 4);
-        const char *roles = luaL_checklstring(L, -3, &n);
-        op->coder = lua_touserdata(L, -4);
-        if (!op->coder || n > MAX_OPERANDS)
-            luaL_error(L, "op %s cannot be taped", name);
-        memcpy(op->roles, roles, n);
-        op->operands = (int)n;
-        op->file = file_of(L, luaL_checkstring(L, -2));
-        op->size = (int)luaL_checkinteger(L, -1);
-        op->pooled = strcmp(name, "const") == 0;
-        op->name = name;
-        lua_pop(L, 4);
-        return op;
-    }
 }
 
 /* An operand that is there before the op. */
@@ -234,11 +171,11 @@ static void take_operand(lua_State *L, struct tape *t, struct item *x, int i)
     }
 }
 
-/* tape.op(p, name, ...) -> its result, see ir.lua */
+/* p:op(name, ...) -> its result, see ir.lua */
 static int tape_op(lua_State *L)
 {
-    struct tape *t = tape_of(L);
-    const struct op *op = op_named(L, t);
+    struct tape *t = own_tape(L);
+    const struct op *op = tape_op_named(L, t);
     struct item *x = add_item(L, t, OP, t->row);
     int result = -1;
     x->op = op;
@@ -258,7 +195,7 @@ static int tape_hoist(lua_State *L)
     struct tape *t = tape_of(L);
     lua_pushliteral(L, "const");
     lua_insert(L, 2);
-    const struct op *op = op_named(L, t);
+    const struct op *op = tape_op_named(L, t);
     int v = add_value(L, t, op->file, 0, 0);
     t->value[v].last = t->items;
     t->hoisted = grow(L, t->hoisted, t->hoists, &t->hoisted_room, sizeof *t->hoisted);
@@ -334,14 +271,47 @@ static int tape_set(lua_State *L)
     return 0;
 }
 
-/* tape.advance(p, pointer, by) */
+/* p:advance(pointer, by) */
 static int tape_advance(lua_State *L)
 {
-    struct tape *t = tape_of(L);
+    struct tape *t = own_tape(L);
     struct item *x = add_item(L, t, ADVANCE, t->row);
     x->arg[0] = value_at(L, t, 2);
     use(t, x->arg[0]);
     take_amount(L, t, x, 3);
+    return 0;
+}
+
+/* tape.new(p, sizes, machine, zero_upper, ops): the tape of a new program, and functions of its own
+ * for what programs call most. sizes: registers of each file; a machine of arch/arch.h; the caller
+ * keeps both of these */
+static int tape_new(lua_State *L)
+{
+    static const luaL_Reg functions[] = {{"op", tape_op},
+                                         {"at", tape_at},
+                                         {"advance", tape_advance},
+                                         {"row", tape_row},
+                                         {NULL, NULL}};
+    const struct machine *m = lua_touserdata(L, 3);
+    luaL_checktype(L, 1, LUA_TTABLE);
+    luaL_argcheck(L, lua_type(L, 3) == LUA_TUSERDATA, 3, "no machine");
+    luaL_argcheck(L, lua_type(L, 5) == LUA_TUSERDATA, 5, "no ops");
+    struct tape *t = lua_newuserdatauv(L, sizeof *t, 0);
+    *t = (struct tape){.row = -1,
+                       .machine = m,
+                       .arch = m->arch,
+                       .zero_upper = lua_toboolean(L, 4),
+                       .ops = lua_touserdata(L, 5)};
+    for (int i = 0; i < FILES; i++) {
+        lua_rawgeti(L, 2, i + 1);
+        t->registers[i] = (int)lua_tointeger(L, -1);
+        lua_pop(L, 1);
+    }
+    lua_pushvalue(L, -1);
+    lua_rawseti(L, 1, 1);
+    lua_pushvalue(L, 1);
+    lua_insert(L, -2);
+    luaL_setfuncs(L, functions, 1);
     return 0;
 }
 
@@ -362,10 +332,9 @@ int tape_open(lua_State *L)
 {
     static const luaL_Reg functions[] = {
         {"new", tape_new},     {"ops", tape_ops},   {"parameter", tape_parameter},
-        {"row", tape_row},     {"at", tape_at},     {"op", tape_op},
         {"hoist", tape_hoist}, {"loop", tape_loop}, {"again", tape_again},
-        {"count", tape_count}, {"set", tape_set},   {"advance", tape_advance},
-        {"code", tape_code},   {NULL, NULL}};
+        {"count", tape_count}, {"set", tape_set},   {"code", tape_code},
+        {NULL, NULL}};
     lua_pushlightuserdata(L, NULL); /* all light userdata share a metatable */
     lua_createtable(L, 0, 1);
     lua_pushcfunction(L, field_of_reference);

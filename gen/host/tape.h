@@ -83,6 +83,10 @@ struct tape {
 struct tape *tape_of(struct lua_State *L); /* of argument 1, a program */
 /* Zeros, dropped with the Lua state: room for count + 1 elements. Raises when memory is out. */
 void *tape_room(struct lua_State *L, size_t count, size_t size);
+/* tape.ops() -> what is known of the ops of a target: nothing yet */
+int tape_ops(struct lua_State *L);
+/* The op whose name is argument 2, a string; argument 1: the program of the tape. */
+const struct op *tape_op_named(struct lua_State *L, struct tape *t);
 /* Sets reg of all values, peak and saved. False: a sentence is on top of the stack, with the name.
  */
 bool tape_registers(struct lua_State *L, struct tape *t, const char *name);

@@ -188,15 +188,25 @@ static moegen_status report(const struct job *j, const char *reason, moegen_erro
     return MOEGEN_INTERNAL;
 }
 
-/* Could some eight bytes be an address inside the code itself? */
+/* Could some eight bytes be an address inside the code itself? Such a one has the same sixth byte.
+ */
 static bool address_inside(const struct job *j)
 {
+    enum { SIXTH = 5, SHIFT = 8 * SIXTH };
     uint64_t base = (uint64_t)(uintptr_t)j->at;
-    for (size_t i = 0; i + 8 <= j->size; i++) {
+    const unsigned char *at = j->at, *stop = j->at + j->size;
+    if (base >> SHIFT != (base + j->size) >> SHIFT)
+        return true;
+    while (stop - at >= 8) {
         uint64_t word;
-        memcpy(&word, j->at + i, sizeof word);
+        const unsigned char *sixth =
+            memchr(at + SIXTH, (int)(base >> SHIFT & 255), (size_t)(stop - at) - 7);
+        if (!sixth)
+            return false;
+        memcpy(&word, sixth - SIXTH, sizeof word);
         if (word - base <= j->size)
             return true;
+        at = sixth - SIXTH + 1;
     }
     return false;
 }

@@ -29,6 +29,10 @@ local size_of = {
     ["float"] = 4, ["uint16_t"] = 2, ["uint8_t"] = 1, ["int32_t"] = 4, ["int64_t"] = 8,
     ["float *"] = 8, ["float *const"] = 8,
 }
+local const_size_of = {}
+for ctype, size in next, size_of do
+    const_size_of["const " .. ctype] = size
+end
 
 -- The row of an op on a target: its own, or that of all targets of its machine.
 function ir.instruction(isa, name)
@@ -75,10 +79,10 @@ function Program.new(p)
     }, Program)
 end
 
--- What follows, until the next call, belongs to row r of the tile (nil: to all); see shorter().
+-- What follows, until the next call, belongs to row r of the tile, or to token r (nil: to all); see shorter().
 function Program:row(r) self.current = r end
 
--- The same tile for fewer rows: without the ops of rows from `rows` on. Registers and code are those of the taller one.
+-- The same tile for fewer rows, or tokens: without the ops of rows from `rows` on. Registers and code are those of the taller one.
 function ir.shorter(p, rows, name, note)
     return setmetatable({p[1], name = name, note = note, rows = rows, taller = p}, {__index = p})
 end
@@ -112,7 +116,7 @@ end
 
 -- Bytes of what a pointer to this type points to.
 function ir.size_of(ctype)
-    return (assert(size_of[(ctype:gsub("^const ", ""))], ctype))
+    return size_of[ctype] or assert(const_size_of[ctype], ctype)
 end
 
 -- A parameter. ctype is the pointed-to type, with its const: "const float". units: for the reader, see vector/coordinate.lua

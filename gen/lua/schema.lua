@@ -66,9 +66,12 @@ end
 local place = {}
 place.__index = place
 
+function place:path_of(name)
+    return self.path and self.path .. "." .. name or tostring(name)
+end
+
 function place:enter(name)
-    local path = self.path and self.path .. "." .. name or tostring(name)
-    return setmetatable({ path = path, file = self.file, errors = self.errors, info = self.info }, place)
+    return setmetatable({ path = self:path_of(name), file = self.file, errors = self.errors, info = self.info }, place)
 end
 
 function place:trial()
@@ -108,8 +111,8 @@ local function unknown(entry, rows, at)
 end
 
 local function absent(row, value, node, at)
-    local here = at:enter(row[1])
-    at.info.origin[here.path] = "default"
+    local path = at:path_of(row[1])
+    at.info.origin[path] = "default"
     if row.default ~= nil then
         value[row[1]] = row.default
     elseif row.default_of then
@@ -117,11 +120,11 @@ local function absent(row, value, node, at)
         return true
     elseif not row.optional and row[2].kind == "map" then
         local nothing = { kind = "map", entries = {}, line = node.line, col = node.col, set = node.set }
-        value[row[1]] = row[2]:check(nothing, here)
+        value[row[1]] = row[2]:check(nothing, at:enter(row[1]))
         return value[row[1]] ~= nil
     elseif not row.optional then
         local doc = row.doc and " (" .. row.doc .. ")" or ""
-        diag.add(at.errors, at.file, node, ("key '%s'%s is missing; expected %s"):format(here.path, doc, row[2].text))
+        diag.add(at.errors, at.file, node, ("key '%s'%s is missing; expected %s"):format(path, doc, row[2].text))
         return false
     end
     return true
@@ -240,7 +243,7 @@ function schema.flatten(spec)
             return
         end
         local dot = path == "" and "" or path .. "."
-        for key, child in pairs(value) do walk(child, dot .. tostring(key)) end
+        for key, child in next, value do walk(child, dot .. key) end   -- in any order
     end
     walk(spec, "")
     table.sort(lines)

@@ -196,8 +196,10 @@ function digits.step(p, t, table, scale)
             by[r] = scale(r)
         end
         for token = 0, t.tokens - 1 do
+            p:row(token)
             multiply(token, w, by)
         end
+        p:row(nil)
     end
 end
 

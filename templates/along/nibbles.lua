@@ -80,7 +80,7 @@ function nibbles.read(p, t, table)
     local function group(r, j)
         local function load(i, name) return p:op("load_bits", name, t.at(r, i * per_vector)) end
         if count == 1 then
-            return load(0, "codes_" .. r)
+            return load(0, p:named("codes_%d", r))
         end
         groups[r] = j % 2 == 0 and two_groups(p, count, p:named("codes_%d_%d", r, j), j // 2, load) or groups[r]
         return groups[r][j % 2]

@@ -6,6 +6,7 @@ local along_words = require "along.words"
 local digits = require "along.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
+local heights = require "tiles.heights"
 local in_words = require "codes.words"
 local limits = require "shared.limits"
 local packed = require "packed.form"
@@ -50,8 +51,8 @@ local function names_in_words(names, cfg, plan, deep)
         return
     end
     local line = plans.odd_lines(plans.round_up(deep, unit.elements) // unit.elements * unit.words)
-    names.along = {unit = unit, in_words = true, tokens = along_words.TOKENS, tall = 0, line = line, coded = coded, c = "uint8_t",
-        streams = false, streamed = false, later = false, longer = false, tables = along_words.tables(cfg, coded, unit)}
+    names.along = {unit = unit, in_words = true, tokens = along_words.TOKENS, tall = 0, turns = 0, line = line, coded = coded,
+        c = "uint8_t", streams = false, streamed = false, later = false, longer = false, tables = along_words.tables(cfg, coded, unit)}
     plans.append(names.constants, {
         {"ALONG", plan.along, "tokens for which columns of words lie in lanes,"},
         {"ALONG_SLOTS", plans.round_up(plan.along, cfg.isa.lanes), "as whole vectors;"},
@@ -59,10 +60,21 @@ local function names_in_words(names, cfg, plan, deep)
         {"LINE", line, "words between tokens' rows: an odd number of cache lines"}})
 end
 
+-- Is every K whole units? Also where two products add up a half each.
+local function whole_units(unit, contractions)
+    local whole = true
+    for _, k in ipairs(contractions) do
+        whole = whole and k % (2 * unit.elements) == 0
+    end
+    return whole
+end
+
 -- Adds the names. along: false, or what units.of says of units and
 --     c, line              C type of weights; words between tokens' rows
 --     in_words             weights are words of codes, see words.lua; run: elements that lie together in a row of packed ones
+--     whole                every K is whole units
 --     rows, tokens, tall   of a tile: rows; tokens at most; tokens at most of one of twice as many rows, or 0
+--     turns                tokens at most whose rows of codes are multiplied in turn
 --     streams, streamed    tokens at most of a tile of streams, or false; tokens at most that such tiles multiply in turn
 --     far                  function: streams of a tile for so many tokens
 --     scales, pitch        floats from a unit's scales to the next one's, if a unit has some; from a row's to the next one's
@@ -92,9 +104,10 @@ function along.names(names, cfg, plan, contractions)
     end
     -- on CPUs with matrix tiles fetching numbers ahead is as fast, and with many cores at work faster
     local few = not (names.packed or cfg.tiled and not unit.digits) and math.min(STREAMED, plan.along)
-    names.along = setmetatable({c = coded and "uint8_t" or names.io, line = plans.odd_lines(words),
-        run = names.packed and names.packed.run,
-        rows = height, tokens = tokens, tall = coded and math.min(tall, plan.along) or 0,
+    local whole, turns = whole_units(unit, contractions), coded and math.min(tall, plan.along) or 0
+    names.along = setmetatable({c = coded and "uint8_t" or names.io, line = plans.odd_lines(words), whole = whole,
+        run = names.packed and names.packed.run, rows = height, tokens = tokens, turns = turns,
+        tall = whole and few and turns <= few and 0 or turns,   -- streams leave fewer rows than it has
         streams = few, streamed = few and (coded and plan.along or few),
         scales = passed, pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
         later = coded and not each, longer = few and (plan.chunk_rows or 0) > plan.mc}, {__index = has})
@@ -135,9 +148,15 @@ function along.space(names, add)
     if names.along.coded and not names.along.in_words then
         add("scales", "float", {"CHUNK_ROWS", "ALONG_SCALES"}, "of the rows at work")
     end
-    if not names.packed and not names.along.in_words then
+    if not (names.packed or names.along.in_words or names.along.whole) then
         add("ends", names.along.c, {"CHUNK_ROWS", names.along.unit.wide}, "of rows of weights, zeros behind them")
     end
+end
+
+-- Do tiles for so many tokens, and streams, take the same steps for each of them?
+local function alike(cfg, has, a, b)
+    return units.unit(has, a) == units.unit(has, b) and tiles.in_turn(has, a) == tiles.in_turn(has, b)
+        and units.streams(cfg, has, a) == units.streams(cfg, has, b)
 end
 
 function along.tiles(names, cfg)
@@ -146,15 +165,14 @@ function along.tiles(names, cfg)
         return list
     end
     local width = cfg.vectors * lanes
-    for tokens = 1, has.tokens do
-        list[tokens] = (has.in_words and along_words or tiles).tile(cfg, tokens, has)
+    local function for_tokens(most, build, ...)
+        local more = {...}
+        plans.append(list, heights.all(function(_, tokens) return build(cfg, tokens, has, table.unpack(more)) end, cfg, most, "tokens",
+            function(a, b) return alike(cfg, has, a, b) end))
     end
-    for tokens = 1, has.streams or 0 do
-        list[#list + 1] = tiles.streams(cfg, tokens, has)
-    end
-    for tokens = 1, has.tall do
-        list[#list + 1] = tiles.tile(cfg, tokens, has, true)
-    end
+    for_tokens(has.tokens, (has.in_words and along_words or tiles).tile)
+    for_tokens(has.streams or 0, tiles.streams)
+    for_tokens(has.tall, tiles.tile, true)
     return plans.append(list, plans.list(
         has.halves and along_scales.rows(cfg, has.coded), along_rows.lines(cfg, has),
         has.one and along_rows.lines(cfg, has, has.one), has.unit.digits and digits.rows(cfg, has),

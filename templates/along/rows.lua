@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- rows.lua - around the tiles of tiles.lua: tokens as rows, what sums start from and become, sums of lanes.
 local ir = require "ir"
-local micro = require "tiles.micro"
 local over_rows = require "tiles.over_rows"
 local quantise = require "tiles.quantise"
 local rows = require "tiles.rows"
@@ -16,14 +15,24 @@ end
 -- What sums start from, and what becomes of them; sum(r, token): their places, of f32 vectors. `again`, for K that is cut, they go on from
 -- what parts hold, so that their bits do not depend on the cut, unless they are scaled in the end, by what scale_at(r) is the place of.
 function along_rows.begin(p, t, sum)
-    t.acc = micro.zeros(p, t.rows, t.tokens, "acc")
+    t.acc = {}
+    for r = 0, t.rows - 1 do
+        t.acc[r] = {}
+        for token = 0, t.tokens - 1 do
+            p:row(token)
+            t.acc[r][token] = p:op("zero", p:named("acc_%d_%d", r, token))
+        end
+    end
+    p:row(nil)
     if t.again then
         p:loop(p:count_from("before", t.again), function()
             for r = 0, t.rows - 1 do
                 for token = 0, t.tokens - 1 do
+                    p:row(token)
                     p:op("move", t.acc[r][token], p:op("load", p:named("before_%d_%d", r, token), sum(r, token)))
                 end
             end
+            p:row(nil)
         end, "sums before", true)
     end
     for r = 0, t.nan and t.rows - 1 or -1 do
@@ -35,10 +44,13 @@ function along_rows.finish(p, t, sum, scale_at)
     for r = 0, t.nan and t.rows - 1 or -1 do
         local nan = t.nan.found(r)
         for token = 0, t.tokens - 1 do
+            p:row(token)
             t.acc[r][token] = p:op("add", p:named("all_%d_%d", r, token), t.acc[r][token], nan)
         end
+        p:row(nil)
     end
     for token = 0, t.tokens - 1 do
+        p:row(token)
         for r = 0, t.rows - 1 do
             local at, name = sum(r, token), p:named("_%d_%d", r, token)
             local x = t.later and p:op("load", "before" .. name, at) or t.acc[r][token]
@@ -48,6 +60,7 @@ function along_rows.finish(p, t, sum, scale_at)
             p:op("store", at, x)
         end
     end
+    p:row(nil)
 end
 
 -- The sums of the lanes of each of LANES vectors, get(i), as a vector.
@@ -75,7 +88,7 @@ function along_rows.fold(cfg)
     local p = ir.program(cfg.isa, cfg.prefix .. "fold", {"sums = lanes of parts, for n vectors of a token's rows."})
     local sums, parts, n = p:pointer("sums", "float", "MC LANES"), p:pointer("parts", "const float"), p:integer("n")
     over_rows.vectors(p, n, {sums, {parts, lanes * lanes}}, function()
-        local x = folded(p, function(i) return p:op("load", "part_" .. i, p:at(parts, i * lanes)) end)
+        local x = folded(p, function(i) return p:op("load", p:named("part_%d", i), p:at(parts, i * lanes)) end)
         p:op("store", p:at(sums, 0), x)
     end, "vectors of rows")
     return p
@@ -137,7 +150,7 @@ function along_rows.lines(cfg, has, one)
     end
     -- Row l of a square; of pairs apart the first elements, or the second ones, of two rows.
     local function read(l, half)
-        local name = "row_" .. l
+        local name = p:named("row_%d", l)
         local x = p:op("load", name, p:at(S, row(l) * width))
         if not half then
             return x
@@ -155,9 +168,10 @@ function along_rows.lines(cfg, has, one)
             if not splits then
                 return p:op("store", p:at(T, c * has.line), x)
             end
-            local first, second = split("x_" .. c, x)
+            local first, second = split(p:named("x_%d", c), x)
             if in_turn then
-                first, second = p:op("unpack_low", "x_low_" .. c, first, second), p:op("unpack_high", "x_up_" .. c, first, second)
+                first, second = p:op("unpack_low", p:named("x_low_%d", c), first, second),
+                    p:op("unpack_high", p:named("x_up_%d", c), first, second)
             end
             p:op("store", p:at(T, c * has.line), first)
             p:op("store", p:at(T, c * has.line + lanes), second)

@@ -51,13 +51,13 @@ end
 function along_scales.read(p, each, halves, at, table)
     local spread = each > 1 and p:op("load", "spread", table)
     return function(r)
-        local name = "scale_" .. r
+        local name = p:named("scale_%d", r)
         if halves and each > SHUFFLED then
             return p:op("lookup", name, spread, p:op("shl", name .. "_wide", p:op("load_u16", name .. "_halves", at(r)), 16))
         elseif halves then
             return p:op("shuffle_bytes", name, p:op("bcast_two", name .. "_halves", at(r)), spread)
         end
-        return spread and p:op("lookup", name, spread, p:op("load", "scales_" .. r, at(r))) or p:op("bcast", name, at(r))
+        return spread and p:op("lookup", name, spread, p:op("load", p:named("scales_%d", r), at(r))) or p:op("bcast", name, at(r))
     end
 end
 

@@ -25,16 +25,18 @@ local function number_step(p, cfg, t, read)
     local lanes, w = cfg.isa.lanes, {}
     for r = 0, t.rows - 1 do
         t.fetch(r)
-        w[r] = read("w_" .. r, t.at(r, 0))
+        w[r] = read(p:named("w_%d", r), t.at(r, 0))
     end
     for i = 1, t.unit.vectors do
         for token = 0, t.tokens - 1 do
+            p:row(token)
             local x = p:op("load", p:named("x_%d_%d", token, i), p:at(t.X, token * t.line + (i - 1) * lanes))
             for r = 0, t.rows - 1 do
                 p:op(cfg.product.multiply, t.acc[r][token], w[r][i], x)
             end
         end
     end
+    p:row(nil)
 end
 
 -- The same for rows far apart, which are not fetched ahead.
@@ -42,14 +44,18 @@ local function far_step(p, cfg, t, read)
     local w, x = {}, {}
     for i = 1, t.unit.vectors do
         for token = 0, t.tokens - 1 do
+            p:row(token)
             x[token] = p:op("load", p:named("x_%d_%d", token, i), p:at(t.X, token * t.line + (i - 1) * cfg.isa.lanes))
         end
         for r = 0, t.rows - 1 do
-            w[r] = w[r] or read("w_" .. r, t.at(r, 0))
+            p:row(nil)
+            w[r] = w[r] or read(p:named("w_%d", r), t.at(r, 0))
             for token = 0, t.tokens - 1 do
+                p:row(token)
                 p:op(cfg.product.multiply, t.acc[r][token], w[r][i], x[token])
             end
         end
+        p:row(nil)
     end
 end
 
@@ -85,10 +91,12 @@ local function code_step(p, cfg, t, read, before, scale)
             w[r] = read(r, i)
         end
         for token = 0, t.tokens - 1 do
+            p:row(token)
             for r = from, to do
                 add(r, i, token)
             end
         end
+        p:row(nil)
     end
     local function scaled(from, to)
         local factors = {}
@@ -97,9 +105,11 @@ local function code_step(p, cfg, t, read, before, scale)
         end
         for r = from, scale and to or from - 1 do
             for token = 0, t.tokens - 1 do
+                p:row(token)
                 p:op("fma", t.acc[r][token], factors[r], sum[r][token])
             end
         end
+        p:row(nil)
     end
     local last, by_row = t.unit.vectors - 1, t.by_row or t.unit.in_halves   -- by_row: the next row needs the registers of this one's sums
     for r = 0, t.rows - 1 do
@@ -132,6 +142,11 @@ local function steps(p, cfg, t, has, tables, scale_at)
         or function() code_step(p, cfg, t, read, first, scale) end
 end
 
+-- Are all rows of codes multiplied in turn? See code_step.
+function along.in_turn(has, tokens)
+    return has.coded and (tokens <= has.turns or (along_units.unit(has, tokens).count or 1) > 1)
+end
+
 -- The tile for so many tokens; tall: of twice as many rows. has: names.along, see plan.lua. Rows of a group lie ld apart, two of them from
 -- W on and, ld_2 apart, two from W_2 on; `over`, `back` and `s_over` lead from the end of a group's rows to the next one's, of W, of X and
 -- of scales. Fetches lines at `near`, which moves on by `step`, at each unit.
@@ -144,7 +159,7 @@ function along.tile(cfg, tokens, has, tall)
             along_rows.becomes(has))})
     local each, passed = along_units.scales(has, tokens)
     local t = {tokens = tokens, rows = has.rows * (tall and 2 or 1), unit = unit, line = has.line,
-        in_turn = coded and (tokens <= has.tall or (unit.count or 1) > 1), later = has.later}
+        in_turn = along.in_turn(has, tokens), later = has.later}
     local c = coded and "const uint8_t" or "const " .. cfg.dtype.c
     local parts = p:pointer("parts", "float", "CHUNK_ROWS*LANES LANES")
     t.X = p:pointer("X", "const float", "LINE LANES")
@@ -170,13 +185,16 @@ function along.tile(cfg, tokens, has, tall)
         quantise.crowded(p, cfg.dtype)
     end
     local multiply = steps(p, cfg, t, has, tables, function(r) return p:at(scales, r * has.pitch) end)
+    local function next_codes(by)
+        p:advance(W, by)
+        if W_2 then
+            p:advance(W_2, by)
+        end
+    end
     local function units()
         p:loop(p:count_from("left", n), function()
             multiply()
-            p:advance(W, unit.wide)
-            if W_2 then
-                p:advance(W_2, unit.wide)
-            end
+            next_codes(unit.wide)
             if near then
                 p:advance(near, step)
             end
@@ -199,10 +217,7 @@ function along.tile(cfg, tokens, has, tall)
         end
         along_rows.finish(p, t, sum, function(r) return p:at(scales, r) end)
         p:advance(parts, t.rows * lanes)
-        p:advance(W, over)
-        if W_2 then
-            p:advance(W_2, over)
-        end
+        next_codes(over)
         p:advance(t.X, back)
         if coded then
             p:advance(scales, s_over or t.rows)

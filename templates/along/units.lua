@@ -195,14 +195,14 @@ end
 local function nan_codes(p)
     local peak, nan = {}, {}
     function nan.start(r)
-        peak[r] = p:op("zero", "peak_" .. r)
+        peak[r] = p:op("zero", p:named("peak_%d", r))
     end
     function nan.see(r, codes)
-        local twice = p:op("int_add", "twice_" .. r, codes, codes)
-        p:op("move", peak[r], p:op("max_bytes", "larger_" .. r, peak[r], twice))
+        local twice = p:op("int_add", p:named("twice_%d", r), codes, codes)
+        p:op("move", peak[r], p:op("max_bytes", p:named("larger_%d", r), peak[r], twice))
     end
     function nan.found(r)
-        local name = "peak_" .. r
+        local name = p:named("peak_%d", r)
         local code = p:op("bit_and", name .. "_codes", p:op("shr", name .. "_half", peak[r], 1), p:const("all_ones", 0x7f7f7f7f))
         local over = p:op("int_add", name .. "_over", code, p:const("one_more", 0x01010101))
         local some = p:op("to_float", name .. "_some", p:op("bit_and", name .. "_signs", over, p:const("signs", 0x80808080)))
@@ -230,11 +230,11 @@ function along_units.read(p, cfg, t, f, tables)
             if t.unit.in_halves and i % 4 == 0 then
                 x[r] = read(p:named("w_%d_%d", r, i), t.at(r, 0), i // 4)
             elseif i == 0 and nan then
-                local codes = p:op("load_bits", "codes_" .. r, t.at(r, 0))
+                local codes = p:op("load_bits", p:named("codes_%d", r), t.at(r, 0))
                 nan.see(r, codes)
-                x[r] = read("w_" .. r, codes)
+                x[r] = read(p:named("w_%d", r), codes)
             elseif i == 0 then
-                x[r] = read("w_" .. r, t.at(r, 0))
+                x[r] = read(p:named("w_%d", r), t.at(r, 0))
             end
             if not part then
                 return x[r][i]
@@ -246,7 +246,7 @@ function along_units.read(p, cfg, t, f, tables)
         local values = {values = formats.reads_values(f, lanes) and p:op("load", "values", p:at(tables, lanes))}
         local raw
         return function(r, i)
-            raw = i == 0 and p:op("load_bits", "codes_" .. r, t.at(r, 0)) or p:op("shr", p:named("codes_%d_%d", r, i), raw, 4)
+            raw = i == 0 and p:op("load_bits", p:named("codes_%d", r), t.at(r, 0)) or p:op("shr", p:named("codes_%d_%d", r, i), raw, 4)
             return f.number(p, p:named("w_%d_%d", r, i), raw, values)
         end
     end

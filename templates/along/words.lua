@@ -99,16 +99,19 @@ function along_words.tile(cfg, tokens, has)
             local w = read("w", p:at(W, 0))
             for v = 0, KINDS * unit.vectors - 1 do
                 for token = 0, tokens - 1 do
+                    p:row(token)
                     local name = p:named("x_%d_%d", token, v)
                     local x = p:op(unit.x, name, p:at(X, token * line + unit.place_of(v)))
                     p:op(cfg.product.multiply, sum[token][v % KINDS], w[v], x)
                 end
             end
+            p:row(nil)
             p:advance(W, ld)
             p:advance(X, unit.step)
         end, "words of a run")
         local factor = scale()
         for token = 0, tokens - 1 do
+            p:row(token)
             for kind = 0, KINDS - 1 do
                 local at = p:at(parts, (token * KINDS + kind) * lanes)
                 local all = p:op("load", p:named("all_%d_%d", token, kind), at)
@@ -116,6 +119,7 @@ function along_words.tile(cfg, tokens, has)
                 p:op("store", at, all)
             end
         end
+        p:row(nil)
         p:advance(parts, over)
         p:advance(W, back)
         p:advance(X, x_back)

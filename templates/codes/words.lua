@@ -120,7 +120,7 @@ local function byte_squares(cfg, name, apart)
     local ld, back = p:integer("ld"), p:integer("back")
     p:loop(n, function()
         rows.transposed(p, function(i)
-            local x = p:op("load_u8", "row_" .. i, p:at(S, 0))
+            local x = p:op("load_u8", p:named("row_%d", i), p:at(S, 0))
             p:advance(S, i + 1 < lanes and ld or back)
             return x
         end, function(c, x)

@@ -60,7 +60,7 @@ end
 -- Adds the phases of a list, in order, without those that are false, and what follows of them.
 function phases.add(names, list)
     local all, words, sums = {transposes = false, contiguous = false}, {}, {}
-    for flag in pairs(flags) do
+    for flag in next, flags do
         all[flag] = false
     end
     for _, row in ipairs(list) do
@@ -71,7 +71,7 @@ function phases.add(names, list)
             row.all = row.rows and factor(row.all or row.rows)
             all.transposes = all.transposes or row.layout == "n"
             all.contiguous = all.contiguous or row.layout == "k"
-            for flag, key in pairs(flags) do
+            for flag, key in next, flags do   -- in any order
                 all[flag] = all[flag] or row[key] ~= nil
             end
             if row.of then
@@ -88,7 +88,7 @@ function phases.add(names, list)
     all.kinds[#all.kinds + 1] = all.columns and "column_block" or nil
     all.gates = all.gates or all.products and all.beside
     all.names, all.held = table.concat(words, ", "), table.concat(sums, " + ")
-    for key, value in pairs(usual) do
+    for key, value in next, usual do
         if rawget(names, key) == nil then
             names[key] = value
         end

@@ -28,21 +28,24 @@ local function shape(row)
     return row.shape or row.of and of[row.of].shape:format(text) or text
 end
 
-local function member(row)
+local function member(row, bare)
     local names = row.of and ("*%s_of_batch, *%s"):format(row[1], row[1]) or (row[3] and "*" or "") .. row[1]
     local text = ("    %s%s%s;"):format(row[2], row[2]:find("%*$") and "" or " ", names)
+    if bare then
+        return text .. "\n"
+    end
     local dims = shape(row)
     return ("%-34s // %s%s%s\n"):format(text, dims, dims ~= "" and " " or "", row[4])
 end
 
--- The members of struct work: those of the team, then each rank's.
-local function members(list)
+-- The members of struct work: those of the team, then each rank's. bare: without comments
+local function members(list, bare)
     local team, own = {}, {}
     for _, row in ipairs(list) do
         local to = (row.own or not row[3]) and own or team
-        to[#to + 1] = member(row)
+        to[#to + 1] = member(row, bare)
     end
-    return table.concat(team) .. "    // of this rank\n" .. table.concat(own)
+    return table.concat(team) .. (bare and "" or "    // of this rank\n") .. table.concat(own)
 end
 
 local function product(first, sizes)
@@ -80,10 +83,11 @@ local function segments(list)
     return table.concat(lines)
 end
 
--- Adds what a template says of the rows of a table, without those that are false: members, places, segments.
+-- Adds what a template says of the rows of a table, without those that are false: members(bare), places, segments.
 function workspace.fill(names, rows)
     local list = plans.list(table.unpack(rows))
-    names.members, names.places, names.segments = members(list), places(list), segments(list)
+    names.members = function(bare) return members(list, bare) end
+    names.places, names.segments = places(list), segments(list)
 end
 
 return workspace

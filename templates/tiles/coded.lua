@@ -149,7 +149,7 @@ end
 
 -- f(name, place, scales, from) -> list of vectors of pairs times scales, from number `from` on; by.parts: and what is to be added to them.
 local function scaled_pairs(p, cfg, f, by, tables)
-    local function table_at(i) return p:op("load", "table_" .. i, p:at(tables, i * p.isa.lanes)) end
+    local function table_at(i) return p:op("load", p:named("table_%d", i), p:at(tables, i * p.isa.lanes)) end
     if by.nibbles then   -- words are of values times the scale
         local values, halves, rest = table_at(0), table_at(1), by.parts and table_at(2)
         local signs, second, nibbles = by.two and table_at(2), by.two and table_at(3), by.two and p:const("nibbles", 0x000f000f)
@@ -171,7 +171,7 @@ local function scaled_pairs(p, cfg, f, by, tables)
     return function(name, place, scales, from)
         local list = read(name, place)
         for v, x in ipairs(list) do
-            local tag, scale = ("%s_%d"):format(name, v), scales[from + v - 1]
+            local tag, scale = p:named("%s_%d", name, v), scales[from + v - 1]
             local high = p:op("mul", tag .. "_high", p:op("bit_and", tag .. "_upper", x, mask), scale)
             local low = p:op("mul", tag .. "_low", p:op("shl", tag .. "_lower", x, 16), scale)
             list[v] = p:op("bit_or", tag, p:op("bit_and", tag .. "_top", high, mask), p:op("shr", tag .. "_down", low, 16))
@@ -231,7 +231,7 @@ function coded.rows(cfg, name, has, run)
         end
         local scales = {}
         for i = 0, run and unit // run - 1 or -1, by and by.two and 2 or 1 do
-            scales[i] = load_scale(p, "scale_" .. i, p:at(scale, i))
+            scales[i] = load_scale(p, p:named("scale_%d", i), p:at(scale, i))
         end
         for from = 0, unit - 1, by and by.codes or 2 * lanes do
             local function place(i) return p:at(W, from * bits // 8 + i) end
@@ -242,8 +242,8 @@ function coded.rows(cfg, name, has, run)
                 local x = read("w_" .. from, place)
                 for v = 0, 1 do
                     local i = from + v * lanes
-                    local factor = has.by_columns and p:op("load", "scale_" .. i, p:at(scale, i)) or whole or scales[i // run]
-                    x[v] = p:op("mul", "x_" .. i, x[v], factor)
+                    local factor = has.by_columns and p:op("load", p:named("scale_%d", i), p:at(scale, i)) or whole or scales[i // run]
+                    x[v] = p:op("mul", p:named("x_%d", i), x[v], factor)
                 end
                 store(from % depth, x)
                 if (from + 2 * lanes) % depth == 0 then

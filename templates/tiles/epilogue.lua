@@ -81,7 +81,7 @@ function epilogue.intermediate(cfg, spec, has, pairs)
             put(0, p:op("mul", "p", act(p, "act", x[0]), x[1]), "p")
         else
             for v = 0, cfg.vectors - 1 do
-                put(v, has.raw and x[v] or act(p, "act_" .. v, x[v]), "p_" .. v)
+                put(v, has.raw and x[v] or act(p, p:named("act_%d", v), x[v]), p:named("p_%d", v))
             end
         end
     end, "rows")
@@ -175,7 +175,7 @@ function epilogue.output(cfg, has)
         local row = p:op("load_pointer", "row", p:at(out, 0))
         local a = affinity and p:op("bcast", "a", p:at(affinity, 0))
         for v = 0, cfg.vectors - 1 do
-            local name = "y_" .. v
+            local name = p:named("y_%d", v)
             local sum = p:op("load", name .. "_sum", p:at(S, v * lanes))
             local y = sum
             if scale then

@@ -83,12 +83,9 @@ rows.mxfp8_e4m3 = setmetatable({}, {__index = rows.fp8_e4m3})
 rows.mxfp8_e5m2 = setmetatable({}, {__index = rows.fp8_e5m2})
 rows.nvfp4 = setmetatable({}, {__index = rows.mxfp4})
 
+formats.rows, formats.names = rows, {}
 for name, row in pairs(rows) do
     row.name = name
-end
-
-formats.rows, formats.names = rows, {}
-for name in pairs(rows) do
     formats.names[#formats.names + 1] = name
 end
 table.sort(formats.names)
@@ -179,9 +176,13 @@ local function number_of(f, code)
     return f.specials[code] or (1 + low / (1 << fraction)) * 2.0 ^ (f.least + exponent - 1)
 end
 
+local words_of = setmetatable({}, {__index = function(all, f) all[f] = {} return all[f] end})   -- of a format: by code
+
 -- The number of a code as f32, bit for bit; none of its bits are lost in bf16.
 function formats.word(f, code)
-    return ir.bits(number_of(f, code))
+    local words = words_of[f]
+    words[code] = words[code] or ir.bits(number_of(f, code))
+    return words[code]
 end
 
 -- Their tables, as words of vectors of so many lanes (nil: 16): the high bytes of all codes, and the low ones; of 4 bits in each 128
@@ -212,7 +213,7 @@ function formats.pairs_of(p, f, tables, load)
     end
     local function words(x, first, name, low, high)
         for i, half in ipairs{"unpack_low_bytes", "unpack_high_bytes"} do
-            x[first + i - 1] = p:op(half, ("%s_pairs_%d"):format(name, i), low, high)
+            x[first + i - 1] = p:op(half, p:named("%s_pairs_%d", name, i), low, high)
         end
     end
     if f.bits == 4 then
@@ -220,7 +221,7 @@ function formats.pairs_of(p, f, tables, load)
         return function(name, place, half)
             local raw, x = p:op("load_bits", name .. "_raw", place), {}
             for n = half or 0, half or 1 do
-                local tag = ("%s_%d"):format(name, n)
+                local tag = p:named("%s_%d", name, n)
                 local code = p:op("bit_and", tag .. "_codes", n == 0 and raw or p:op("shr", tag .. "_down", raw, 4), nibble)
                 words(x, 2 * n, tag, p:op("shuffle_bytes", tag .. "_low", t[1], code), p:op("shuffle_bytes", tag .. "_high", t[0], code))
             end

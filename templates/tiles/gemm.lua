@@ -35,7 +35,7 @@ function gemm.pack_row(p, cfg, t)
                 t.fetch(i, line * 64 // cfg.weights.size)
             end
             for q = 0, cfg.nc - 1 do
-                local name, to = ("w_%d_%d"):format(q, i), p:at(t.dst, q * cfg.panel + i * lanes)
+                local name, to = p:named("w_%d_%d", q, i), p:at(t.dst, q * cfg.panel + i * lanes)
                 local x = how.load(p, cfg.weights, how.group > 1 and name .. "_" .. g or name,
                     p:at(src[i], 0, cfg.nc == 2 and q == 1 and t.step or nil))
                 first[q] = first[q] or x
@@ -120,7 +120,7 @@ local function direct(cfg, rows, how, name, of)
         end)
         for r = 0, rows - 1 do
             p:row(r)
-            local sum = "sum_" .. r
+            local sum = p:named("sum_%d", r)
             p:op("store", p:at(S, r * width), p:op("add", sum, acc[r][0], p:op("load", sum .. "_before", p:at(S, r * width))))
         end
         p:row(nil)

@@ -5,14 +5,32 @@ local plans = require "shared.plans"
 
 local heights = {}
 
--- Tiles of all these heights (ascending), the tallest first: that is built, the others are it without its last rows.
-function heights.tiles(build, cfg, list)
+-- Tiles of all these heights (ascending), the tallest first: that is built, the others are it without its last rows. what: of which they
+-- have so many, if not rows; what is of one of them follows p:row(number) there
+function heights.tiles(build, cfg, list, what)
     local out, most = {}, list[#list]
+    what = what or "rows"
     out[1] = most and build(cfg, most)
     for i = #list - 1, 1, -1 do
         local tallest, rows = out[1], list[i]
-        local note = tallest.note[1]:gsub("%d+ rows", rows .. " rows", 1)
+        local note = tallest.note[1]:gsub("%d+ " .. what, rows .. " " .. what, 1)
         out[#out + 1] = ir.shorter(tallest, rows, (tallest.name:gsub("%d+$", rows)), {note})
+    end
+    return out
+end
+
+-- The same for 1 .. most, of which those are built for whom more of them take other steps: alike(a, b), a < b.
+function heights.all(build, cfg, most, what, alike)
+    local out, first = {}, 1
+    for n = 1, most do
+        if n == most or not alike(n, n + 1) then
+            local list = {}
+            for i = first, n do
+                list[#list + 1] = i
+            end
+            table.move(heights.tiles(build, cfg, list, what), 1, #list, #out + 1, out)
+            first = n + 1
+        end
     end
     return out
 end

@@ -14,8 +14,8 @@ local function largest(p, src, n, how, width)
     local peak = p:op("zero", "peak")
     p:loop(p:count_from("first", n), function()
         for g = 0, how.group - 1 do
-            local size = p:op("bit_and", "size_" .. g, p:op("load", "x_" .. g, p:at(src, g * width)), magnitude)
-            p:op("move", peak, p:op("int_max", "peak_" .. g, peak, size))   -- NaNs are larger than any number
+            local size = p:op("bit_and", p:named("size_%d", g), p:op("load", p:named("x_%d", g), p:at(src, g * width)), magnitude)
+            p:op("move", peak, p:op("int_max", p:named("peak_%d", g), peak, size))   -- NaNs are larger than any number
         end
         p:advance(src, how.group * width)
     end, "words")
@@ -49,13 +49,14 @@ function integers.encode(cfg, how)
         p:loop(count, function()
             local word
             for g = 0, how.group - 1 do
-                local x = p:op("mul", "y_" .. g .. "_scaled", p:op("load", "y_" .. g, p:at(again, g * width)), inverse)
-                local q = p:op("to_int", "q_" .. g, x)
+                local x = p:op("mul", p:named("y_%d", g) .. "_scaled", p:op("load", p:named("y_%d", g), p:at(again, g * width)), inverse)
+                local q = p:op("to_int", p:named("q_%d", g), x)
                 if sum then
-                    p:op("move", sum, p:op("int_add", "sum_" .. g, sum, q))
+                    p:op("move", sum, p:op("int_add", p:named("sum_%d", g), sum, q))
                 end
-                q = p:op("bit_and", "code_" .. g, q, mask)
-                word = word and p:op("bit_or", "word_" .. g, word, p:op("shl", "code_" .. g .. "_up", q, g * how.bits)) or q
+                local tag = p:named("code_%d", g)
+                q = p:op("bit_and", tag, q, mask)
+                word = word and p:op("bit_or", p:named("word_%d", g), word, p:op("shl", tag .. "_up", q, g * how.bits)) or q
             end
             p:op("store", p:at(dst, 0), word)
             p:advance(again, how.group * width)

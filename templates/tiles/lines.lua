@@ -130,13 +130,14 @@ local function in_steps(p, cfg, rows, has)
         each_row(function(r)
             words[r] = {}
             for i, pair in ipairs(has.pairs) do
-                words[r][i] = p:op(how.bcast, ("a_%d_%d"):format(i, r), pair.word(r))
+                words[r][i] = p:op(how.bcast, p:named("a_%d_%d", i, r), pair.word(r))
             end
         end)
         local left = p:count_from("left", has.n)
         p:loop(left, function()
             each_row(function(r, at)
-                acc[r] = {p:op("load", "sum_low_" .. r, p:at(has.S, at)), p:op("load", "sum_high_" .. r, p:at(has.S, at + lanes))}
+                acc[r] = {p:op("load", p:named("sum_low_%d", r), p:at(has.S, at)),
+                    p:op("load", p:named("sum_high_%d", r), p:at(has.S, at + lanes))}
             end)
             for i, pair in ipairs(has.pairs) do
                 local one, other = has.B[pair.first], has.B[pair.first + 1]
@@ -146,9 +147,9 @@ local function in_steps(p, cfg, rows, has)
                     p:op("prefetch_0", p:at(one, has.soon, pair.index))
                     p:op("prefetch_0", p:at(other, has.soon, pair.index))
                 end
-                local x = p:op("load_bits", "x_" .. i, p:at(one, 0, pair.index))
-                local y = p:op("load_bits", "y_" .. i, p:at(other, 0, pair.index))
-                local both = {p:op("unpack_low_words", "low_" .. i, x, y), p:op("unpack_high_words", "high_" .. i, x, y)}
+                local x = p:op("load_bits", p:named("x_%d", i), p:at(one, 0, pair.index))
+                local y = p:op("load_bits", p:named("y_%d", i), p:at(other, 0, pair.index))
+                local both = {p:op("unpack_low_words", p:named("low_%d", i), x, y), p:op("unpack_high_words", p:named("high_%d", i), x, y)}
                 each_row(function(r)
                     p:op(how.multiply, acc[r][1], words[r][i], both[1])
                     p:op(how.multiply, acc[r][2], words[r][i], both[2])

@@ -71,8 +71,8 @@ function matrix.put_row(p, cfg, C, has, name, value)
     for v = 0, cfg.vectors - 1 do
         x[v] = value(v)
         if has.add then
-            local before = quantise.load(p, dt, ("%s_%d_before"):format(name, v), p:at(C, v * lanes))
-            x[v] = p:op("add", ("%s_%d"):format(name, v), x[v], before)
+            local before = quantise.load(p, dt, p:named("%s_%d_before", name, v), p:at(C, v * lanes))
+            x[v] = p:op("add", p:named("%s_%d", name, v), x[v], before)
         end
     end
     if cfg.pairs and dt.narrow then
@@ -136,7 +136,7 @@ end
 local function put_rows(p, cfg, C, ld, has, acc, row, count)
     for r = row or 0, row and row + count - 1 or #acc do
         p:row(r)
-        matrix.put_row(p, cfg, C, has, "c_" .. r, function(v) return acc[r][v] end)
+        matrix.put_row(p, cfg, C, has, p:named("c_%d", r), function(v) return acc[r][v] end)
         p:advance(C, ld)
     end
     p:row(nil)
@@ -151,7 +151,7 @@ local function put_late(p, cfg, t, C, ld, has)
             for r = row, row + count - 1 do
                 own[r - row] = t.acc[r]
                 for v = 0, t.vectors - 1 do
-                    p:op("move", t.acc[r][v], p:op("zero", ("zero_%d_%d"):format(r, v)))
+                    p:op("move", t.acc[r][v], p:op("zero", p:named("zero_%d_%d", r, v)))
                 end
             end
             micro.unrolled(p, cfg.product, own, t, row)
@@ -230,7 +230,7 @@ function matrix.put(cfg, has)
     local C, S = p:pointer("C", has.dtype.c), p:pointer("S", "const float")
     local n, ld = p:integer("n"), p:integer("ld")
     over_rows.vectors(p, n, {{C, ld}, {S, cfg.vectors * lanes}}, function()
-        matrix.put_row(p, cfg, C, has, "c", function(v) return p:op("load", "s_" .. v, p:at(S, v * lanes)) end)
+        matrix.put_row(p, cfg, C, has, "c", function(v) return p:op("load", p:named("s_%d", v), p:at(S, v * lanes)) end)
     end, "rows")
     return p
 end

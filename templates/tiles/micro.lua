@@ -76,7 +76,7 @@ function micro.multiply(p, how, acc, vectors, a, x)
         if vectors == 1 and p:has(how.both) then
             p:op(how.both, acc[r][0], x[0], a(r))
         else
-            local y = p:op(how.bcast, "a_" .. r, a(r))
+            local y = p:op(how.bcast, p:named("a_%d", r), a(r))
             for v = 0, vectors - 1 do
                 if how.step then
                     how.step(p, acc[r][v], y, x[v])
@@ -104,9 +104,9 @@ end
 function micro.step(p, how, acc, vectors, a, b)
     local x = {}
     for v = 0, vectors - 1 do
-        x[v] = p:op("load", "b_" .. v, b(v))
+        x[v] = p:op("load", p:named("b_%d", v), b(v))
         if how.words == 2 then
-            x[v] = in_turn(p, ("b_%d_both"):format(v), x[v], p:op("load", ("b_%d_next"):format(v), b(v, 1)))
+            x[v] = in_turn(p, p:named("b_%d_both", v), x[v], p:op("load", p:named("b_%d_next", v), b(v, 1)))
         end
     end
     micro.multiply(p, how, acc, vectors, a, x)
@@ -116,7 +116,7 @@ end
 -- next one; b_row: of B likewise. Rows of A are those from `row` (0) on.
 function micro.unrolled(p, how, acc, t, row)
     for k = 0, t.unroll - 1, how.words or 1 do
-        p:block("k = " .. k, function()
+        p:block(p:named("k = %d", k), function()
             micro.step(p, how, acc, t.vectors, function(r)
                 return p:at(t.A, (r + (row or 0)) * t.a_row + k * t.a_k)
             end, function(v, further)
@@ -175,7 +175,7 @@ function micro.join(p, how, dt, name, vectors, src, ld, at, meanwhile)
             meanwhile()
         end
         for v = 0, vectors - 1 do
-            local x = how.load(p, dt, how.group > 1 and ("%s_%d_%d"):format(name, v, g) or ("%s_%d"):format(name, v), at(v))
+            local x = how.load(p, dt, how.group > 1 and p:named("%s_%d_%d", name, v, g) or p:named("%s_%d", name, v), at(v))
             low[v], high[v] = low[v] or x, x
         end
         if g < how.group then
@@ -184,7 +184,7 @@ function micro.join(p, how, dt, name, vectors, src, ld, at, meanwhile)
     end
     local words = {}
     for v = 0, vectors - 1 do
-        words[v] = how.join(p, ("%s_%d"):format(name, v), low[v], high[v])
+        words[v] = how.join(p, p:named("%s_%d", name, v), low[v], high[v])
     end
     return words
 end

@@ -46,7 +46,7 @@ end
 function over_rows.sum(p, cfg, sums, n, pointers, term, add)
     local acc = add and over_rows.load(p, cfg, "sum_", sums) or {}
     for v = 0, cfg.vectors - 1 do
-        acc[v] = acc[v] or p:op("zero", "sum_" .. v)
+        acc[v] = acc[v] or p:op("zero", p:named("sum_%d", v))
     end
     over_rows.each(p, cfg, n, pointers, function(tag, at, v)
         p:op("fma", acc[v], term(tag, at, v))

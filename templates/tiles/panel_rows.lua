@@ -43,9 +43,9 @@ function panel_rows.copy(cfg, has)
     over_rows.nested(p, rows, n, {{W, over}, {A, back}}, function()
         local x = {}
         for v = 0, cfg.vectors - 1 do
-            x[v] = quantise.panel(p, cfg, "w_" .. v, p:at(W, v * lanes * group))
+            x[v] = quantise.panel(p, cfg, p:named("w_%d", v), p:at(W, v * lanes * group))
             if mask then
-                x[v] = p:op("bit_and", "kept_" .. v, x[v], p:op("load", "mask_" .. v, p:at(mask, v * lanes)))
+                x[v] = p:op("bit_and", p:named("kept_%d", v), x[v], p:op("load", p:named("mask_%d", v), p:at(mask, v * lanes)))
             end
         end
         if has.alternate then
@@ -68,7 +68,7 @@ function panel_rows.copy_amid(p, cfg, count, to, from, ld, ahead)
             p:op("prefetch_1", p:at(from, i, ahead))
         end
         for i = 0, cfg.block * cfg.vectors - 1 do
-            local x = quantise.panel(p, cfg, "w_" .. i, p:at(from, i * words))
+            local x = quantise.panel(p, cfg, p:named("w_%d", i), p:at(from, i * words))
             p:op("store", p:at(to, i // cfg.vectors * cfg.mc * width + i % cfg.vectors * cfg.isa.lanes), x)
         end
         p:advance(from, ld)
@@ -179,8 +179,8 @@ function panel_rows.collect_rows(cfg, has)
         end
         for v = 0, 2 * cfg.vectors - 1 do
             local at = p:at(row, v * lanes, column)
-            local x = p:op("load", "s_" .. v, p:at(S, v % cfg.vectors * lanes, v >= cfg.vectors and pitch or nil))
-            p:op("store", at, has.add and p:op("add", "sum_" .. v, x, p:op("load", "before_" .. v, at)) or x)
+            local x = p:op("load", p:named("s_%d", v), p:at(S, v % cfg.vectors * lanes, v >= cfg.vectors and pitch or nil))
+            p:op("store", at, has.add and p:op("add", p:named("sum_%d", v), x, p:op("load", p:named("before_%d", v), at)) or x)
         end
     end, "rows")
     return p
@@ -209,13 +209,13 @@ function panel_rows.transposed_lines(cfg)
     end
     p:loop(n, function()
         for i = 0, lanes - 1 do
-            local even, odd = read("even_" .. i, ld), read("odd_" .. i, i + 1 < lanes and ld or back)
-            p:op("store", p:at(T, row(i) * width), p:op("unpack_low_words", "first_" .. i, even, odd))
-            p:op("store", p:at(T, (row(i) + 4) * width), p:op("unpack_high_words", "second_" .. i, even, odd))
+            local even, odd = read(p:named("even_%d", i), ld), read(p:named("odd_%d", i), i + 1 < lanes and ld or back)
+            p:op("store", p:at(T, row(i) * width), p:op("unpack_low_words", p:named("first_%d", i), even, odd))
+            p:op("store", p:at(T, (row(i) + 4) * width), p:op("unpack_high_words", p:named("second_%d", i), even, odd))
         end
         p:loop(p:count_from("left", 2), function()
             squares.transposed(p, function(i)
-                return p:op("load", "row_" .. i, p:at(T, row(i) * width))
+                return p:op("load", p:named("row_%d", i), p:at(T, row(i) * width))
             end, function(c, x)
                 p:op("store", p:at(T, row(c) * width), x)
             end)

@@ -31,7 +31,7 @@ end
 function rows.stream(p, dt, to, from)
     local elements = p.isa.lanes * 4 // dt.size   -- of a vector
     for i = 0, 16 // p.isa.lanes - 1 do
-        local x = p:op(dt.narrow and "load_bits" or "load", "x_" .. i, p:at(from[1], from[2] + i * elements))
+        local x = p:op(dt.narrow and "load_bits" or "load", p:named("x_%d", i), p:at(from[1], from[2] + i * elements))
         p:op(dt.narrow and "stream_bits" or "store_stream", p:at(to[1], to[2] + i * elements), x)
     end
 end
@@ -71,6 +71,8 @@ function rows.zero(cfg)
     return p
 end
 
+local halves <const> = {{"groups_even", "e"}, {"groups_odd", "o"}}   -- of vectors that are joined
+
 -- Transpose lanes x lanes: row(i) gives row i as a vector, column(c, vector) takes column c.
 local function transposed(p, row, column)
     local lanes = p.isa.lanes
@@ -80,23 +82,22 @@ local function transposed(p, row, column)
         for i = 0, 3 do
             r[i] = row(4 * s + i)
         end
-        local a, b = p:op("unpack_low", "low_01_" .. s, r[0], r[1]), p:op("unpack_low", "low_23_" .. s, r[2], r[3])
-        local c, d = p:op("unpack_high", "high_01_" .. s, r[0], r[1]), p:op("unpack_high", "high_23_" .. s, r[2], r[3])
-        quads[s] = {[0] = p:op("halves_low", "quad_0_" .. s, a, b), p:op("halves_high", "quad_1_" .. s, a, b),
-                    p:op("halves_low", "quad_2_" .. s, c, d), p:op("halves_high", "quad_3_" .. s, c, d)}
+        local a, b = p:op("unpack_low", p:named("low_01_%d", s), r[0], r[1]), p:op("unpack_low", p:named("low_23_%d", s), r[2], r[3])
+        local c, d = p:op("unpack_high", p:named("high_01_%d", s), r[0], r[1]), p:op("unpack_high", p:named("high_23_%d", s), r[2], r[3])
+        quads[s] = {[0] = p:op("halves_low", p:named("quad_0_%d", s), a, b), p:op("halves_high", p:named("quad_1_%d", s), a, b),
+                    p:op("halves_low", p:named("quad_2_%d", s), c, d), p:op("halves_high", p:named("quad_3_%d", s), c, d)}
     end
     -- list: vectors whose groups are columns first, first + step, ... of ever more rows
     local function join(list, first, step, j)
         if #list == 1 then
             return column(4 * first + j, list[1])
         end
-        for _, half in ipairs{"even", "odd"} do
-            local joined = {}
+        for half, how in ipairs(halves) do
+            local op, letter, joined = how[1], how[2], {}
             for i = 1, #list, 2 do
-                local named = p:named("%s_%d_%d_%d_%d", half:sub(1, 1), j, first, step, i)
-                joined[#joined + 1] = p:op("groups_" .. half, named, list[i], list[i + 1])
+                joined[i // 2 + 1] = p:op(op, p:named("%s_%d_%d_%d_%d", letter, j, first, step, i), list[i], list[i + 1])
             end
-            join(joined, first + (half == "odd" and step or 0), 2 * step, j)
+            join(joined, first + (half - 1) * step, 2 * step, j)
         end
     end
     for j = 0, 3 do
@@ -117,7 +118,7 @@ function rows.transpose(cfg, dt, name, pitch, units)
     local p = ir.program(cfg.isa, cfg.prefix .. name, {("Transpose %d x %d sums."):format(lanes, lanes)})
     local T, S = p:pointer("T", dt.c, units), p:pointer("S", "const float", "WIDTH")
     transposed(p, function(i)
-        return p:op("load", "row_" .. i, p:at(S, i * cfg.vectors * lanes))
+        return p:op("load", p:named("row_%d", i), p:at(S, i * cfg.vectors * lanes))
     end, function(c, x)
         quantise.store(p, dt, p:at(T, c * pitch), x)
     end)
@@ -146,17 +147,17 @@ function rows.squares(cfg, name, how)
             p:op("prefetch_1", p:at(S, 0, ahead))
         end
         if how.joined then
-            local low = p:op("load_u16", "low_" .. i, at)
+            local low = p:op("load_u16", p:named("low_%d", i), at)
             p:advance(S, ld)
             if ahead then
                 p:op("prefetch_1", p:at(S, 0, ahead))
             end
-            local high = p:op("load_u16", "high_" .. i, p:at(S, 0))
-            return p:op("bit_or", "row_" .. i, low, p:op("shl", "up_" .. i, high, 16))
+            local high = p:op("load_u16", p:named("high_%d", i), p:at(S, 0))
+            return p:op("bit_or", p:named("row_%d", i), low, p:op("shl", p:named("up_%d", i), high, 16))
         elseif how.words then
-            return p:op("load_bits", "row_" .. i, at)
+            return p:op("load_bits", p:named("row_%d", i), at)
         end
-        return per_lane > 1 and p:op("load_bits", "row_" .. i, at) or quantise.load(p, how.dtype, "row_" .. i, at)
+        return per_lane > 1 and p:op("load_bits", p:named("row_%d", i), at) or quantise.load(p, how.dtype, p:named("row_%d", i), at)
     end
     p:loop(n, function()
         transposed(p, function(i)
@@ -168,7 +169,7 @@ function rows.squares(cfg, name, how)
             local row = how.apart and i + i // 4 * 4 or i
             return load(i, p:at(S, row * how.stride))
         end, function(c, x)
-            for i, column in ipairs{split("column_" .. c, x)} do
+            for i, column in ipairs{split(p:named("column_%d", c), x)} do
                 p:op("store", p:at(T, (c * per_lane + i - 1) * how.pitch), column)
             end
         end)
@@ -196,13 +197,13 @@ function rows.scatter(cfg, name, has)
     local out, column, S = p:pointer("out", "float *const"), p:integer("column"), p:pointer("S", "const float", "WIDTH")
     local a = has.scaled and p:op("load", "scale", p:at(p:pointer("a", "const float"), 0))
     transposed(p, function(i)
-        local x = p:op("load", "row_" .. i, p:at(S, i * (has.step or 1) * cfg.vectors * lanes))
+        local x = p:op("load", p:named("row_%d", i), p:at(S, i * (has.step or 1) * cfg.vectors * lanes))
         return a and p:op("mul", p:named("row_%d_scaled", i), x, a) or x
     end, function(c, x)
-        local row = p:op("load_pointer", "out_" .. c, p:at(out, c))
+        local row = p:op("load_pointer", p:named("out_%d", c), p:at(out, c))
         local at = p:at(row, 0, column)
-        p:op("prefetch_0", p:at(p:op("load_pointer", "soon_" .. c, p:at(out, lanes + c)), 0, column))
-        p:op("store", at, has.add and p:op("add", "sum_" .. c, x, p:op("load", "before_" .. c, at)) or x)
+        p:op("prefetch_0", p:at(p:op("load_pointer", p:named("soon_%d", c), p:at(out, lanes + c)), 0, column))
+        p:op("store", at, has.add and p:op("add", p:named("sum_%d", c), x, p:op("load", p:named("before_%d", c), at)) or x)
     end)
     return p
 end

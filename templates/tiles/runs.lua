@@ -95,7 +95,7 @@ local function run(p, cfg, t, multiply)
     multiply(acc)
     for r = 0, t.rows - 1 do
         p:row(r)
-        local by = p:op("bcast", "scale_" .. r, p:at(t.scale, r * how.scale_ld))
+        local by = p:op("bcast", p:named("scale_%d", r), p:at(t.scale, r * how.scale_ld))
         for v = 0, t.vectors - 1 do
             local name = ("%d_%d"):format(r, v)
             local sum = t.kept and t.kept[r][v] or p:op("load", "sum_" .. name, p:at(t.S, r * width + v * lanes))
@@ -187,7 +187,7 @@ local function add_scaled(p, cfg, c, parts, tag)
     local width, lanes, ld = cfg.vectors * cfg.isa.lanes, cfg.isa.lanes, cfg.product.scale_ld
     p:loop(p:count_from("rows" .. tag, c.rows // ROWS), function()
         for r = 0, ROWS - 1 do
-            local sum = p:op("load", "sum_" .. r, p:at(c.S, r * width))
+            local sum = p:op("load", p:named("sum_%d", r), p:at(c.S, r * width))
             for i = 0, parts - 1 do
                 local name = ("%d_%d"):format(r, i)
                 local exact = p:op("load", "exact_" .. name, p:at(c.Z, (i * amx.tallest + r) * lanes))

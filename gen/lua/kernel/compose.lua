@@ -198,7 +198,7 @@ local function part_text(job, shared)
     local text = template.render(job.family, names, job.bare)
     local map = definitions(text, constants)
     map[job.name .. "_args"] = nil
-    for name in pairs(map) do
+    for name in next, map do   -- in any order
         map[name] = job.part .. "_" .. name
     end
     for _, list in ipairs{job.args, job.dims} do

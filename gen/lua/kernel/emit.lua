@@ -160,8 +160,8 @@ end
 -- Metadata lines; the format is described in gen/api/kernel.c, which reads them.
 function emit.meta(job)
     local out = {"moegen-kernel 1"}
-    local function line(...)
-        out[#out + 1] = table.concat({...}, " ")
+    local function line(key, ...)
+        out[#out + 1] = key .. " " .. (select("#", ...) == 1 and ... or table.concat({...}, " "))
     end
     line("name", job.title)
     line("family", job.family.family)
@@ -187,10 +187,8 @@ function emit.meta(job)
         end
         line("arg", arg[1], arg[2], (arg[3]:gsub("?", "")), arg[3]:find("?", 1, true) and "optional" or "required",
             table.concat(extents, " "))
-        line("says", arg.says)
-        if arg.listed then
-            line("listed")
-        end
+        out[#out + 1] = arg.says and "says " .. arg.says or "says"
+        out[#out + 1] = arg.listed and "listed" or nil
     end
     for i, text in ipairs(job.statuses) do
         line("status", tostring(i), text)

@@ -27,9 +27,12 @@ local function chunk(name, part)
     return assert(load(assert(code, path .. " has no line `@ ----`"), "@" .. path, "t"))
 end
 
--- The family table of a template.
+local families = {}   -- by name; nobody changes one
+
+-- The family table of a template. Of those that builds have asked for it is part of the image of gen/host/image.c.
 function template.family(family)
-    return chunk(family, "head")()
+    families[family] = families[family] or chunk(family, "head")()
+    return families[family]
 end
 
 -- The full name of a fragment of the family, "shared.team"; nil and a sentence if there is none, or more than one.
@@ -44,15 +47,19 @@ function template.find(family, fragment)
         or ("fragment '%s' is in more than one room: %s"):format(fragment, table.concat(found, ", "))
 end
 
+local type <const>, tostring <const> = type, tostring
+
 local function text_of(x)
-    if math.type(x) == "float" then
+    if type(x) == "string" then
+        return x
+    elseif math.type(x) == "float" then
         assert(x == math.floor(x), "a hole holds a float")
         return ("%d"):format(x)
     end
     return tostring(x)
 end
 
--- The C text of a family, which is its table; names is what its Lua sees beside the standard library. bare: without comments.
+-- The C text of a family, which is its table; names is what its Lua sees beside the standard library, and `bare`: without comments.
 function template.render(family, names, bare)
     local part = bare and "bare" or "body"
     local function render(name)
@@ -70,6 +77,7 @@ function template.render(family, names, bare)
         local found, why = template.find(family, fragment)
         return found and render(found) or error(why, 2)
     end
+    names.bare = bare or false
     setmetatable(names, {__index = _G})
     return render(family.family)
 end

@@ -7,7 +7,19 @@ local ALIGN <const> = 64
 
 -- What tiles of one file share.
 function data.shared()
-    return {list = {}, size = 0}
+    return {list = {}, size = 0, types = {}}   -- types: of functions, by their parameters
+end
+
+-- The name of the type of a program's function, and C text that says what that is if it is new.
+local function type_of(p, types)
+    local params = {}
+    for i, v in ipairs(p.params) do
+        params[i] = v.ctype
+    end
+    local list = table.concat(params, ",")
+    local known = types[list]
+    types[list] = known or p.name .. "_t"
+    return types[list], known and "" or ("typedef void (*%s)(%s);\n"):format(types[list], list)
 end
 
 -- C text, or nil and the reason why the program does not fit. Adds its code to `all`.
@@ -18,12 +30,7 @@ function data.print(p, all)
     end
     local tall, typedef = p.taller or p, ""
     if not tall.type then
-        local list = {}
-        for i, v in ipairs(tall.params) do
-            list[i] = v.ctype
-        end
-        tall.type = p.name .. "_t"
-        typedef = ("typedef void (*%s)(%s);\n"):format(tall.type, table.concat(list, ","))
+        tall.type, typedef = type_of(p, all.types)
     end
     local gap, list = -all.size % ALIGN, all.list
     local at = all.size + gap

@@ -1,14 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- taped.lua - programs as in ir.lua, for code that nobody reads: no names (p:named), no titles, and everything between the calls of a
--- template and the machine code in C. A program of this class is a table whose [1] is its tape, see gen/host/tape.h; values and places
--- in memory are references into that. The code is the same as that of ir.lua's programs.
+-- template and the machine code in C. A program of this class is a table whose [1] is its tape, see gen/host/tape.h, and whose own
+-- functions op, at, advance and row know it; values and places in memory are references into that. The code is the same as that of
+-- ir.lua's programs.
 local ir = require "ir"
 local ops = require "isa.scalar"
 local tape = require "tape"   -- gen/host/tape.c
 
-local Taped = setmetatable({
-    row = tape.row, at = tape.at, op = tape.op, advance = tape.advance, set = tape.set,
-}, {__index = ir.Program})
+local Taped = setmetatable({set = tape.set}, {__index = ir.Program})
 Taped.__index = Taped
 
 local described = {}   -- of a target: what the tape asked of its ops
@@ -17,8 +16,8 @@ local none = {}
 function Taped.new(p)
     local registers = p.isa.registers
     described[p.isa] = described[p.isa] or tape.ops()
-    p[1] = tape.new({registers.v, registers.k or 0, registers.t or 0}, p.isa.arch.code.machine(), p.isa.zero_upper, described[p.isa])
     p.params, p.consts, p.used_list, p.hoists = {}, {}, none, registers.v - 16
+    tape.new(p, {registers.v, registers.k or 0, registers.t or 0}, p.isa.arch.code.machine(), p.isa.zero_upper, described[p.isa])
     return setmetatable(p, Taped)
 end
 
@@ -49,7 +48,7 @@ end
 function Taped:describe(name)
     local op, isa = ops[name] or error("no op " .. name, 3), self.isa
     local row, class = ir.instruction(isa, name), op.class or "v"
-    return row.coder or isa.arch.code.coder(row), (op.operands:gsub(" ", "")), isa.classes[class] or class,
+    return row.coder or isa.arch.code.coder(row), op.operands, isa.classes[class] or class,
         op.ctype and ir.size_of((op.ctype:gsub(" %*$", ""))) or 0
 end
 
