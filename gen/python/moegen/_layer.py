@@ -256,9 +256,9 @@ class MoELayer(torch.nn.Module):
         dtype = DTYPES.get(dtype, str(dtype)) if isinstance(dtype, torch.dtype) else dtype
         if keys.get("router") == "given" or "kernel" in keys:
             raise ArgumentError("a layer has a router of its own: `experts` takes what another one gives, and `kernel` is moe_layer")
-        own = [n for n in ("op", "T", "output_dtype") if n in keys]
-        if own:
-            raise ArgumentError(f"{', '.join(own)}: a layer has both passes, for any number of tokens, and y is of the dtype of x")
+        theirs = [n for n in ("op", "T", "output_dtype") if n in keys]
+        if theirs:
+            raise ArgumentError(f"{', '.join(theirs)}: a layer has both passes, for any number of tokens, and y is of the dtype of x")
         if keys.get("weights", {}).get("experts") == "separate":
             raise ArgumentError("weights.experts: a layer's parameters hold all experts, joined")
         self.spec: dict[str, Any] = {"dtype": dtype, **keys, "weights": {"layout": "transposed", **keys.get("weights", {})}}
