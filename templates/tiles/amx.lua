@@ -87,8 +87,7 @@ local function ahead(p, cfg)
 end
 
 -- A pass over `panels` panels of K: makes in each step the products of 32 elements of K, of the line `k` of a panel, and fetches. Packed
--- weights that come next are `t.pitch` apart.
--- beside: what else follows each line, or nil
+-- weights that come next are `t.pitch` apart. beside: what else follows each line, or nil
 local function over_k(p, cfg, panels, t, tag, make, advance, beside)
     local lanes, width, words = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes, cfg.isa.lanes * cfg.product.group
     p:loop(panels, function()
@@ -132,9 +131,9 @@ end
 -- S[rows][WIDTH] += A * B for `groups` panels of B, one after the other; rows: a multiple of 16; set: instead of adding. Panels of A are
 -- `a_pitch` apart. A panel of B takes a pass for each vector of its rows: tiles in use are as few as can be, see the head of this file.
 -- Beside the products of a pass `count` rows of the weights that come next are fetched, so that memory's lines come a few at a time.
--- crossed: panels hold rows of tokens, A words of columns of weights, see crossed.c.in; squares of sums have tokens as rows. Or nil.
--- second: floats from the words of a tile of columns to those of the other one; beside: (p, cfg) -> what joins the next ones after each
--- line, or nil
+-- crossed: nil, or panels hold rows of tokens, A words of columns of weights, see crossed.c.in; squares of sums have tokens as rows.
+-- Its second: floats from the words of a tile of columns to those of the other one; beside: (p, cfg) -> what joins the next ones after
+-- each line, or nil
 function tiles.blocks(cfg, rows, vectors, set, crossed)
     local lanes, width = cfg.isa.lanes, cfg.vectors * cfg.isa.lanes
     local kind = (crossed and "crossed_" or "") .. (vectors == cfg.vectors and "product" or "narrow")
