@@ -27,12 +27,18 @@ function crossed.may(plan, n)
     return plan.tiled and plan.group == 2 and plan.vectors == 2 and not plan.integers and panel_rows.by_lines(plan.isa) and whole
 end
 
--- Adds the names. names.crosses: there may be some; `crossed`, C, tells of a layout whether they are. block: panels of rows of weights
-function crossed.names(names, block, lanes)
+-- Floats from the words of a block's first tiles of columns to those of the second ones: each pair of rows of K is a row of either, one
+-- after the other.
+function crossed.second(cfg)
+    return most_panels(cfg.block) * cfg.vectors * cfg.isa.lanes * cfg.isa.lanes
+end
+
+-- Adds the names. names.crosses: there may be some; `crossed`, C, tells of a layout whether they are.
+function crossed.names(names, cfg)
     local crosses = rawget(names, "crosses")
     plans.append(names.constants, crosses and {
-        {"JOINED", most_panels(block), "panels of K whose words stay in L1"},
-        {"SECOND", most_panels(block) * lanes * lanes * 2, "floats from words of a first tile of columns to those of the second one"},
+        {"JOINED", most_panels(cfg.block), "panels of K whose words stay in L1"},
+        {"SECOND", crossed.second(cfg), "floats from words of a first tile of columns to those of the second one"},
     } or {})
     names.crossed = function(layout)
         return layout == "n" and crosses and (names.across and "w->rows > ACROSS" or "1") or "0"
@@ -41,12 +47,6 @@ function crossed.names(names, block, lanes)
     names.to_pairs = function(panel, n, layout)
         return ("%s, %s, %s"):format(names.pairs_of(panel), n, crosses and names.crossed(layout) .. ", " or "")
     end
-end
-
--- Floats from the words of a block's first tiles of columns to those of the second ones: each pair of rows of K is a row of either, one
--- after the other.
-function crossed.second(cfg)
-    return most_panels(cfg.block) * cfg.vectors * cfg.isa.lanes * cfg.isa.lanes
 end
 
 -- Two rows of weights, from W on, ld apart, as rows of words of two tiles: so two cache lines are joined by two operations, as they lie,

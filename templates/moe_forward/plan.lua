@@ -35,7 +35,7 @@ local column_keys = {
     {"tile_rows", int(1, 64), optional = true, doc = "rows of a register tile"},
     {"unroll", int(1, 16), optional = true, doc = "k steps of a tile's loop body"},
     {"nc", int(1, 8), optional = true, doc = "panels packed together"},
-    {"pack_k", int(16, 1 << 20), optional = true, doc = "rows of weights that are packed at a time"},
+    {"pack_k", int(16, 1 << 20), optional = true, doc = "rows of weights that are packed at a time, at most"},
     {"kc", int(16, 1 << 20), optional = true, doc = "products summed in a register before they are added to the sum"},
     {"prefetch", int(0, 4096), optional = true, doc = "rows of weights fetched ahead of packing"},
     {"segment_rows", int(16, 65536), optional = true, doc = "rows of an expert that share packed weights"},

@@ -200,7 +200,7 @@ function panels.products(names, cfg, plan, totals)
     plans.append(names.constants, names.halves and {
         {"HALVED_ROWS", matrix.halved_rows, "rows of the tallest tile for half a vector of tokens"}} or {})
     across(names, cfg, plan)
-    crossed.names(names, panels.block(plan), lanes)
+    crossed.names(names, cfg)
 end
 
 -- Products on matrix tiles, of a height and so many vectors of columns.
