@@ -19,9 +19,12 @@ function column_blocks.panel_rows(plan, rows)
     return plans.round_up((rows + plan.group - 1) // plan.group, plan.unroll)
 end
 
+-- Floats from a packed panel to the next one. Beside matrix tiles, whose factors fill L1, it is an odd number of KB: rows of panels side by
+-- side, which are packed at a time, are in sets of L1 of their own. On Emerald Rapids moe_forward takes 0.96 of the time.
 -- deep: rows of the tallest matrix
 local function panel(plan, deep)
-    return column_blocks.panel_rows(plan, math.min(deep, plan.pack_k)) * plan.vectors * plan.isa.lanes
+    local floats = column_blocks.panel_rows(plan, math.min(deep, plan.pack_k)) * plan.vectors * plan.isa.lanes
+    return plan.tiled and (plans.round_up(floats, 256) // 256 | 1) * 256 or floats
 end
 
 function column_blocks.constants(plan, deep)
