@@ -3,6 +3,7 @@
 local along_rows = require "along.rows"
 local along_scales = require "along.scales"
 local along_words = require "along.words"
+local decoded = require "along.decoded"
 local digits = require "along.digits"
 local dtype = require "dtype"
 local formats = require "tiles.formats"
@@ -35,6 +36,12 @@ function along.choose(plan, spec)
     local many, numbers = plan.isa.registers.v >= 32, plan.tiled and 4 or 3 * lanes
     local in_pairs = format and plan.group == 2 and not plan.tiled   -- then decoding costs less, and so do products
     local few = in_pairs and (in_words.are(spec) and lanes * 3 // 2 or format.bits == 4 and lanes * 5 // 2 or lanes * 3 // 4)
+    if format and plan.group == 1 and lanes < 16 then
+        -- of words that become numbers: on Zen 3 codes of 4 bits take 0.36 of the time with 4, 0.63 with 16 tokens of an expert, those of 8
+        -- bits 0.62 with 4, 0.75 with 6, 1.1 with 8; of other codes, which are decoded once, 0.45 to 0.7 with 8, 0.7 to 1.0 with 16, about
+        -- 1 with 24
+        few = in_words.are(spec) and format.bits == 8 and lanes * 3 // 4 or 2 * lanes
+    end
     plan:choose("along", format and (few or (many and 2 or 4) * lanes // format.bits) or numbers,
         "tokens up to which weights of contiguous K are multiplied where they lie, K in lanes: more of them fill lanes",
         limits.useful(128, "more tokens fill lanes"))
@@ -51,12 +58,13 @@ local function names_in_words(names, cfg, plan, deep)
         return
     end
     local line = plans.odd_lines(plans.round_up(deep, unit.elements) // unit.elements * unit.words)
-    names.along = {unit = unit, in_words = true, tokens = along_words.TOKENS, tall = 0, turns = 0, line = line, coded = coded,
-        c = "uint8_t", streams = false, streamed = false, later = false, longer = false, tables = along_words.tables(cfg, coded, unit)}
+    names.along = {unit = unit, in_words = true, tokens = unit.tokens, tall = 0, turns = 0, line = line, coded = coded,
+        c = "uint8_t", streams = false, streamed = false, later = false, longer = false, decoded = false,
+        tables = along_words.tables(cfg, coded, unit)}
     plans.append(names.constants, {
         {"ALONG", plan.along, "tokens for which columns of words lie in lanes,"},
         {"ALONG_SLOTS", plans.round_up(plan.along, cfg.isa.lanes), "as whole vectors;"},
-        {"ALONG_TOKENS", along_words.TOKENS, "tokens of a tile at most;"},
+        {"ALONG_TOKENS", unit.tokens, "tokens of a tile at most;"},
         {"LINE", line, "words between tokens' rows: an odd number of cache lines"}})
 end
 
@@ -78,6 +86,7 @@ end
 --     streams, streamed    tokens at most of a tile of streams, or false; tokens at most that such tiles multiply in turn
 --     far                  function: streams of a tile for so many tokens
 --     scales, pitch        floats from a unit's scales to the next one's, if a unit has some; from a row's to the next one's
+--     decoded              tokens at most of a tile of rows that are decoded before, or false
 --     later                rows of sums are scaled in the end
 --     longer               chunks of few tokens have more rows than a block
 -- contractions: their elements, of rows. narrow: does what follows products, of tokens that fit into a vector, look at no other one? A
@@ -111,6 +120,10 @@ function along.names(names, cfg, plan, contractions)
         streams = few, streamed = few and (coded and plan.along or few),
         scales = passed, pitch = coded and (coded.share == "group" and room or coded.share == "block" and 0 or 1),
         later = coded and not each, longer = few and (plan.chunk_rows or 0) > plan.mc}, {__index = has})
+    names.along.decoded = math.min(decoded.tokens(cfg, has), plan.along)
+    if names.along.decoded <= 2 * tokens then
+        names.along.decoded = false
+    end
     -- streams of a tile for so many tokens
     function names.along.far(of)
         return units.streams(cfg, has, of)
@@ -122,6 +135,9 @@ function along.names(names, cfg, plan, contractions)
         {"ALONG_TOKENS", tokens, "and its tokens at most;"},
         names.along.tall > 0 and {"TALL_ROWS", 2 * height, "rows of a tall one,"},
         names.along.tall > 0 and {"TALL_TOKENS", names.along.tall, "and its tokens at most;"},
+        names.along.decoded and {"DECODED_ROWS", decoded.ROWS, "rows that are decoded for more tokens,"},
+        names.along.decoded and {"DECODED_UNITS", decoded.WORDS // unit.words, "units of K,"},
+        names.along.decoded and {"DECODED_TOKENS", names.along.decoded, "and their tiles' tokens at most;"},
         names.packed and {"ALONG_PANELS", 4, "and the panels of packed weights that it passes over"},
         {"LINE", names.along.line, "words between tokens' rows: an odd number of cache lines"},
         coded and {"ALONG_SCALES", room, "between rows of scales"}))
@@ -148,6 +164,9 @@ function along.space(names, add)
     if names.along.coded and not names.along.in_words then
         add("scales", "float", {"CHUNK_ROWS", "ALONG_SCALES"}, "of the rows at work")
     end
+    if names.along.decoded then
+        add("decoded", "float", {"DECODED_ROWS", "LINE"}, "of these, as f32")
+    end
     if not (names.packed or names.along.in_words or names.along.whole) then
         add("ends", names.along.c, {"CHUNK_ROWS", names.along.unit.wide}, "of rows of weights, zeros behind them")
     end
@@ -173,8 +192,9 @@ function along.tiles(names, cfg)
     for_tokens(has.tokens, (has.in_words and along_words or tiles).tile)
     for_tokens(has.streams or 0, tiles.streams)
     for_tokens(has.tall, tiles.tile, true)
+    for_tokens(has.decoded or 0, decoded.tile)
     return plans.append(list, plans.list(
-        has.halves and along_scales.rows(cfg, has.coded), along_rows.lines(cfg, has),
+        has.decoded and decoded.rows(cfg, has), has.halves and along_scales.rows(cfg, has.coded), along_rows.lines(cfg, has),
         has.one and along_rows.lines(cfg, has, has.one), has.unit.digits and digits.rows(cfg, has),
         not has.in_words and along_rows.fold(cfg),
         rows.squares(cfg, "to_panels", {dtype = dtype.f32, stride = cfg.chunk_rows, s_units = "CHUNK_ROWS", pitch = width,

@@ -64,20 +64,24 @@ end
 local function code_step(p, cfg, t, read, before, scale)
     local lanes, multiply = cfg.isa.lanes, t.unit.pairs and cfg.product.multiply or "fma"
     local sum, x, w = {}, {}, {}
-    local function token_at(r, token, i)
-        if r == 0 or not t.in_turn then
+    local fused = not t.in_turn and multiply == "fma" and p.isa.rows.fma_load
+    local from_zero = t.unit.pairs or fused and t.unit.in_halves   -- of codes of 4 bits 0.9 of the cycles of a sum that a product begins
+    local function token_at(r, token, i, place)
+        if not place and (r == 0 or not t.in_turn) then
             x[token] = p:op("load", p:named("x_%d_%d_%d", r, token, i), p:at(t.X, token * t.line + i * lanes))
         end
-        return x[token]
+        return place and p:at(t.X, token * t.line + i * lanes) or x[token]
     end
     local function add(r, i, token)
-        local y, name = token_at(r, token, i), scale and i == 0 and p:named("sum_%d_%d", r, token)   -- of a sum that begins
-        if name and not t.unit.pairs then
+        local name = scale and i == 0 and p:named("sum_%d_%d", r, token)   -- of a sum that begins
+        local reads = fused and (from_zero or not name)   -- the op reads a token's vector
+        local y = token_at(r, token, i, reads)
+        if name and not from_zero then
             sum[r][token] = p:op("mul", name, w[r], y)
-        else
-            sum[r][token] = name and p:op("zero", name) or sum[r][token]
-            p:op(multiply, scale and sum[r][token] or t.acc[r][token], w[r], y)
+            return
         end
+        sum[r][token] = name and p:op("zero", name) or sum[r][token]
+        p:op(reads and "fma_load" or multiply, scale and sum[r][token] or t.acc[r][token], w[r], y)
     end
     -- Rows from .. to, vector i
     local function part(from, to, i)
@@ -100,9 +104,7 @@ local function code_step(p, cfg, t, read, before, scale)
     end
     local function scaled(from, to)
         local factors = {}
-        for r = from, scale and to or from - 1 do
-            factors[r] = scale(r)
-        end
+        for r = from, scale and to or from - 1 do factors[r] = scale(r) end
         for r = from, scale and to or from - 1 do
             for token = 0, t.tokens - 1 do
                 p:row(token)

@@ -57,10 +57,14 @@ local function rows(names, plan, phase)
     elseif names.along and not across then
         local unit = names.along.unit
         local op = names.coded and (unit.digits and "dot_bytes" or not unit.pairs and "fma") or vectors
-        local few = along_streams(names.along, plan.along)
+        local most = names.along.decoded and math.min(2 * names.along.tokens, plan.along) or plan.along
+        local few = along_streams(names.along, most)
         list[1] = few and {to(few), "quarters", op, "weights are read in some streams where they lie, K in lanes"} or nil
-        list[#list + 1] = {to(plan.along), "along", op,
-            few == plan.along and "likewise, rows that fill no stream" or "weights are read once where they lie, K in lanes"}
+        list[#list + 1] = {to(most), "along", op,
+            few == most and "likewise, rows that fill no stream" or "weights are read once where they lie, K in lanes"}
+        if most < plan.along then
+            list[#list + 1] = {to(plan.along), "decoded", op, "weights are decoded once for all tokens, K in lanes"}
+        end
     elseif names.across and across then
         list[1] = {to(plan.across), "across", vectors, "weights are read once where they lie, their columns in lanes"}
     end

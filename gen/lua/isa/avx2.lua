@@ -13,6 +13,7 @@ return {
         -- op          intrinsic                                                          mnemonic       encoding                          places   memory
         fma          = {"_mm256_fmadd_ps($a, $b, $d)",                                    "vfmadd231ps", "VEX.256.66.0F38.W0 B8 /r",       "RVM"},
         fnma         = {"_mm256_fnmadd_ps($a, $b, $d)",                                   "vfnmadd231ps", "VEX.256.66.0F38.W0 BC /r",      "RVM"},
+        fma_load     = {"_mm256_fmadd_ps($a, _mm256_loadu_ps($m), $d)",                   "vfmadd231ps", "VEX.256.66.0F38.W0 B8 /r",       "RVM",   32},
         mul_add      = {"_mm256_fmadd_ps($d, $a, $b)",                                    "vfmadd213ps", "VEX.256.66.0F38.W0 A8 /r",       "RVM"},
         add          = {"_mm256_add_ps($a, $b)",                                          "vaddps",      "VEX.256.NP.0F.WIG 58 /r",        "RVM"},
         sub          = {"_mm256_sub_ps($a, $b)",                                          "vsubps",      "VEX.256.NP.0F.WIG 5C /r",        "RVM"},

@@ -16,6 +16,7 @@ return {
         bcast        = {"_mm256_set1_ps(*($m))",                                          "vbroadcastss", "VEX.256.66.0F38.W0 18 /r",      "RM",    4},
         bcast_two    = {"_mm256_castsi256_ps(_mm256_broadcastq_epi64(_mm_loadl_epi64((const __m128i *)($m))))",
                                                                                           "vpbroadcastq", "VEX.256.66.0F38.W0 59 /r",      "RM",    8},
+        bcast_four   = {"_mm256_broadcast_ps((const __m128 *)($m))",                      "vbroadcastf128", "VEX.256.66.0F38.W0 1A /r",    "RM",    16},
         load_u16     = {"_mm256_castsi256_ps(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)($m))))",
                                                                                           "vpmovzxwd",   "VEX.256.66.0F38.WIG 33 /r",      "RM",    16},
         load_u8      = {"_mm256_castsi256_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)($m))))",

@@ -42,6 +42,7 @@ local ops = {
     fma          = {operands = "D a b",     meaning = "d->f[l] = fused(a->f[l], b->f[l], d->f[l])", says = "$d += $a * $b"},
     fnma         = {operands = "D a b",     meaning = "d->f[l] = fused(-a->f[l], b->f[l], d->f[l])", says = "$d -= $a * $b"},
     fma_bcast    = {operands = "D a m",     meaning = "d->f[l] = fused(a->f[l], *(const float *)m, d->f[l])", says = "$d += $a * $m"},
+    fma_load     = {operands = "D a m",     meaning = "d->f[l] = fused(a->f[l], ((const float *)m)[l], d->f[l])", says = "$d += $a * $m"},
     mul_add      = {operands = "D a b",     meaning = "d->f[l] = fused(d->f[l], a->f[l], b->f[l])", says = "$d = $d * $a + $b"},
     dot_bf16     = {operands = "D a b",     meaning = "d->f[l] = dot_pair(&a->h[2 * l], &b->h[2 * l], d->f[l])", products = 2,
                                             says = "$d += $a * $b, pairs of bf16"},

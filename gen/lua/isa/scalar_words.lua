@@ -9,6 +9,7 @@ return {
                                             says = "$d = words of $m, signed"},
     bcast_two    = {operands = "d m",       whole = "for (int h = 0; h < 2 * LANES; h++) d->h[h] = ((const uint16_t *)m)[h & 3];",
                                             says = "$d = 4 words at $m"},
+    bcast_four   = {operands = "d m",       meaning = "d->f[l] = ((const float *)m)[l % 4]", says = "$d = 4 lanes at $m"},
     dot_words    = {operands = "d a b",     whole = "for (int l = 0; l < LANES; l++) d->u[l] = (uint32_t)((short)a->h[2 * l] * (short)b->h[2 * l]) "
                                                  .. "+ (uint32_t)((short)a->h[2 * l + 1] * (short)b->h[2 * l + 1]);", products = 2,
                                             says = "$d = $a * $b, pairs of words"},
