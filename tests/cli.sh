@@ -119,6 +119,10 @@ check [ ! -e made ]
 check [ ! -e both ]
 for option in --out --plot --target; do expect 2 "$option takes a value" tune "$spec:forward" $option ''; done
 
+# Crossed products take rows of weights in squares: of one height.
+expect 0 'wrote' gen "$root/tests/kernels/moe_backward.yaml:joined_few" --target amx --set dtype=bf16 -o crossed
+check [ "$(grep -o 'crossed_[a-z]*_[0-9]*' crossed/*.c | sort -u | tr '\n' ' ')" = 'crossed_narrow_32 crossed_product_32 ' ]
+
 expect 2 'takes --in FILE' run "$spec:forward"
 expect 2 'no.safetensors' run "$spec:forward" --in no.safetensors --out o
 case=$root/tests/vectors/Swish-PRE-nobias   # 70 tokens in 8 blocks
