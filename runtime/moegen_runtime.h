@@ -148,6 +148,7 @@ typedef struct moegen_rt_tensor {
     int across;    /* of a reference's output: 1 if what belongs together for comparing is a run of
                       the extent before the last one: of a matrix that is stored transposed */
     double coarse; /* noise of an output of 16 bits, where a kernel may round to as many before */
+    int64_t terms; /* of a reference's output that sums over tokens: at most so many; else 0 */
 } moegen_rt_tensor;
 
 /* Number of elements. */
@@ -286,6 +287,8 @@ typedef struct moegen_rt_activation {
     const char *name;
     double (*value)(double x);
     double (*slope)(double x);
+    double term; /* of a sum that cancels and that value(x) / x is, so that a kernel has no more
+                    digits of it than of its terms; else 0 */
 } moegen_rt_activation;
 MOEGEN_RT_API const moegen_rt_activation *moegen_rt_activation_find(const char *name);
 MOEGEN_RT_API const moegen_rt_activation *moegen_rt_activation_at(int i);

@@ -119,11 +119,16 @@ check [ ! -e made ]
 check [ ! -e both ]
 for option in --out --plot --target; do expect 2 "$option takes a value" tune "$spec:forward" $option ''; done
 
+# Crossed products take rows of weights in squares: of one height.
+expect 0 'wrote' gen "$root/tests/kernels/moe_backward.yaml:joined_few" --target amx --set dtype=bf16 -o crossed
+check [ "$(grep -o 'crossed_[a-z]*_[0-9]*' crossed/*.c | sort -u | tr '\n' ' ')" = 'crossed_narrow_32 crossed_product_32 ' ]
+
 expect 2 'takes --in FILE' run "$spec:forward"
 expect 2 'no.safetensors' run "$spec:forward" --in no.safetensors --out o
 case=$root/tests/vectors/Swish-PRE-nobias   # 70 tokens in 8 blocks
-expect 2 'T or N is not what the spec fixes' run "$case/spec.yaml" --in "$case/in.safetensors" --out fixed --set T=5
-expect 2 'T or N is not what the spec fixes' run "$case/spec.yaml" --in "$case/in.safetensors" --out fixed --set N_blocks=3
+expect 2 "T is 70 (from 'hidden_states'), and the spec fixes 5" run "$case/spec.yaml" --in "$case/in.safetensors" --out fixed --set T=5
+expect 2 "N is 8 (from 'token_position_to_id'), and the spec fixes 3" \
+  run "$case/spec.yaml" --in "$case/in.safetensors" --out fixed --set N_blocks=3
 check [ ! -e fixed ]
 expect 0 'wrote' run "$case/spec.yaml" --in "$case/in.safetensors" --out fixed --set T=70 --set N_blocks=8
 for dtype in $("$moegen" list dtypes | awk '{print $1}'); do # f32 inputs are rounded to it

@@ -11,10 +11,10 @@ static void comparison(void)
 {
     double want_data[8] = {1, -2, 0.5, NAN, 0, 0, 0, 0};
     float got_data[12] = {1, -2, 0.5f, NAN, 0, 0, 0, 0, NAN, NAN, NAN, NAN};
-    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {2, 4}, want_data, sizeof want_data, 0, 0, 0,
-                             0};
-    moegen_rt_tensor got = {"o", MOEGEN_RT_F32, 3, {3, 4, 1}, got_data, sizeof got_data, 0, 0, 0,
-                            0};
+    moegen_rt_tensor want = {
+        .name = "o", .dtype = MOEGEN_RT_F64, .rank = 2, .shape = {2, 4}, .data = want_data};
+    moegen_rt_tensor got = {
+        .name = "o", .dtype = MOEGEN_RT_F32, .rank = 3, .shape = {3, 4, 1}, .data = got_data};
     moegen_rt_comparison c;
     moegen_rt_error err;
     CHECK(!moegen_rt_compare(&got, &want, &c, &err) && c.ok && c.l2 == 0 && c.compared == 7 &&
@@ -25,6 +25,12 @@ static void comparison(void)
           "%s", c.text);
     got_data[2] = 0.5f + 0x1p-17f;
     CHECK(!moegen_rt_compare(&got, &want, &c, &err) && !c.ok && c.roundings == 32, "%s", c.text);
+    want.terms = 576; /* 1.5 roundings by the root of that */
+    CHECK(!moegen_rt_compare(&got, &want, &c, &err) && !c.ok && c.roundings_limit == 36 &&
+              c.l2_limit == 2e-6,
+          "terms: %s", c.text);
+    want.terms = 100;
+    CHECK(!moegen_rt_compare(&got, &want, &c, &err) && c.roundings_limit == 16, "%s", c.text);
     want.noise = 0x1p-21; /* 4 roundings, as a norm */
     CHECK(!moegen_rt_compare(&got, &want, &c, &err) && c.roundings_limit == 40 &&
               c.l2_limit == 2e-6 + 0x1p-20 && !c.ok && c.l2 > c.l2_limit,
@@ -52,7 +58,7 @@ static void comparison(void)
     got.shape[0] = 1;
     CHECK(moegen_rt_compare(&got, &want, &c, &err) == MOEGEN_RT_BAD_ARGUMENT, "shape");
     int32_t whole[8] = {1, -2, 0, 0, 0, 0, 0, 0};
-    moegen_rt_tensor integer = {"o", MOEGEN_RT_I32, 2, {2, 4}, whole, sizeof whole, 0, 0, 0, 0};
+    moegen_rt_tensor integer = {"o", MOEGEN_RT_I32, 2, {2, 4}, whole, sizeof whole, 0, 0, 0, 0, 0};
     want_data[2] = 0;
     CHECK(!moegen_rt_compare(&integer, &want, &c, &err) && c.ok, "%s", c.text);
     whole[7] = 1;
@@ -64,8 +70,8 @@ static void coarse(void)
 {
     double one[2] = {1, 1};
     uint16_t code[2] = {0x3f80, 0x3f81}; /* the second one a unit off */
-    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 1, {2}, one, sizeof one, 0, 0, 0, 0};
-    moegen_rt_tensor got = {"o", MOEGEN_RT_BF16, 1, {2}, code, sizeof code, 0, 0, 0, 0};
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 1, {2}, one, sizeof one, 0, 0, 0, 0, 0};
+    moegen_rt_tensor got = {"o", MOEGEN_RT_BF16, 1, {2}, code, sizeof code, 0, 0, 0, 0, 0};
     moegen_rt_comparison c;
     CHECK(!moegen_rt_compare(&got, &want, &c, NULL) && !c.ok && c.l2_limit == 4e-3, "%s", c.text);
     want.coarse = 0x1p-9;
@@ -83,8 +89,8 @@ static moegen_rt_comparison round_trip(moegen_rt_dtype dtype, double (*round)(do
     static double x[N], y[N];
     static uint16_t code[N];
     const moegen_rt_dtype_facts *facts = moegen_rt_dtype_of(dtype);
-    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {N / 40, 40}, x, sizeof x, 0, once, 0, 0};
-    moegen_rt_tensor got = {"o", dtype, 2, {N / 40, 40}, code, sizeof code, 0, 0, 0, 0};
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {N / 40, 40}, x, sizeof x, 0, once, 0, 0, 0};
+    moegen_rt_tensor got = {"o", dtype, 2, {N / 40, 40}, code, sizeof code, 0, 0, 0, 0, 0};
     moegen_rt_comparison c = {0};
     uint32_t state = 7;
     for (int i = 0; i < N; i++) {
@@ -126,8 +132,8 @@ static moegen_rt_comparison small_numbers(moegen_rt_dtype dtype, double units)
     enum { N = 2000 };
     static double x[N], y[N];
     static uint16_t code[N];
-    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {N / 40, 40}, x, sizeof x, 0, 0, 0, 0};
-    moegen_rt_tensor got = {"o", dtype, 2, {N / 40, 40}, code, sizeof code, 0, 0, 0, 0};
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {N / 40, 40}, x, sizeof x, 0, 0, 0, 0, 0};
+    moegen_rt_tensor got = {"o", dtype, 2, {N / 40, 40}, code, sizeof code, 0, 0, 0, 0, 0};
     moegen_rt_comparison c = {0};
     memset(code, 0, sizeof code);
     code[0] = 1; /* the least number */
@@ -159,8 +165,8 @@ static void beyond_range(void)
     double x[4] = {1000, -1e9, 3, -2};
     uint8_t code[4], wrong[4];
     uint16_t half[4];
-    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 1, {4}, x, sizeof x, 0, 0, 0, 0};
-    moegen_rt_tensor got = {"o", MOEGEN_RT_FP8_E4M3, 1, {4}, code, sizeof code, 0, 0, 0, 0};
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 1, {4}, x, sizeof x, 0, 0, 0, 0, 0};
+    moegen_rt_tensor got = {"o", MOEGEN_RT_FP8_E4M3, 1, {4}, code, sizeof code, 0, 0, 0, 0, 0};
     moegen_rt_comparison c;
     moegen_rt_encode(MOEGEN_RT_FP8_E4M3, x, 4, code);
     CHECK(!moegen_rt_compare(&got, &want, &c, NULL) && c.ok && c.l2 == 0, "saturated: %s", c.text);
@@ -181,9 +187,10 @@ static void tiny(void)
 {
     double want_data[4] = {1e-40, -3e-38, 0, 0};
     float got_data[4] = {0, -0x1p-126f, 0, 0};
-    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {2, 2}, want_data, sizeof want_data, 0, 0, 0,
+    moegen_rt_tensor want = {"o", MOEGEN_RT_F64, 2, {2, 2}, want_data, sizeof want_data, 0, 0, 0, 0,
                              0};
-    moegen_rt_tensor got = {"o", MOEGEN_RT_F32, 2, {2, 2}, got_data, sizeof got_data, 0, 0, 0, 0};
+    moegen_rt_tensor got = {"o", MOEGEN_RT_F32, 2, {2, 2}, got_data, sizeof got_data, 0, 0, 0, 0,
+                            0};
     moegen_rt_comparison c;
     CHECK(!moegen_rt_compare(&got, &want, &c, NULL) && c.ok && c.l2 < 1e-8, "tiny: %s", c.text);
     got_data[2] = 1e-40f;

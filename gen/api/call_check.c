@@ -3,6 +3,8 @@
  * overlaps. */
 #include <inttypes.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "call.h"
@@ -136,13 +138,35 @@ static moegen_status check_bound(const moegen_call *c, moegen_error **err)
     return status;
 }
 
-static moegen_status check_sizes(const moegen_call *c, const int64_t *size, moegen_error **err)
+/* The spec's number for a size: a key of its name or, of blocks, N_blocks. NULL: it fixes none. */
+static const char *fixed_size(const struct unit *u, const char *dim)
 {
+    char blocks[64];
+    const char *found = moegen_kernel_param(&u->made, dim);
+    int n = snprintf(blocks, sizeof blocks, "%s_blocks", dim);
+    return found || n >= (int)sizeof blocks ? found : moegen_kernel_param(&u->made, blocks);
+}
+
+static moegen_status check_sizes(const moegen_call *c, const int64_t *size, const int *from,
+                                 moegen_error **err)
+{
+    const struct unit *u = c->unit;
     moegen_status status = MOEGEN_OK;
-    for (int k = 0; k < c->unit->facts.dim_count; k++)
-        if (size[k] < 0)
-            status = error_set(err, MOEGEN_BAD_ARGUMENT,
-                               "no bound tensor fixes the size %s: set it", c->unit->dim[k]);
+    for (int k = 0; k < u->facts.dim_count; k++) {
+        const char *fixed = fixed_size(u, u->dim[k]);
+        struct text t = {0};
+        if (size[k] < 0) {
+            text_fmt(&t, "no bound tensor fixes the size %s: set it", u->dim[k]);
+        } else if (fixed && size[k] != strtoll(fixed, NULL, 10)) {
+            text_fmt(&t, "%s is %" PRId64, u->dim[k], size[k]);
+            if (from[k] >= 0)
+                text_fmt(&t, " (from '%s')", u->arg[from[k]].name);
+            text_fmt(&t, ", and the spec fixes %s", fixed);
+        } else {
+            continue;
+        }
+        status = error_take(err, MOEGEN_BAD_ARGUMENT, &t);
+    }
     return status;
 }
 
@@ -206,7 +230,7 @@ moegen_status call_check(moegen_call *c, moegen_error **err)
     int from[MAX_DIMS], n = u->facts.arg_count;
     call_solve(c, size, from);
     moegen_status unbound = check_bound(c, err);
-    moegen_status unknown = unbound ? MOEGEN_OK : check_sizes(c, size, err);
+    moegen_status unknown = unbound ? MOEGEN_OK : check_sizes(c, size, from, err);
     moegen_status wrong = check_shapes(c, size, from, err);
     moegen_status shared = check_overlaps(c, err);
     if (unbound || unknown || wrong || shared)

@@ -10,6 +10,7 @@
  * a product's result is rounded to before it is multiplied again.
  */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "quantised.h"
@@ -18,6 +19,9 @@
 /* Terms of a sum; ways in which inputs move: a difference that is all of an output may be small in
  * one of them. */
 enum { SHORT = 8, WAYS = 3 };
+
+/* A matrix of more is left as it is: the rows that it multiplies are moved. */
+static const int64_t LARGE = 1 << 20;
 
 /* How kernels round what they multiply again. */
 struct rounding {
@@ -47,10 +51,23 @@ static bool is_steep(const moegen_rt_problem *p)
            moegen_rt_problem_number(p, "softcap", 1) < 0.25;
 }
 
+/* Does a clamp leave less of a sum than its terms are large? Where it lets one through, that has
+ * the roundings of the terms, and what it is compared with has the size of the limits. */
+static bool is_narrow(const moegen_rt_problem *p)
+{
+    static const char *const limits[][2] = {{"clamp.gate.lo", "clamp.gate.hi"},
+                                            {"clamp.up.lo", "clamp.up.hi"}};
+    double least = moegen_rt_problem_number(p, "clamp.activated", INFINITY);
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        least = fmin(least, moegen_rt_problem_number(p, limits[i][1], INFINITY) -
+                                moegen_rt_problem_number(p, limits[i][0], -INFINITY));
+    return least < 1;
+}
+
 /* Are there sums of few terms, or terms as badly conditioned? */
 static bool is_short(const moegen_rt_problem *p)
 {
-    if (is_steep(p))
+    if (is_steep(p) || is_narrow(p))
         return true;
     static const char *const extents[] = {"H", "I_TP", "K", "N", NULL};
     for (const char *const *key = extents; *key; key++)
@@ -82,7 +99,8 @@ static bool is_small(const moegen_rt_tensor *t, int64_t few)
 static bool may_cancel(const moegen_rt_problem *p, const moegen_rt_tensor *t,
                        const struct rounding *r)
 {
-    return t->dtype == MOEGEN_RT_F64 && (is_short(p) || is_small(t, r->few));
+    bool one_by_one = t->terms > 0 && t->terms <= SHORT; /* a gradient of few tokens */
+    return t->dtype == MOEGEN_RT_F64 && (is_short(p) || one_by_one || is_small(t, r->few));
 }
 
 static bool any_may_cancel(const moegen_rt_problem *p, const moegen_rt_problem *out,
@@ -109,12 +127,27 @@ static bool is_moved(const moegen_rt_problem *p, const moegen_rt_tensor *t)
     for (const char *const *name = rows; *name; name++)
         number = number || strcmp(t->name, *name) == 0;
     number = number || (is_steep(p) && strcmp(t->name, "logits") == 0);
-    return number && moegen_rt_dtype_of(t->dtype)->digits > 0;
+    bool large = moegen_rt_tensor_count(t) > LARGE && ends_with(t->name, "_weight");
+    return number && !large && moegen_rt_dtype_of(t->dtype)->digits > 0;
+}
+
+/* Is number `at` moved up? Of eight neighbours each two part in one of the ways: their difference,
+ * which may be all there is of an output, is moved. */
+static bool is_moved_up(uint64_t seed, int way, uint64_t at)
+{
+    return ((rt_hash(seed, at >> WAYS) ^ at) >> way & 1) != 0;
+}
+
+double rt_moved(int64_t way, uint64_t at)
+{
+    if (way == 0)
+        return 1;
+    return is_moved_up(0, (int)way - 1, at) ? 1 + to_f32.move : 1 - to_f32.move;
 }
 
 /* Adds the numbers of t, each moved up or down, as `way` says. */
 static moegen_rt_status add_moved(moegen_rt_problem *to, const moegen_rt_tensor *t, double move,
-                                  uint64_t way, moegen_rt_error *err)
+                                  int way, moegen_rt_error *err)
 {
     moegen_rt_tensor *moved = NULL;
     moegen_rt_status status =
@@ -125,16 +158,22 @@ static moegen_rt_status add_moved(moegen_rt_problem *to, const moegen_rt_tensor 
     double *x = moved->data;
     rt_elements(t, 0, count, x);
     for (int64_t i = 0; i < count; i++)
-        x[i] *= rt_hash((uint64_t)count, (uint64_t)i) >> way & 1 ? 1 + move : 1 - move;
+        x[i] *= is_moved_up((uint64_t)count, way, (uint64_t)i) ? 1 + move : 1 - move;
     return MOEGEN_RT_OK;
 }
 
-/* Parameters and inputs of p, some of them moved. */
-static moegen_rt_status move_inputs(const moegen_rt_problem *p, double move, uint64_t way,
+/* Parameters and inputs of p, some of them moved. What lies between inputs and outputs is of f32.
+ */
+static moegen_rt_status move_inputs(const moegen_rt_problem *p, const struct rounding *r, int way,
                                     moegen_rt_problem *to, moegen_rt_error *err)
 {
     const moegen_rt_tensor *t;
+    const double move = r->move;
+    char moved[8];
+    snprintf(moved, sizeof moved, "%d", r->coarse ? 0 : way + 1);
     moegen_rt_status status = rt_problem_params(to, p, err);
+    if (status == MOEGEN_RT_OK && moegen_rt_problem_set(to, "moved", moved) != MOEGEN_RT_OK)
+        status = rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
     for (size_t i = 0; status == MOEGEN_RT_OK && (t = moegen_rt_problem_at(p, i)) != NULL; i++)
         status = is_moved(p, t) ? add_moved(to, t, move, way, err)
                                 : moegen_rt_problem_lend(to, t->name, t->dtype, t->rank, t->shape,
@@ -142,13 +181,22 @@ static moegen_rt_status move_inputs(const moegen_rt_problem *p, double move, uin
     return status;
 }
 
+/* The noise that is granted. Where a norm follows experts of few numbers, the way back through it
+ * may leave nothing but the norm's eps, of order 1e-6: as much as roundings of f32 make of it
+ * there. */
+static double most_noise(const moegen_rt_problem *p, const struct rounding *r)
+{
+    bool normed = moegen_rt_problem_text(p, "post_norm.eps", NULL) != NULL;
+    return normed && !r->coarse ? INFINITY : r->most;
+}
+
 /* Says of what may cancel in `out` how far it is from what inputs give that are moved in a way. */
 static moegen_rt_status find_noise(rt_compute *compute, const moegen_rt_problem *p,
-                                   const moegen_rt_want *want, const struct rounding *r,
-                                   uint64_t way, moegen_rt_problem *out, moegen_rt_error *err)
+                                   const moegen_rt_want *want, const struct rounding *r, int way,
+                                   moegen_rt_problem *out, moegen_rt_error *err)
 {
     moegen_rt_problem *in = moegen_rt_problem_create(), *moved = moegen_rt_problem_create();
-    moegen_rt_status status = in && moved ? move_inputs(p, r->move, way, in, err)
+    moegen_rt_status status = in && moved ? move_inputs(p, r, way, in, err)
                                           : rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");
     if (status == MOEGEN_RT_OK)
         status = compute(in, want, moved, err);
@@ -157,7 +205,7 @@ static moegen_rt_status find_noise(rt_compute *compute, const moegen_rt_problem 
         const moegen_rt_tensor *other = moegen_rt_problem_tensor(moved, t->name);
         double *noise = r->coarse ? &t->coarse : &t->noise;
         if (other && may_cancel(p, t, r)) /* none: it was there before */
-            *noise = fmax(*noise, fmin(r->most, rt_distance(t, other)));
+            *noise = fmax(*noise, fmin(most_noise(p, r), rt_distance(t, other)));
     }
     moegen_rt_problem_destroy(in);
     moegen_rt_problem_destroy(moved);
@@ -171,7 +219,7 @@ static moegen_rt_status find_noises(rt_compute *compute, const moegen_rt_problem
     moegen_rt_status status = MOEGEN_RT_OK;
     int ways = any_may_cancel(p, out, r) ? WAYS : 0;
     for (int way = 0; way < ways && status == MOEGEN_RT_OK; way++)
-        status = find_noise(compute, p, want, r, (uint64_t)way, out, err);
+        status = find_noise(compute, p, want, r, way, out, err);
     return status;
 }
 

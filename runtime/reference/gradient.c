@@ -44,6 +44,13 @@ void rt_blank_rest(const struct rt_part *part, double *data, int64_t outer, int6
 
 /* ---- accumulated outputs ---- */
 
+int64_t rt_tokens(const moegen_rt_problem *p)
+{
+    const moegen_rt_tensor *dy = moegen_rt_problem_tensor(p, "output_hidden_states_grad");
+    const moegen_rt_tensor *t = dy ? dy : moegen_rt_problem_tensor(p, "hidden_states");
+    return t && t->rank > 0 ? t->shape[0] : 0;
+}
+
 bool rt_accumulates(const moegen_rt_problem *p)
 {
     return moegen_rt_problem_bool(p, "accumulate_grads", 0);
@@ -60,6 +67,8 @@ moegen_rt_status rt_gradient(const moegen_rt_problem *p, moegen_rt_problem *out,
         status = rt_output(out, name, rank, shape, 0, data, err);
     if (status == MOEGEN_RT_OK && start)
         rt_elements(start, 0, moegen_rt_tensor_count(start), *data);
+    if (status == MOEGEN_RT_OK)
+        moegen_rt_problem_tensor(out, name)->terms = rt_tokens(p);
     return status;
 }
 

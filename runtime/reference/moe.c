@@ -66,6 +66,7 @@ moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moege
     m->post_norm = moegen_rt_problem_text(p, "post_norm.eps", NULL) != NULL;
     m->post_norm_eps = moegen_rt_problem_number(p, "post_norm.eps", 0);
     m->static_blocks = moegen_rt_problem_int(p, "loop.static_blocks", 0);
+    m->moved = moegen_rt_problem_int(p, "moved", 0);
     const char *act = moegen_rt_problem_text(p, "activation", "silu");
     m->act = moegen_rt_activation_find(act);
     if (!m->act)
@@ -336,13 +337,13 @@ moegen_rt_status rt_moe_block(const struct rt_moe *m, const struct rt_moe_inputs
 
 double rt_moe_act(const struct rt_moe *m, double x)
 {
-    double y = m->act->value(x);
+    double y = rt_act(m->act, m->moved, x);
     return y > m->most ? m->most : y;
 }
 
 double rt_moe_act_slope(const struct rt_moe *m, double x)
 {
-    return m->act->value(x) > m->most ? 0 : m->act->slope(x);
+    return m->act->value(x) > m->most ? 0 : rt_act_slope(m->act, m->moved, x);
 }
 
 double rt_moe_norm(const struct rt_moe *m, const double *x, int64_t n, double *hat)

@@ -25,6 +25,7 @@ struct rt_moe {
     bool post_norm; /* what an expert gave, times a weight, is divided by its size */
     double post_norm_eps;
     int64_t static_blocks; /* run whatever `conditions` says */
+    int64_t moved;         /* see rt_moved */
     const moegen_rt_activation *act;
 };
 moegen_rt_status rt_moe_read(const moegen_rt_problem *p, struct rt_moe *m, moegen_rt_error *err);

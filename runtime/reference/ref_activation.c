@@ -93,14 +93,34 @@ static double squared_relu_slope(double x)
 }
 
 static const moegen_rt_activation activations[] = {
-    {"silu", silu, silu_slope},
-    {"gelu", gelu, gelu_slope},
-    {"gelu_tanh", gelu_tanh, gelu_tanh_slope},
-    {"swish", swish, swish_slope},
-    {"relu", relu, relu_slope},
-    {"squared_relu", squared_relu, squared_relu_slope},
+    {"silu", silu, silu_slope, 0},
+    {"gelu", gelu, gelu_slope, 0.5}, /* (1 + erf) / 2 */
+    {"gelu_tanh", gelu_tanh, gelu_tanh_slope, 0},
+    {"swish", swish, swish_slope, 0},
+    {"relu", relu, relu_slope, 0},
+    {"squared_relu", squared_relu, squared_relu_slope, 0},
 };
 enum { ACTIVATIONS = sizeof activations / sizeof *activations };
+
+/* What is added to a sum of which a term is moved. */
+static double moved_by(double term, int64_t way, double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return term * (rt_moved(way, bits) - 1);
+}
+
+double rt_act(const moegen_rt_activation *act, int64_t way, double x)
+{
+    return act->value(x) + (act->term > 0 && isfinite(x) ? moved_by(x * act->term, way, x) : 0);
+}
+
+double rt_act_slope(const moegen_rt_activation *act, int64_t way, double x)
+{
+    if (way == 0 || x == 0 || !isfinite(x))
+        return act->slope(x);
+    return act->slope(x) + moved_by(fmax(act->term, fabs(act->value(x) / x)), way, x);
+}
 
 const moegen_rt_activation *moegen_rt_activation_at(int i)
 {

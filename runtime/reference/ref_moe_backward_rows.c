@@ -23,7 +23,7 @@ static void load_rows(struct rt_backward *s, int64_t e, const int64_t *slots, co
  * the affinities, as the rest of the way back reads them. */
 static void through_post_norm(struct rt_backward *s, const int64_t *slots, int64_t rows)
 {
-    int64_t H = s->m.H;
+    int64_t H = s->m.H, B = s->m.B;
     double *d = s->work, *weight = s->post_norm;
     rt_elements(s->in.post_norm_weight, 0, H, weight);
     for (int64_t r = 0; r < rows; r++) {
@@ -35,9 +35,13 @@ static void through_post_norm(struct rt_backward *s, const int64_t *slots, int64
         }
         double size = sqrt(square + s->m.post_norm_eps);
         s->along[r] = along / size;
+        /* Where y is nearly along z, as it always is where one number is normalised, what is left
+         * of it is a difference, and has the roundings of what is subtracted. */
+        double share =
+            s->along[r] / (double)H * rt_moved(s->m.moved, (uint64_t)(slots[r] / B + slots[r] % B));
         for (int64_t h = 0; h < H; h++) {
             double normed = weight[h] * d[h] / size;
-            double dz = (y[h] - normed * s->along[r] / (double)H) / size;
+            double dz = (y[h] - normed * share) / size;
             if (s->weights_too && s->dpost_norm)
                 s->dpost_norm[h] += s->a[r] * dz * d[h];
             y[h] = dz * weight[h];
@@ -124,8 +128,8 @@ static void through_norm(struct rt_backward *s, const double *u, const double *d
     double factor = rt_moe_norm(&s->m, u, I, hat), mean = 0, along = 0;
     for (int64_t i = 0; i < I; i++) {
         double n = hat[i] * s->norm[i] + s->norm[I + i];
-        p[i] = s->m.act->value(n);
-        dn[i] = a * dp[i] * s->m.act->slope(n);
+        p[i] = rt_moe_act(&s->m, n);
+        dn[i] = a * dp[i] * rt_moe_act_slope(&s->m, n);
         du[i] = dn[i] * s->norm[i];
         mean += du[i] / (double)I;
         along += du[i] * hat[i] / (double)I;

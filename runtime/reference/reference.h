@@ -100,6 +100,8 @@ moegen_rt_status rt_part(const moegen_rt_want *want, int64_t T, int64_t n, struc
 /* Sets what is not in the part to NaN; data is [outer][part->n][inner]. */
 void rt_blank_rest(const struct rt_part *part, double *data, int64_t outer, int64_t inner);
 
+/* Tokens, of which gradients of parameters are sums, with padding; 0: not known. */
+int64_t rt_tokens(const moegen_rt_problem *p);
 /* Does the kernel add into the caller's parameter gradients? Then they are inputs, too. */
 bool rt_accumulates(const moegen_rt_problem *p);
 /* Adds the output of a parameter's gradient: zero, or the input of that name. */
@@ -138,10 +140,21 @@ moegen_rt_status rt_index_build(const int32_t *chosen, int64_t T, int64_t k, int
                                 int64_t N, int32_t padding, bool dropping, int32_t *ids,
                                 int32_t *experts, int32_t *conditions, moegen_rt_error *err);
 
+/* ---- ref_activation.c ---- */
+
+/* An activation and its derivative, which is a sum of value(x) / x and what may cancel it; `way` of
+ * rt_moved. */
+double rt_act(const moegen_rt_activation *act, int64_t way, double x);
+double rt_act_slope(const moegen_rt_activation *act, int64_t way, double x);
+
 /* ---- conditioned.c ---- */
 
 typedef moegen_rt_status rt_compute(const moegen_rt_problem *, const moegen_rt_want *,
                                     moegen_rt_problem *, moegen_rt_error *);
+/* A factor for number `at` of what lies between inputs and outputs, where it may decide about the
+ * latter: 1, or 1 moved by roundings of f32, one way or the other, as conditioned.c has set the
+ * parameter "moved", which is `way`. */
+double rt_moved(int64_t way, uint64_t at);
 /* What `compute` gives, with the noise of outputs that are as badly conditioned as sums that
  * cancel.
  */

@@ -33,13 +33,15 @@ function crossed.second(cfg)
     return most_panels(cfg.block) * cfg.vectors * cfg.isa.lanes * cfg.isa.lanes
 end
 
--- Adds the names. names.crosses: there may be some; `crossed`, C, tells of a layout whether they are.
+-- Adds the names. names.crosses: there may be some; `crossed`, C, tells of a layout whether they are; crossed_rows: their only height,
+-- since squares of sums are transposed as a whole.
 function crossed.names(names, cfg)
     local crosses = rawget(names, "crosses")
     plans.append(names.constants, crosses and {
         {"JOINED", most_panels(cfg.block), "panels of K whose words stay in L1"},
         {"SECOND", crossed.second(cfg), "floats from words of a first tile of columns to those of the second one"},
     } or {})
+    names.crossed_rows = crosses and cfg.vectors * cfg.isa.lanes
     names.crossed = function(layout)
         return layout == "n" and crosses and (names.across and "w->rows > ACROSS" or "1") or "0"
     end

@@ -209,9 +209,14 @@ local function on_tiles(names, cfg, m, vectors)
         return vectors == cfg.vectors and {runs.blocks(cfg, m)} or {}   -- a vector's columns at a time
     end
     local list = {}
-    for _, is_crossed in ipairs(names.all_crossed and {true} or names.crosses and {false, true} or {false}) do
-        local how = is_crossed and {second = crossed.second(cfg), beside = vectors == cfg.vectors and crossed.beside}
+    local function blocks(how)
         plans.append(list, {amx.blocks(cfg, m, vectors, true, how), amx.blocks(cfg, m, vectors, false, how)})
+    end
+    if not names.all_crossed then
+        blocks()
+    end
+    if m == names.crossed_rows then
+        blocks({second = crossed.second(cfg), beside = vectors == cfg.vectors and crossed.beside})
     end
     local places = vectors == cfg.vectors and amx.places(cfg) and not names.all_crossed
     return plans.append(list, places and {amx.place(cfg, m, true), amx.place(cfg, m)} or {})

@@ -105,6 +105,9 @@ def test_wrong_calls(forward, index, rng):
         forward(**p.tensors, out={"hidden_states": p.x})
     with pytest.raises(ValueError, match=r"expected f32 \[T\+1, 64\] with T = 9"):
         forward(**p.tensors, sizes={"T": 9})
+    fixed = moegen.kernel({"kernel": "moe_index", "E": 8, "top_k": 2, "block_size": 16, "T": 8})
+    with pytest.raises(moegen.ArgumentError, match=r"T is 5 \(from 'expert_index'\), and the spec fixes 8"):
+        fixed(expert_index=np.zeros((5, 2), np.int32))
     with pytest.raises(ValueError, match="threads: -1"):
         moegen.Engine(threads=-1)
     for threads, kind in ((1.5, TypeError), ("2", TypeError), (1 << 32, ValueError), (2000, ValueError)):   # C would see 0 threads

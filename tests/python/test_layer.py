@@ -293,6 +293,10 @@ def test_experts_that_see_something_else(name, calls):
         hook.remove()
     for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(other(x), layer(x))
+    program = torch.export.export(layer, (x,)).module()
+    s = x.clone().requires_grad_()
+    program(s).backward(dy)
+    assert error(s.grad, r.grad) < 1e-5
     layer(torch.zeros(0, layer.spec["H"], requires_grad=True)).sum().backward()
     with torch.no_grad():
         layer.router_weight.mul_(2)

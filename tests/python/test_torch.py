@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import itertools
+import json
 import os
 import threading
 
@@ -294,13 +295,13 @@ def test_fork():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")   # operators are inside of one
 def test_opcheck():
     p, ops = inputs(6, bias=True, norm=True), torch.ops.moegen
     parameters = [p[n] for n in ("gate_up", "down", "gate_up_bias", "down_bias", "post_norm")] + [None, None]
     told = moegen.torch.options(p["gate_up"], gate_up_bias=True, down_bias=True, post_norm_eps=1e-6)
     given = p["x"], p["ids"], p["weights"], *parameters
-    torch.library.opcheck(ops.experts.default, (*given, told))
+    for recompute in (False, True):
+        torch.library.opcheck(ops.experts.default, (*given, told, recompute))
     torch.library.opcheck(ops.experts_saving.default, (*given, told))
     _, *saved = (t.detach() for t in ops.experts_saving(*given, told))
     dy = torch.randn(6, 48)
@@ -309,6 +310,15 @@ def test_opcheck():
         torch.library.opcheck(ops.experts_backward.default, (dy, *given, *saved, told, into))
     mains = [torch.zeros(t.shape) for t in parameters[:5]]
     torch.library.opcheck(ops.experts_backward_.default, (dy, *given, *saved, told, mains))
+
+
+def test_opcheck_of_a_layer():
+    layer = moegen.torch.MoELayer(H=48, I_TP=32, E=5, top_k=2, aux_loss={"z": 0.1})
+    text, x, parameters = layer._texts[torch.float32, 16], torch.randn(6, 48, requires_grad=True), [*layer.parameters()]
+    for saves in (False, True):
+        torch.library.opcheck(torch.ops.moegen.layer.default, (x, parameters, text, saves))
+    text = json.dumps({"dtype": "f32", "H": 48, "E": 5, "top_k": 2, "method": "softmax_topk"})
+    torch.library.opcheck(torch.ops.moegen.router.default, (x, [torch.randn(48, 5, requires_grad=True)], text))
 
 
 def test_checkpointing_and_deepcopy():
@@ -649,10 +659,10 @@ def test_jit_trace():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("trains", [False, True])
 def test_jit_of_a_layer(trains):
-    """A trace is for any number of tokens; PyTorch finds those of functions with gradients different each time."""
+    """A trace is for any number of tokens."""
     layer = moegen.torch.MoELayer(H=48, I_TP=32, E=5, top_k=2)
     with torch.set_grad_enabled(trains):
-        traced = torch.jit.trace(layer, (torch.randn(7, 48),), check_trace=not trains)
+        traced = torch.jit.trace(layer, (torch.randn(7, 48),))
     for T in (1, 7, 500):
         x = torch.randn(T, 48, requires_grad=trains)
         y = traced(x)
@@ -664,25 +674,104 @@ def test_jit_of_a_layer(trains):
         torch.jit.script(torch.nn.Sequential(layer))
 
 
-def test_export():
-    """A program for any number of tokens, also one that could be trained."""
-    p = {n: t for n, t in inputs(48).items() if n != "ids"}
+class Experts(torch.nn.Module):
+    """With a router of PyTorch's."""
 
-    class Experts(torch.nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        p = inputs(1, norm="post_norm_eps" in options)
+        self.matrices = torch.nn.ParameterDict({n: p[n].detach() for n in ("gate_up", "down", "post_norm") if n in p})
+        self.options = options
+
+    def forward(self, x):
+        weights, ids = x[:, :5].softmax(1).topk(2)
+        return moegen.torch.experts(x, ids, weights, **self.matrices, **self.options)
+
+
+MODULES = {
+    "experts": lambda: Experts(), "recompute": lambda: Experts(recompute=True), "norm": lambda: Experts(post_norm_eps=1e-5, recompute=True),
+    "layer": lambda: moegen.torch.MoELayer(H=48, I_TP=32, E=5, top_k=2),
+    "losses": lambda: moegen.torch.MoELayer(H=48, I_TP=32, E=5, top_k=2, aux_loss={"load_balance": 0.1})}
+
+
+def exported(module, **how):
+    x = torch.randn(48, 48)
+    return torch.export.export(module, (x,), dynamic_shapes={"x": {0: torch.export.Dim("T", max=1 << 20)}}, **how)
+
+
+def gradients(module, x):
+    """Of x and of all parameters."""
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(module(x).square().sum(), (x, *module.parameters()))
+
+
+@pytest.mark.filterwarnings("ignore:.*assigned during export", "ignore:.*side effects happened")   # losses
+@pytest.mark.parametrize("how", ["with gradients", "without", "strict"])
+@pytest.mark.parametrize("which", MODULES)
+def test_export(which, how):
+    """A program for any number of tokens, which trains as its module does, whether it was made with gradients or without."""
+    module = MODULES[which]()
+    with torch.set_grad_enabled(how != "without"):
+        program = exported(module, strict=how == "strict")
+    if how == "with gradients":
+        other = torch.compile(program.module(), fullgraph=True, backend="aot_eager", dynamic=True)
+    else:
+        other = program.run_decompositions().module()
+    for one in (program.module(), other):
+        for T in (1, 7, 500):
+            x = torch.randn(T, 48)
+            assert torch.equal(one(x), module(x))
+            got, want = gradients(one, x), gradients(module, x)
+            assert len(got) == len(want) and all(map(torch.equal, got, want))
+            with torch.no_grad():
+                assert torch.equal(one(x), module(x))
+
+
+@pytest.mark.parametrize("which", ["experts", "layer"])
+def test_export_and_main_grad(which):
+    module = MODULES[which]()
+    program = exported(module).module()
+    x = torch.randn(9, 48)
+    _, *want = gradients(module, x)
+    for p in program.parameters():
+        p.main_grad = torch.ones(p.shape)
+    program(x).square().sum().backward()
+    for p, g in zip(program.parameters(), want):
+        assert p.grad is None and error(p.main_grad - 1, g.double()) < 1e-6
+
+
+def test_export_of_frozen_experts():
+    """Codes have no gradients, in a program neither; x and the weights of pairs do."""
+    class Frozen(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.gate_up, self.down = torch.nn.Parameter(p["gate_up"].detach()), torch.nn.Parameter(p["down"].detach())
+            g = torch.Generator().manual_seed(1)
+            for name, out, n in (("gate_up", 64, 64), ("down", 64, 32)):
+                self.register_buffer(name, torch.randint(0, 255, (5, out, n // 32, 16), dtype=torch.uint8, generator=g))
+                self.register_buffer(name + "_scale", torch.full((5, out, n // 32), 124, dtype=torch.uint8))
+            self.bias = torch.nn.Parameter(torch.zeros(5, 64), requires_grad=False)
 
         def forward(self, x):
             weights, ids = x[:, :5].softmax(1).topk(2)
-            return moegen.torch.experts(x, ids, weights, self.gate_up, self.down)
-    for module in (Experts(), moegen.torch.MoELayer(H=48, I_TP=32, E=5, top_k=2)):
-        for trains in (False, True):
-            with torch.set_grad_enabled(trains):
-                program = torch.export.export(module, (p["x"].detach(),), dynamic_shapes={"x": {0: torch.export.Dim("T", max=1 << 20)}})
-            for T in (1, 7, 500):
-                x = torch.randn(T, 48)
-                assert torch.equal(program.module()(x), module(x))
+            return moegen.torch.experts(x, ids, weights, self.gate_up, self.down, gate_up_scale=self.gate_up_scale, down_bias=self.bias,
+                                        down_scale=self.down_scale)
+    module, x = Frozen(), torch.randn(9, 64, requires_grad=True)
+    program = torch.export.export(module, (torch.randn(48, 64),), dynamic_shapes={"x": {0: torch.export.Dim("T", max=1 << 20)}}).module()
+    got, want = (torch.autograd.grad(m(x).square().sum(), x)[0] for m in (program, module))
+    assert torch.equal(got, want)
+    program.bias.requires_grad_(True)
+    with pytest.raises(moegen.ArgumentError, match="frozen"):
+        program(x)
+
+
+@pytest.mark.parametrize("how", ["jvp", "jacfwd", "twice", "grad", "dual"])
+def test_what_programs_tell_transforms(how):
+    program, x = exported(MODULES["layer"]()).module(), torch.randn(5, 48)
+    ask = REFUSED[how][0] if how in REFUSED else lambda f, x: torch.func.grad(lambda x: f(x).sum())(x)
+    with pytest.raises(moegen.UnsupportedError, match="vjp" if how == "dual" else "the module that the program was made of"):
+        ask(program, x)
+    with torch.autograd.forward_ad.dual_level():   # which no tensor has part in
+        assert program(x).shape == x.shape
 
 
 def test_blocks():

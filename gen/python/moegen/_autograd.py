@@ -10,8 +10,10 @@ from torch import Tensor
 
 from . import _experts
 from ._experts import TRAINED, Case
-from ._main_grad import add, adds_in_place, awaited, stand_in
-from ._transforms import Refusing, is_looked_at, once
+from ._library import ArgumentError
+from ._main_grad import add, adds_in_place, awaited, mains_of, stand_in
+from ._operators import learns
+from ._transforms import Refusing, function, is_looked_at, once
 
 OPS = torch.ops.moegen
 
@@ -56,6 +58,11 @@ def _function_of(case: Case, recompute: bool) -> Callable[..., Tensor]:
             case.functions[recompute] = Experts.apply
         return y
     return first
+
+
+def refuse_gradients(parameters: Sequence[Tensor | None]) -> None:
+    if any([t is not None and t.requires_grad for t in parameters]):
+        raise ArgumentError("experts whose matrices are codes are frozen: set requires_grad of their biases to False")
 
 
 class Adding(torch.autograd.Function):
@@ -106,7 +113,7 @@ class ByOperators(torch.autograd.Function):
     def forward(options: str, recompute: bool, mains: list[Tensor | None] | None, *given: Tensor | None) -> tuple[Tensor, ...]:
         """y, and what backward needs."""
         if recompute:
-            return OPS.experts.default(*given, options),
+            return OPS.experts.default(*given, options, True),
         saving: tuple[Tensor, ...] = OPS.experts_saving.default(*given, options)
         return saving
 
@@ -129,6 +136,20 @@ class ByOperators(torch.autograd.Function):
 
 class Transformed(Refusing, ByOperators):
     """The same under transforms."""
+
+
+def by_operators(given: Sequence[Tensor | None], options: str, recompute: bool) -> tuple[Tensor, ...]:
+    """y with gradients, and what it keeps for them."""
+    parameters = given[3:3 + TRAINED]
+    if given[-1] is not None:
+        refuse_gradients(parameters)
+    recompute = recompute and given[7] is None   # with a norm after the experts gate and up are kept
+    found: tuple[Tensor, ...] = function(ByOperators, Transformed).apply(options, recompute, mains_of(parameters), *given)
+    return found
+
+
+learns("experts", lambda *given: by_operators(given[:-2], *given[-2:])[0])
+learns("experts_saving", lambda *given: by_operators(given[:-1], given[-1], False))
 
 
 def _gradients(dy: Tensor, kept: Sequence[Tensor | None], options: str, needs: Sequence[bool],

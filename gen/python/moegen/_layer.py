@@ -14,10 +14,10 @@ from ._check import DTYPES, check_kept, in_memory, kinds_of
 from ._experts import BLOCKS, MANY, block_for
 from ._library import ArgumentError, KindError, UnsupportedError
 from ._main_grad import add, adds_in_place, awaited, mains_of, stand_in
-from ._operators import register
+from ._operators import learns, register
 from ._split import SplitLayer
 from ._team import NOTHING, Direct, Run
-from ._transforms import Refusing, at_work, function, is_eager, once
+from ._transforms import Refusing, function, has_to_be_a_function, is_eager, once
 
 TORCH = {name: dtype for dtype, name in DTYPES.items()} | {"i32": torch.int32, "u8": torch.uint8, "fp8_e4m3": torch.float8_e4m3fn}
 OF_A_CALL = ("hidden_states", "output", "load_balance_loss", "z_loss")
@@ -95,6 +95,11 @@ class _Layer:
     @functools.cached_property
     def parameters(self) -> list[str]:
         return [a.name for a in self.forward.args if a.role == "in" and a.name not in OF_A_CALL]
+
+    @functools.cached_property
+    def of_experts(self) -> tuple[bool, ...]:
+        """Which parameters are those of experts?"""
+        return tuple(not n.startswith(("router", "correction")) for n in self.parameters)
 
     @functools.cached_property
     def state(self) -> list[str]:
@@ -232,6 +237,16 @@ class _Transformed(Refusing, _Function):
     """The same under transforms."""
 
 
+def _with_gradients(x: Tensor, parameters: Sequence[Tensor], text: str, saves: bool) -> tuple[Tensor, list[Tensor]]:
+    """What the operator gives. What backward needs is kept even if it is not asked for."""
+    layer = layer_of(text)
+    y, *state = function(_Function, _Transformed).apply(text, layer.of_experts, mains_of(parameters), x, *parameters)
+    return y, state if saves else state[:len(_state_of(layer, False)[1])]
+
+
+learns("layer", _with_gradients)
+
+
 def _has_gradient(text: str, i: int, trains: bool) -> bool:
     layer = layer_of(text)
     return layer.parameters[i] + "_grad" in layer.backward(trains, None, False).names
@@ -268,7 +283,7 @@ class MoELayer(torch.nn.Module):
                        for own, name in DTYPES.items() for block in BLOCKS}
         layer = layer_of(json.dumps({"block_size": BLOCKS[0], **self.spec}))
         self._names, self._losses = tuple(layer.parameters), tuple(n for n in LOSSES if n in layer.forward.names)
-        self._of_experts = tuple(not n.startswith(("router", "correction")) for n in self._names)
+        self._of_experts = layer.of_experts
         self._forms: dict[torch.dtype, list[tuple[torch.Size, torch.dtype]]] = {}   # of parameters, by the dtype of x
         for name, (shape, own) in zip(self._names, self._forms_for(TORCH[dtype])):
             t = torch.empty(shape, dtype=own)
@@ -303,10 +318,11 @@ class MoELayer(torch.nn.Module):
         text = self._texts[dtype, block]
         trains = (torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters))
                   and (torch.compiler.is_compiling() or not torch.is_inference_mode_enabled()))
-        if trains or not torch.compiler.is_compiling() and at_work():
+        eager = is_eager((rows, *parameters))
+        if has_to_be_a_function(trains) or eager and trains:
             y, *losses = function(_Function, _Transformed).apply(text, self._of_experts, mains_of(parameters), rows, *parameters)
         else:
-            y, losses = (_forward if is_eager((rows, *parameters)) else torch.ops.moegen.layer.default)(rows, parameters, text, False)
+            y, losses = (_forward if eager else torch.ops.moegen.layer.default)(rows, parameters, text, False)
         self.losses = dict(zip(self._losses, losses))   # which come first
         return y.view(x.shape)
 

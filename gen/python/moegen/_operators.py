@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""_operators.py - the operators moegen::experts, experts_saving (which leaves what the backward pass needs), experts_backward and
-experts_backward_ (which adds to gradients that are there), for those who want to see operators: compilers, modes, profilers.
+"""_operators.py - the operators moegen::experts (whose backward pass may `recompute`), experts_saving (which leaves what that needs),
+experts_backward and experts_backward_ (which adds to gradients that are there), for those who want to see operators: compilers, modes,
+profilers, programs of torch.export.
 """
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ._experts import (TRAINED, blocks_for, case_of, differentiate, forward, forward_saving, gradients, kept, saved_elements,
                        shape_of, there_of)
-from ._transforms import refuse_vmap
+from ._library import UnsupportedError
+from ._transforms import ALONE, in_transform, refuse_vmap
 
 PARAMETERS = ("Tensor gate_up, Tensor down, Tensor? gate_up_bias, Tensor? down_bias, Tensor? post_norm, "
               "Tensor? gate_up_scale, Tensor? down_scale")
@@ -27,9 +30,26 @@ def register(operators: Sequence[tuple[str, str, Any, Any]]) -> None:
         refuse_vmap(name, LIBRARY)
 
 
+def learns(name: str, with_gradients: Callable[..., Any]) -> None:
+    """The operator moegen::name, wherever it is called, has gradients: with_gradients calls it inside of a function of autograd."""
+    operator = getattr(torch.ops.moegen, name).default
+
+    def of_autograd(*given: Any) -> Any:
+        tensors = [t for g in given for t in (g if isinstance(g, (list, tuple)) else (g,)) if isinstance(t, Tensor)]
+        # Inside of functions of autograd neither is so.
+        if (torch.is_grad_enabled() and any([t.requires_grad for t in tensors])
+                or forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()):
+            if in_transform():
+                raise UnsupportedError(ALONE)
+            return with_gradients(*given)
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(*given)
+    LIBRARY.impl(name, of_autograd, "Autograd")
+
+
 def _experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, gate_up_bias: Tensor | None,
              down_bias: Tensor | None, post_norm: Tensor | None, gate_up_scale: Tensor | None, down_scale: Tensor | None,
-             options: str) -> Tensor:
+             options: str, recompute: bool) -> Tensor:
     given = x, ids, weights, gate_up, down, gate_up_bias, down_bias, post_norm, gate_up_scale, down_scale
     return forward(case_of(given, options), there_of(given))
 
@@ -82,7 +102,7 @@ def _experts_backward_in_place_fake(dy: Tensor, x: Tensor, ids: Tensor, weights:
 _FORWARD = f"Tensor x, Tensor ids, Tensor weights, {PARAMETERS}, str options"
 _BACKWARD = f"Tensor dy, Tensor x, Tensor ids, Tensor weights, {PARAMETERS}, Tensor? saved, str options"
 register((
-    ("experts", f"({_FORWARD}) -> Tensor", _experts, _experts_fake),
+    ("experts", f"({_FORWARD}, bool recompute) -> Tensor", _experts, _experts_fake),
     ("experts_saving", f"({_FORWARD}) -> (Tensor, Tensor)", _experts_saving, _experts_saving_fake),
     ("experts_backward", f"({_BACKWARD}, ScalarType? into) -> Tensor[]", _experts_backward, _experts_backward_fake),
     ("experts_backward_", f"({_BACKWARD}, Tensor(a!)[] grads) -> (Tensor, Tensor)",

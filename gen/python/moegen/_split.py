@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any, Callable, Mapping, NamedTuple
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ from torch import Tensor
 from . import kernel
 from ._check import DTYPES
 from ._library import ArgumentError
-from ._operators import register
-from ._transforms import Refusing, function, once
+from ._operators import learns, register
+from ._transforms import Refusing, function, has_to_be_a_function, is_eager, once
 
 PARAMETERS = ("router_weight", "router_bias", "router_norm_weight", "router_scale", "correction_bias")
 
@@ -101,7 +101,8 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def forward(text: str, x: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Weights, ids, and logits, which backward needs."""
-        found: tuple[Tensor, Tensor, Tensor] = torch.ops.moegen.router.default(x, parameters, text)
+        route: Any = _route if is_eager((x, *parameters)) else torch.ops.moegen.router.default
+        found: tuple[Tensor, Tensor, Tensor] = route(x, parameters, text)
         return found
 
     @staticmethod
@@ -125,6 +126,14 @@ class _Function(torch.autograd.Function):
 
 class _Transformed(Refusing, _Function):
     """The same under transforms."""
+
+
+def _with_gradients(x: Tensor, parameters: Sequence[Tensor], text: str) -> tuple[Tensor, Tensor, Tensor]:
+    found: tuple[Tensor, Tensor, Tensor] = function(_Function, _Transformed).apply(text, x, *parameters)
+    return found
+
+
+learns("router", _with_gradients)
 
 
 class SplitLayer(torch.nn.Module):
@@ -166,7 +175,9 @@ class SplitLayer(torch.nn.Module):
             raise ArgumentError(f"x: [..., {self.spec['H']}] of {self.router_weight.dtype}, not {list(x.shape)} of {x.dtype}")
         rows = x.reshape(-1, x.shape[-1])
         text = self._texts[x.dtype, self.get_buffer("correction_bias").dtype if "bias_dtype" in self.spec else None]
-        weights, ids, _ = function(_Function, _Transformed).apply(text, rows, *(getattr(self, n) for n in router_of(text).parameters))
+        parameters = [getattr(self, n) for n in router_of(text).parameters]
+        route = _with_gradients if is_eager((rows, *parameters)) or has_to_be_a_function(True) else torch.ops.moegen.router.default
+        weights, ids, _ = route(rows, parameters, text)
         y = experts_forward(self.experts, self._through(self.form.before, rows), ids, weights)
         y = self._through(self.form.after, y).view(x.shape)
         if self.form.joined:

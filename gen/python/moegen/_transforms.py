@@ -19,23 +19,31 @@ VMAP = ("moegen's operators have no rule for torch.func.vmap, nor for gradients 
         "of parameters, or several gradients, take one after the other in a loop")
 JVP = ("moegen's operators have no forward-mode derivatives (torch.func.jvp, jacfwd, hessian, linearize, dual tensors): take reverse mode, "
        "torch.func.vjp, torch.func.grad or backward(); for a Jacobian torch.autograd.functional.jacobian")
+ALONE = ("moegen's operators know no transforms of torch.func where they stand alone, as in a program of torch.export: take backward() or "
+         "torch.autograd.grad, or give the transform the module that the program was made of")
 TWICE = ("moegen's operators can be differentiated once: for second derivatives let PyTorch's own operators compute the experts, as "
          "set_experts_implementation(\"eager\") does; without them leave out create_graph=True")
 
 
-_is_grad_enabled, _transforms, _dispatch_modes = (
+_is_grad_enabled, in_transform, _dispatch_modes = (
     torch.is_grad_enabled, torch._C._are_functorch_transforms_active, torch._C._len_torch_dispatch_stack)
 _function_modes, _is_profiled = torch._C._len_torch_function_stack, torch._C._autograd._profiler_enabled
 
 
 def at_work() -> bool:
     """Is this inside of a transform of torch.func, or of forward-mode differentiation?"""
-    return _transforms() or forward_ad._current_level >= 0
+    return in_transform() or forward_ad._current_level >= 0
 
 
 def nobody_looks() -> bool:
     """Is there nobody who wants to see operators: no mode, profiler or transform?"""
-    return not (_dispatch_modes() or _function_modes() or _is_profiled() or _transforms() or forward_ad._current_level >= 0)
+    return not (_dispatch_modes() or _function_modes() or _is_profiled() or in_transform() or forward_ad._current_level >= 0)
+
+
+def has_to_be_a_function(trains: bool) -> bool:
+    """Is it functions of autograd that have to be called here, not operators with gradients? Transforms look for what functions answer to
+    them, also those that torch.compile finds in what it compiles. Programs of torch.export have operators."""
+    return trains and not torch.compiler.is_exporting() if torch.compiler.is_dynamo_compiling() else at_work()
 
 
 is_batched = torch._C._functorch.is_legacy_batchedtensor   # as is_grads_batched makes them, which are no transform
@@ -44,7 +52,7 @@ is_batched = torch._C._functorch.is_legacy_batchedtensor   # as is_grads_batched
 def is_looked_at(dy: Tensor) -> bool:
     """Does somebody want to see the operators of a backward pass, differentiate them, or is dy not a plain tensor?"""
     return bool(_is_grad_enabled() or type(dy) is not Tensor or is_batched(dy) or _dispatch_modes() or _function_modes() or _is_profiled()
-                or _transforms() or forward_ad._current_level >= 0)   # nobody_looks, without a call
+                or in_transform() or forward_ad._current_level >= 0)   # nobody_looks, without a call
 
 
 PLAIN = (Tensor, torch.nn.Parameter)

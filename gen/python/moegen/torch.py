@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.compiler import is_compiling, is_dynamo_compiling
 
 from . import _experts
-from ._autograd import Adding, ByOperators, Transformed, function_of
+from ._autograd import Adding, by_operators, function_of, refuse_gradients
 from ._check import CODES, DTYPES, INDICES, check_ranks, shared_by
 from ._layer import MoELayer
 from ._library import ArgumentError, KindError
 from ._main_grad import mains_of
 from ._split import SplitLayer
-from ._transforms import at_work, function, is_eager, nobody_looks
+from ._transforms import has_to_be_a_function, is_eager, nobody_looks
 
 __all__ = ["MoELayer", "SplitLayer", "experts", "options"]
 
@@ -184,16 +184,11 @@ def _pairs(ids: Tensor, weights: Tensor, E: int) -> tuple[Tensor, Tensor]:
     return ids, weights
 
 
-def _refuse_gradients(parameters: Sequence[Tensor | None]) -> None:
-    if any([_has_gradient(t) for t in parameters]):
-        raise ArgumentError("experts whose matrices are codes are frozen: set requires_grad of their biases to False")
-
-
 def _learned(case: _experts.Case, recompute: bool, there: Sequence[Tensor]) -> Tensor:
     """Of tensors of which some have gradients."""
     parameters = there[3:3 + case.trained]
     if case.are_codes:
-        _refuse_gradients(parameters)
+        refuse_gradients(parameters)
     mains = mains_of(parameters)
     recompute = recompute and not case.keeps
     if mains is None:
@@ -221,11 +216,7 @@ def checked(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
     trains = _is_grad_enabled() and any([_has_gradient(t) for t in given[:8]]) and (is_compiling() or not _is_inference())
     if case is not None:
         return _learned(case, recompute, there) if trains else _experts.forward(case, there)
-    recompute = recompute and post_norm is None
-    if trains and gate_up_scale is not None:
-        _refuse_gradients(given[3:8])
-    if trains or not is_compiling() and at_work():
-        found: Tensor = function(ByOperators, Transformed).apply(told, recompute, mains_of(given[3:8]), *given)[0]
-        return found
-    y: Tensor = OPS.experts.default(*given, told)
+    if has_to_be_a_function(trains):
+        return by_operators(given, told, recompute)[0]
+    y: Tensor = OPS.experts.default(*given, told, recompute)
     return y

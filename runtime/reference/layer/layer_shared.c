@@ -169,7 +169,9 @@ static moegen_rt_status give(moegen_rt_problem *out, const moegen_rt_tensor *t, 
     rt_elements(t, 0, moegen_rt_tensor_count(t), to);
     if (t->once)
         rt_rounded_once(out, as ? as : name);
-    moegen_rt_problem_tensor(out, as ? as : name)->noise = t->noise;
+    moegen_rt_tensor *given = moegen_rt_problem_tensor(out, as ? as : name);
+    given->noise = t->noise;
+    given->terms = t->terms;
     return MOEGEN_RT_OK;
 }
 

@@ -202,6 +202,7 @@ static moegen_rt_status give(moegen_rt_problem *out, const char *name, int rank,
     double *to;
     TRY(rt_output(out, name, rank ? rank : t->rank, rank ? shape : t->shape, 0, &to, err));
     rt_elements(t, 0, moegen_rt_tensor_count(t), to);
+    moegen_rt_problem_tensor(out, name)->terms = t->terms;
     if (t->once)
         rt_rounded_once(out, name);
     return MOEGEN_RT_OK;
@@ -215,6 +216,8 @@ static moegen_rt_status route(const struct rt_layer *l, moegen_rt_problem *q, mo
     TRY(rt_compute_router(q, want, routed, err));
     const moegen_rt_tensor *a = moegen_rt_problem_tensor(routed, "expert_affinities");
     int64_t T = a->shape[0], pairs = T * l->r.E, flat[] = {pairs, 1};
+    for (int64_t i = 0; i < pairs; i++) /* what experts give may cancel */
+        ((double *)a->data)[i] *= rt_moved(l->m.moved, (uint64_t)i);
     int32_t *chosen = malloc((size_t)(T * l->r.k) * sizeof *chosen);
     if (!chosen)
         return rt_fail(err, MOEGEN_RT_NO_MEMORY, "out of memory");

@@ -28,6 +28,7 @@ moegen_rt_status rt_mlp_read(const moegen_rt_problem *p, struct rt_mlp *m, moege
     m->up.hi = moegen_rt_problem_number(p, "clamp.up.hi", INFINITY);
     m->offset = moegen_rt_problem_number(p, "up_offset", 0);
     const char *act = moegen_rt_problem_text(p, "activation", "silu");
+    m->moved = moegen_rt_problem_int(p, "moved", 0);
     m->act = moegen_rt_activation_find(act);
     if (!m->act)
         return rt_fail(err, MOEGEN_RT_UNSUPPORTED, "the runtime has no activation '%s'", act);

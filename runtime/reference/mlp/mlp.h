@@ -20,6 +20,7 @@ struct rt_mlp {
     bool frozen;            /* backward: weights have no gradients */
     struct rt_limits gate, up;
     double offset; /* added to up after its clamp */
+    int64_t moved; /* see rt_moved */
     const moegen_rt_activation *act;
 };
 moegen_rt_status rt_mlp_read(const moegen_rt_problem *p, struct rt_mlp *m, moegen_rt_error *err);

@@ -109,13 +109,13 @@ static void intermediates(struct pass *s, const int64_t *list, int64_t rows)
         }
         clamp(s->v[RT_GATE_PRE], n, s->gate);
         for (int64_t i = 0; i < n; i++)
-            s->v[RT_GATE_ACT][i] = m->act->value(s->v[RT_GATE_PRE][i]);
+            s->v[RT_GATE_ACT][i] = rt_act(m->act, m->moved, s->v[RT_GATE_PRE][i]);
         rt_store(&s->q, s->v[RT_GATE_ACT], n);
         take(s, RT_GATE_ACT, list, rows);
     }
     for (int64_t i = 0; i < n; i++)
-        s->v[RT_HIDDEN][i] =
-            m->gated ? s->v[RT_GATE_ACT][i] * s->v[RT_UP][i] : m->act->value(s->v[RT_UP][i]);
+        s->v[RT_HIDDEN][i] = m->gated ? s->v[RT_GATE_ACT][i] * s->v[RT_UP][i]
+                                      : rt_act(m->act, m->moved, s->v[RT_UP][i]);
     rt_store(&s->q, s->v[RT_HIDDEN], n);
     take(s, RT_HIDDEN, list, rows);
 }
@@ -142,14 +142,13 @@ static void through(struct pass *s, int64_t rows)
     int64_t columns = m->parts * s->C;
     for (int64_t i = 0; i < rows * s->C; i++) {
         double *du = s->dgu + i / s->C * columns + columns - s->C + i % s->C;
-        double up = s->v[RT_UP][i], acc = s->acc[i];
+        double up = s->v[RT_UP][i], acc = s->acc[i], gate = m->gated ? s->v[RT_GATE_PRE][i] : up;
+        double slope = rt_stored(&s->q, rt_act_slope(m->act, m->moved, gate), 1);
         if (m->gated) {
-            double gate = s->v[RT_GATE_PRE][i];
-            double slope = rt_stored(&s->q, m->act->slope(gate), 1);
             du[-s->C] = rt_through(acc * rt_stored(&s->q, up * slope, 0), gate, s->gate);
             *du = rt_through(acc * s->v[RT_GATE_ACT][i], up, s->up);
         } else {
-            *du = rt_through(acc * rt_stored(&s->q, m->act->slope(up), 1), up, s->up);
+            *du = rt_through(acc * slope, up, s->up);
         }
     }
     rt_store(&s->q, s->dgu, rows * columns);
