@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reach_test.c - in every case of tests/kernels whose weights are numbers: an element of a token,
  * of a gradient or of a bias that is NaN or infinite makes those rows of tokens no numbers that it
- * does in float64, and no others. (special_test.c has codes and scales.)
+ * does in float64, and no others. (special_test.c has codes and scales.) Of routers: one that is
+ * NaN, of tokens or of what an expert is chosen by.
  *
  *     reach_test DIRECTORY [FAMILY[:CASE]] */
 #include <math.h>
@@ -24,7 +25,8 @@ static moegen_rt_problem *reference(const moegen_kernel *kernel, const moegen_rt
 {
     moegen_rt_problem *out = moegen_rt_problem_create();
     moegen_rt_error why = {{0}};
-    if (moegen_rt_reference_find(kernel->unit->facts.family)->compute(in, NULL, out, &why))
+    const moegen_rt_want want = {.own_choice = 1};
+    if (moegen_rt_reference_find(kernel->unit->facts.family)->compute(in, &want, out, &why))
         complain("no reference", why.text);
     return out;
 }
@@ -34,7 +36,7 @@ static moegen_rt_problem *reference(const moegen_kernel *kernel, const moegen_rt
 static bool is_of_tokens(const char *name)
 {
     return strcmp(name, "output") == 0 || strcmp(name, "hidden_states_grad") == 0 ||
-           strcmp(name, "expert_affinities_masked_grad") == 0;
+           strcmp(name, "expert_affinities_masked_grad") == 0 || strcmp(name, "topk_weights") == 0;
 }
 
 /* The outputs of a call, against float64: `was` has those of inputs that are numbers. */
@@ -64,7 +66,8 @@ static void poke(const moegen_kernel *kernel, moegen_call *call, moegen_rt_probl
     static const double pokes[] = {(double)NAN, (double)INFINITY, -(double)INFINITY};
     const size_t bytes = moegen_rt_dtype_of(t->dtype)->bytes, count = t->bytes / bytes;
     char what[200], before[8];
-    for (size_t n = 0; n < 3 && count; n++) {
+    const bool is_router = strcmp(kernel->unit->facts.family, "router") == 0;
+    for (size_t n = 0; n < (is_router ? 1 : 3) && count; n++) {
         const size_t at = (count - 1 + n * 7919) % count;
         char *to = (char *)t->data + at * bytes;
         snprintf(what, sizeof what, "%s[%zu] = %g", t->name, at, pokes[n]);
@@ -82,8 +85,12 @@ static void poke(const moegen_kernel *kernel, moegen_call *call, moegen_rt_probl
     }
 }
 
-static bool is_poked(const char *name)
+/* The way back takes logits as they are, whatever the weights. */
+static bool is_poked(const moegen_kernel *kernel, const char *name)
 {
+    const char *op = moegen_kernel_param(kernel, "op");
+    if (strcmp(name, "router_weight") == 0)
+        return op && strcmp(op, "forward") == 0;
     return strcmp(name, "hidden_states") == 0 || strcmp(name, "output_hidden_states_grad") == 0 ||
            strcmp(name, "expert_affinities_masked") == 0 || strstr(name, "_bias") != NULL;
 }
@@ -106,7 +113,7 @@ static void try_case(const char *path, const char *name, void *engine)
         complain("no call", "");
     for (size_t i = 0; call && moegen_rt_problem_at(in, i); i++) {
         const moegen_rt_tensor *t = moegen_rt_problem_at(in, i);
-        if (t->name && is_poked(t->name))
+        if (t->name && is_poked(kernel, t->name))
             poke(kernel, call, in, out, was, t);
     }
     moegen_call_release(call);
@@ -119,12 +126,12 @@ static void try_case(const char *path, const char *name, void *engine)
 int main(int argc, char **argv)
 {
     static const char *const families[] = {"moe_forward", "mlp_forward", "moe_backward",
-                                           "mlp_backward"};
+                                           "mlp_backward", "router"};
     moegen_engine_options o = {.struct_size = sizeof o, .cache_dir = shared_cache()};
     moegen_engine *engine = NULL;
     if (moegen_engine_create(&o, &engine, NULL))
         return 1;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         each_case(argc > 1 ? argv[1] : "tests/kernels", argc > 2 ? argv[2] : families[i], try_case,
                   engine);
     printf("%d elements poked, %d reached, %d complaints\n", tried, reached, failures);
