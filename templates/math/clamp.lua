@@ -91,20 +91,20 @@ end
 -- x where v, which has been clamped, is strictly between the sides, else 0; NaN where v is. Where a side is missing v may be infinite,
 -- and 0 times that is NaN.
 function clamp.inside(p, x, v, sides, name)
-    local finite = v
-    if not (sides "lo" or sides "hi") then
-        return x
-    end
+    local given, last = x
     for _, side in ipairs{"lo", "hi"} do
         local bound, low = sides(side), side == "lo"
         if bound then
             local open = low and p:op("is_less", name .. "_above", bound, v) or p:op("is_less", name .. "_below", v, bound)
             x = p:op("blend", ("%s_%s_open"):format(x.name, side), open, p:op("zero", name .. "_none_" .. side), x)
         else
-            local last = p:const(low and "lowest" or "greatest", low and -greatest or greatest)
-            finite = p:op(low and "max" or "min", name .. "_finite", last, v)
+            last = low and {"max", -greatest} or {"min", greatest}
         end
     end
+    if x == given then
+        return x
+    end
+    local finite = last and p:op(last[1], name .. "_finite", p:const(last[1] .. "_finite", last[2]), v) or v
     return p:op("fma", x, finite, p:op("zero", name .. "_nothing"))
 end
 
