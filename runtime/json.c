@@ -6,6 +6,13 @@
 
 #include "runtime_private.h"
 
+void rt_disarm(char *text)
+{
+    for (char *c = text; *c; c++)
+        for (int n = rt_control(c); n > 0; n--)
+            c[n - 1] = '?';
+}
+
 bool rt_scan_bad(struct rt_scan *s, const char *format, ...)
 {
     if (s->status != MOEGEN_RT_OK)
@@ -15,9 +22,7 @@ bool rt_scan_bad(struct rt_scan *s, const char *format, ...)
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    for (char *c = what; *c; c++) /* of the file: no terminal obeys it */
-        for (int n = rt_control(c); n > 0; n--)
-            c[n - 1] = '?';
+    rt_disarm(what);
     s->status = *s->name ? rt_fail(s->err, MOEGEN_RT_BAD_DATA, "%s: tensor '%s': %s", s->path,
                                    s->name, what)
                          : rt_fail(s->err, MOEGEN_RT_BAD_DATA, "%s: header, byte %zu: %s", s->path,

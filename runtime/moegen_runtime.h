@@ -216,7 +216,8 @@ MOEGEN_RT_API moegen_rt_status moegen_rt_safetensors_read_with(const char *path,
                                                                moegen_rt_problem *metadata,
                                                                moegen_rt_error *err);
 /* The same of the tensors whose names `wanted` answers with other than 0; of the others nothing but
- * the header is read. */
+ * the header is read, and they may be of any dtype. I8 and F8_E8M0 are read as U8, for codes and
+ * scales. */
 MOEGEN_RT_API moegen_rt_status moegen_rt_safetensors_read_some(
     const char *path, moegen_rt_problem *problem, int (*wanted)(void *user, const char *name),
     void *user, moegen_rt_error *err);

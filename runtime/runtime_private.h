@@ -46,7 +46,8 @@ int rt_dtype_of_safetensors(const char *name, size_t len);
 /* One tensor of a file's header; name is owned. */
 struct rt_entry {
     char *name;
-    moegen_rt_dtype dtype;
+    moegen_rt_dtype dtype; /* MOEGEN_RT_DTYPES: one that files have and nothing here */
+    char other[16]; /* what the file calls it if it is none of ours: codes of a byte are U8 */
     int rank;
     int64_t shape[8];
     uint64_t begin, end; /* bytes of the data section */
@@ -87,5 +88,7 @@ bool rt_scan_numbers(struct rt_scan *s, int room, int64_t *to, int *count, const
 int rt_utf8(const char *s);
 /* The same of a control character there (below U+0020, U+007F to U+009F); 0 if it is another. */
 int rt_control(const char *s);
+/* Control characters of a text become '?': it is a file's, and no terminal obeys it. */
+void rt_disarm(char *text);
 
 #endif

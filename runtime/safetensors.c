@@ -74,6 +74,17 @@ struct choice {
     bool mapped;
 };
 
+/* Is it of a dtype that it can be read in? Whoever reads all of a file may write it again. */
+static moegen_rt_status check_dtype(const char *path, const struct rt_entry *e, bool all,
+                                    moegen_rt_error *err)
+{
+    if (!*e->other || (!all && e->dtype != MOEGEN_RT_DTYPES))
+        return MOEGEN_RT_OK;
+    return rt_fail(err, MOEGEN_RT_BAD_DATA,
+                   "%s: tensor '%s': dtype '%s' is not one of" RT_DTYPE_FILE_NAMES, path, e->name,
+                   e->other);
+}
+
 /* The data of a tensor, as `choice` says. Addresses of a map may be odd: then it is read as well.
  */
 static moegen_rt_status take_tensor(int fd, const char *path, const struct rt_entry *e,
@@ -118,10 +129,15 @@ static moegen_rt_status read_tensors(const char *path, moegen_rt_problem *proble
     }
     if (choice && choice->mapped) /* else all is read */
         map = rt_problem_map(fresh, fd, (size_t)total);
-    for (size_t i = 0; i < count && status == MOEGEN_RT_OK; i++)
-        if (!choice || !choice->wanted || choice->wanted(choice->user, entries[i].name))
+    for (size_t i = 0; i < count && status == MOEGEN_RT_OK; i++) {
+        const bool all = !choice || !choice->wanted;
+        if (!all && !choice->wanted(choice->user, entries[i].name))
+            continue;
+        status = check_dtype(path, &entries[i], all, err);
+        if (status == MOEGEN_RT_OK)
             status =
                 take_tensor(fd, path, &entries[i], 8 + len + entries[i].begin, map, fresh, err);
+    }
     if (status != MOEGEN_RT_OK)
         goto out;
     status = rt_problem_move(problem, fresh, err);

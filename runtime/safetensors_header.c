@@ -5,8 +5,10 @@
  *     {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...,
  *      "__metadata__": {"text": "text", ...}}
  *
- * Nothing else is accepted: no other key, no duplicate, no fraction, no hole between tensors.
+ * Nothing else is accepted: no other key, no duplicate, no fraction, no hole between tensors. A
+ * dtype may be another one: that is for whoever wants the tensor.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,6 +45,17 @@ static bool metadata(struct rt_scan *s, moegen_rt_problem *to)
     return rt_scan_expect(s, '}', "after __metadata__");
 }
 
+/* The dtype of that name. Codes in other dtypes of a byte, int8 and e8m0, are as good in U8. */
+static void name_dtype(const char *name, struct rt_entry *e)
+{
+    const bool is_code = strcmp(name, "I8") == 0 || strcmp(name, "F8_E8M0") == 0;
+    const int dtype = rt_dtype_of_safetensors(name, strlen(name));
+    e->dtype = dtype >= 0 ? (moegen_rt_dtype)dtype : is_code ? MOEGEN_RT_U8 : MOEGEN_RT_DTYPES;
+    if (dtype < 0)
+        snprintf(e->other, sizeof e->other, "%.15s", *name ? name : "?");
+    rt_disarm(e->other);
+}
+
 enum { DTYPE = 1, SHAPE = 2, OFFSETS = 4 };
 
 static bool field(struct rt_scan *s, struct rt_entry *e, int *seen)
@@ -64,10 +77,7 @@ static bool field(struct rt_scan *s, struct rt_entry *e, int *seen)
     if (1 << which == DTYPE) {
         if (!rt_scan_string(s, true, "after \"dtype\""))
             return false;
-        int dtype = rt_dtype_of_safetensors(s->string, strlen(s->string));
-        if (dtype < 0)
-            return rt_scan_bad(s, "dtype '%.64s' is not one of" RT_DTYPE_FILE_NAMES, s->string);
-        e->dtype = (moegen_rt_dtype)dtype;
+        name_dtype(s->string, e);
         return true;
     }
     if (1 << which == SHAPE)
@@ -100,11 +110,13 @@ static bool entry(struct rt_scan *s, struct rt_entry *e, uint64_t data_bytes)
         return rt_scan_bad(s, "data_offsets [%llu, %llu] are not inside the data of %llu bytes",
                            (unsigned long long)e->begin, (unsigned long long)e->end,
                            (unsigned long long)data_bytes);
+    if (e->dtype == MOEGEN_RT_DTYPES)
+        return true;
     if (!rt_tensor_bytes(e->dtype, e->rank, e->shape, &bytes))
         return rt_scan_bad(s, "shape %s is too large", rt_shape(&text, e->rank, e->shape));
     if (bytes != e->end - e->begin)
         return rt_scan_bad(s, "%s of shape %s needs %zu bytes, data_offsets give %llu",
-                           moegen_rt_dtype_of(e->dtype)->safetensors,
+                           *e->other ? e->other : moegen_rt_dtype_of(e->dtype)->safetensors,
                            rt_shape(&text, e->rank, e->shape), bytes,
                            (unsigned long long)(e->end - e->begin));
     return true;

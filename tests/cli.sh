@@ -158,6 +158,9 @@ expect 0 '^1 ok, 0 failed' check "$root/tests/kernels/router.yaml:back_norm_wide
 expect 0 '^1 ok, 0 failed' check "$root/tests/kernels/moe_forward.yaml:transposed" --set dtype=f32 --set activation=gelu --set H=33 --set I_TP=1 --routing one --T 2000 --threads 1
 expect 0 ' 0 failed' check "$spec:forward" --T 9 --routing uniform --target scalar
 expect 0 '"result": "ok"' check "$spec:forward" --T 9 --routing uniform --target scalar --json
+# tensors that the kernel does not take may be of any dtype
+printf '\072\0\0\0\0\0\0\0{"mask":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}}xx' >mask.safetensors
+expect 0 "^note: tensor 'mask' is no argument" run "$case/spec.yaml" --in "$case/in.safetensors" --in mask.safetensors --out masked -v
 # a tensor of two files is of neither
 mkdir copies && cp "$case/in.safetensors" copies/x.safetensors
 expect 2 "^error: tensor '[a-z_]*' is in two files: copies/x.safetensors and $case/in.safetensors" \

@@ -47,6 +47,11 @@ static const struct refused {
      "unknown key 'x'"},
     {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 4, "'dtype' twice"},
     {"{\"a\":{\"dtype\":\"BOOL\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4, "dtype 'BOOL'"},
+    {"{\"a\":{\"dtype\":\"\\u001b[31m\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4,
+     "dtype '?[31m'"},
+    {"{\"a\":{\"dtype\":\"F8_E8M0\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4, "'F8_E8M0' is not"},
+    {"{\"a\":{\"dtype\":\"I8\",\"shape\":[4],\"data_offsets\":[0,2]}}", 2,
+     "I8 of shape [4] needs 4"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,8]}}", 8, "needs 4 bytes"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 4, "not inside the data"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,4]}}", 8, "not inside the data"},
@@ -149,6 +154,36 @@ static void accepted(void)
     moegen_rt_tensor *none = moegen_rt_problem_tensor(p, "none");
     CHECK(none && none->bytes == 0 && moegen_rt_tensor_count(none) == 0, "none");
     moegen_rt_problem_destroy(p);
+}
+
+static int is_wanted(void *user, const char *name)
+{
+    return strchr(user, *name) != NULL;
+}
+
+/* Files have tensors of dtypes that nothing here has: that is for whoever wants those. */
+static void other_dtypes(void)
+{
+    static const char header[] =
+        "{\"m\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[0,3]},"
+        "\"c\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[3,5]},"
+        "\"s\":{\"dtype\":\"F8_E8M0\",\"shape\":[1],\"data_offsets\":[5,6]},"
+        "\"p\":{\"dtype\":\"F4\",\"shape\":[4],\"data_offsets\":[6,8]}}";
+    static char wanted[][5] = {"cs", "", "cm", "p"};
+    static const char *const says[] = {"", "", "'m': dtype 'BOOL'", "'p': dtype 'F4'"};
+    write_file(header, sizeof header - 1, 8);
+    for (int i = 0; i < 4; i++) {
+        moegen_rt_problem *p = moegen_rt_problem_create();
+        moegen_rt_error err = {""};
+        moegen_rt_safetensors_read_some(path, p, is_wanted, wanted[i], &err);
+        CHECK(*says[i] ? strstr(err.text, says[i]) != NULL : !*err.text, "%d: %s", i, err.text);
+        moegen_rt_tensor *c = moegen_rt_problem_tensor(p, "c"),
+                         *s = moegen_rt_problem_tensor(p, "s");
+        CHECK((c && s) == (i == 0), "%d", i);
+        CHECK(i || (c->dtype == MOEGEN_RT_U8 && ((uint8_t *)c->data)[1] == 4), "c");
+        CHECK(i || (s->dtype == MOEGEN_RT_U8 && ((uint8_t *)s->data)[0] == 5), "s");
+        moegen_rt_problem_destroy(p);
+    }
 }
 
 static void round_trip(void)
@@ -350,6 +385,7 @@ int main(void)
     snprintf(nowhere, sizeof nowhere, "%s/none/x", folder);
     refusals();
     accepted();
+    other_dtypes();
     round_trip();
     metadata();
     fuzz(5000);

@@ -73,11 +73,11 @@ local function weights(method, logits, chosen)
     return w, (method == "sigmoid_topk" or method == "topk_sigmoid") and 1 or sum
 end
 
--- Experts (from 1) in falling order of logits, the lower first; NaN and -infinity last.
+-- Experts (from 1) in falling order of logits, the lower first; NaN first, -infinity last.
 local function best(logits, k)
     local order = {}
     for e, x in ipairs(logits) do
-        order[e] = {e, x > -3.4e38 and x or -3.4e38}
+        order[e] = {e, x ~= x and math.huge or x > -3.4e38 and x or -3.4e38}
     end
     table.sort(order, function(a, b) return a[2] > b[2] or a[2] == b[2] and a[1] < b[1] end)
     local chosen = {}
@@ -98,7 +98,6 @@ local function of_groups(logits, added, groups)
         local own = table.move(ranks, (g - 1) * size + 1, g * size, 1, {})
         local order = best(own, groups.of_two and 2 or 1)
         scores[g] = own[order[1]] + (groups.of_two and own[order[2]] or 0)
-        scores[g] = scores[g] == scores[g] and scores[g] or -math.huge
     end
     local stays = {}
     for _, g in ipairs(best(scores, groups.keep)) do

@@ -7,16 +7,10 @@
 #include "cli.h"
 
 /* A name that no argument has may be a misspelt optional one: worth a note. */
-static void note_unused(const moegen_rt_problem *in, const struct stand *s, const char *path)
+static void note_other(const char *name)
 {
-    for (size_t i = 0; moegen_rt_problem_at(in, i); i++) {
-        const char *name = moegen_rt_problem_at(in, i)->name;
-        int k = 0;
-        while (k < s->facts.arg_count && strcmp(s->facts.args[k].name, name) != 0)
-            k++;
-        if (k == s->facts.arg_count && verbose)
-            note("note: %s: tensor '%s' is no argument of this kernel", path, name);
-    }
+    if (verbose)
+        note("note: tensor '%s' is no argument of this kernel", name);
 }
 
 static void report(const struct options *o, const struct stand *s, double seconds)
@@ -69,7 +63,7 @@ static int run(const struct options *o, struct job *j, moegen_rt_problem *in)
         result = fail(status, err);
         goto out;
     }
-    if ((status = checkpoint_read(kernel, o->in.at, o->in.count, in, &err))) {
+    if ((status = checkpoint_read(kernel, o->in.at, o->in.count, note_other, in, &err))) {
         result = fail(status, err);
         goto out;
     }
@@ -78,7 +72,6 @@ static int run(const struct options *o, struct job *j, moegen_rt_problem *in)
         result = fail(status, err);
         goto out;
     }
-    note_unused(in, &s, label);
     stand_poison(&s, in);
     double start = seconds_now();
     if ((status = moegen_call_run(s.call, &err))) {

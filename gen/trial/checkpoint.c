@@ -64,6 +64,7 @@ struct wanted {
     const moegen_kernel_facts *facts;
     struct text name[MAX_ARGS]; /* the checkpoint's */
     bool any;                   /* is there one? */
+    void (*other)(const char *name);
 };
 
 /* Does the kernel take it? */
@@ -80,7 +81,10 @@ static int is_taken(void *user, const char *name)
 static int is_wanted(void *user, const char *name)
 {
     const struct wanted *w = user;
-    return !w->any || is_taken(user, name);
+    const int taken = is_taken(user, name);
+    if (!taken && !w->any)
+        w->other(name);
+    return taken;
 }
 
 static int is_tensor_file(const struct dirent *entry)
@@ -145,9 +149,10 @@ static moegen_status read_files(const struct files *f, struct wanted *w, moegen_
 }
 
 moegen_status checkpoint_read(const moegen_kernel *kernel, const char *const *path, int paths,
-                              moegen_rt_problem *in, moegen_error **err)
+                              void (*other)(const char *name), moegen_rt_problem *in,
+                              moegen_error **err)
 {
-    struct wanted w = {.facts = kernel_facts(kernel)};
+    struct wanted w = {.facts = kernel_facts(kernel), .other = other};
     struct files f = {0};
     bool lacks_memory = false;
     for (int i = 0; i < w.facts->arg_count; i++) {

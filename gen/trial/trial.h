@@ -57,10 +57,11 @@ moegen_status files_distinct(const char *const *path, int files,
 /* ---- checkpoint.c: tensors under a checkpoint's names ---- */
 
 /* Adds to `in` what the kernel takes, under its own name or the one that the spec's `tensors`
- * gives, of tensor files and of all in directories; all tensors of a file where the spec gives no
- * names. A tensor that the kernel takes is in one file only. */
+ * gives, of tensor files and of all in directories. Where the spec gives no names, other() gets
+ * those of the other tensors. A tensor that the kernel takes is in one file only. */
 moegen_status checkpoint_read(const moegen_kernel *kernel, const char *const *path, int paths,
-                              moegen_rt_problem *in, moegen_error **err);
+                              void (*other)(const char *name), moegen_rt_problem *in,
+                              moegen_error **err);
 /* Where `in` has argument `a` under a checkpoint's name only: adds it under its own, or binds a
  * list of experts' matrices to the call, and says so in *is_bound. */
 moegen_status checkpoint_bind(const moegen_kernel *kernel, moegen_call *call, const moegen_arg *a,

@@ -123,10 +123,12 @@ double rt_clamped(double v, struct rt_limits to)
 
 bool rt_inside(double v, struct rt_limits limits)
 {
-    return limits.lo < v && v < limits.hi;
+    return (limits.lo < v || isinf(limits.lo)) && (v < limits.hi || isinf(limits.hi));
 }
 
 double rt_through(double x, double v, struct rt_limits limits)
 {
+    if (isinf(limits.lo) && isinf(limits.hi))
+        return x;
     return isnan(v) ? v : rt_inside(v, limits) ? x : 0;
 }

@@ -124,9 +124,10 @@ double rt_with_offset(double x, double offset);
 struct rt_limits rt_stored_limits(struct rt_limits of, double offset, moegen_rt_dtype dtype);
 /* v, or the limit that it is beyond; NaN stays. */
 double rt_clamped(double v, struct rt_limits limits);
-/* Strictly inside. */
+/* Strictly inside of the limits that there are: infinite ones are none. */
 bool rt_inside(double v, struct rt_limits limits);
-/* The gradient of what v is clamped from: x if v is strictly inside, else 0; NaN if v is. */
+/* The gradient of what v is clamped from: x if v is strictly inside, else 0; NaN if v is and there
+ * are limits. */
 double rt_through(double x, double v, struct rt_limits limits);
 
 /* ---- ref_moe_index.c ---- */

@@ -6,9 +6,11 @@ local plans = require "shared.plans"
 
 local clamp = {}
 
--- A limit as C: a number, or the largest one.
+local greatest <const> = 0x1.fffffep127   -- of f32
+
+-- A limit as C: a number, or infinity, which is none.
 function clamp.bound(x, sign)
-    return x and plans.number(x) or sign .. "3.40282347e+38f"
+    return x and plans.number(x) or sign .. "1 / 0.0f"
 end
 
 -- x as a number of a dtype, or beyond its largest one.
@@ -86,17 +88,24 @@ function clamp.activation(spec)
     end}
 end
 
--- x where v, which has been clamped, is strictly between the sides, else 0; NaN where v is.
+-- x where v, which has been clamped, is strictly between the sides, else 0; NaN where v is. Where a side is missing v may be infinite,
+-- and 0 times that is NaN.
 function clamp.inside(p, x, v, sides, name)
-    local given = x
+    local given, last = x
     for _, side in ipairs{"lo", "hi"} do
-        local bound = sides(side)
+        local bound, low = sides(side), side == "lo"
         if bound then
-            local open = side == "lo" and p:op("is_less", name .. "_above", bound, v) or p:op("is_less", name .. "_below", v, bound)
+            local open = low and p:op("is_less", name .. "_above", bound, v) or p:op("is_less", name .. "_below", v, bound)
             x = p:op("blend", ("%s_%s_open"):format(x.name, side), open, p:op("zero", name .. "_none_" .. side), x)
+        else
+            last = low and {"max", -greatest} or {"min", greatest}
         end
     end
-    return x ~= given and p:op("fma", x, v, p:op("zero", name .. "_nothing")) or x
+    if x == given then
+        return x
+    end
+    local finite = last and p:op(last[1], name .. "_finite", p:const(last[1] .. "_finite", last[2]), v) or v
+    return p:op("fma", x, finite, p:op("zero", name .. "_nothing"))
 end
 
 return clamp

@@ -9,14 +9,14 @@ local IN <const>, OUT <const>, COUNT <const> = lanes.IN, lanes.OUT, lanes.COUNT
 -- What experts are chosen by who are in no group that stays.
 local fills = {minus_infinity = 0xff800000, zero = 0.0}
 
--- S = of each of n groups of `size` rows X the sum of the two largest, or the largest. NaN and -infinity count as -FLT_MAX.
+-- S = of each of n groups of `size` rows X the sum of the two largest, or the largest: see lanes.key().
 function groups.scores(cfg, how, size)
     local p, a = lanes.tile(cfg, "group_scores", "Scores of groups.", {{"S", OUT}, {"X", IN}, {"n", COUNT}})
-    local lowest = p:op("const", "lowest", lanes.LOWEST)
+    local key, lowest = lanes.key(p)
     lanes.pass(p, a.n, {a.S}, function()
         local best, second = p:op("copy", "best", lowest), how == "top2_sum" and p:op("copy", "second", lowest)
         lanes.pass(p, p:count_from("members", size), {a.X}, function()
-            local x = p:op("max", "x", p:op("load", "rank", p:at(a.X, 0)), lowest)
+            local x = key(p:op("load", "rank", p:at(a.X, 0)))
             if second then
                 p:op("move", second, p:op("max", "second_now", second, p:op("min", "less", best, x)))
             end

@@ -96,8 +96,16 @@ function lanes.rank(cfg, divided, corrected)
     return p
 end
 
--- The k largest of n rows in falling order, of equals the lower row first: V values, I rows as integers. NaN and -infinity
--- come last, as -FLT_MAX. Rows are inserted one by one into the list of the best so far.
+-- f(x): what x is compared as. NaN, which nobody is to miss, comes first as infinity; -infinity last as -FLT_MAX, which is given, too.
+function lanes.key(p)
+    local first, lowest = p:op("const", "first", 0x7f800000), p:op("const", "lowest", lanes.LOWEST)
+    return function(x)
+        return p:op("max", "x", p:op("min", "x_or_first", x, first), lowest)
+    end, lowest
+end
+
+-- The k largest of n rows in falling order, of equals the lower row first: V values, I rows as integers. NaN comes first and
+-- -infinity last. Rows are inserted one by one into the list of the best so far.
 function lanes.choose(cfg)
     local p, a = lanes.tile(cfg, "choose", "The k largest of n rows, and which they are.",
         {{"V", OUT}, {"I", OUT}, {"X", IN}, {"n", COUNT}, {"k", COUNT}, {"back", COUNT}})
@@ -106,9 +114,9 @@ function lanes.choose(cfg)
         p:op("store", p:at(a.V, 0), nothing)
         p:op("store", p:at(a.I, 0), nothing)
     end, a.back)
-    local e, one, lowest = p:op("zero", "e"), p:op("const", "unit", 1.0), p:op("const", "lowest", lanes.LOWEST)
+    local e, one, key = p:op("zero", "e"), p:op("const", "unit", 1.0), lanes.key(p)
     lanes.pass(p, a.n, {a.X}, function()
-        local x = p:op("max", "x", p:op("load", "rank", p:at(a.X, 0)), lowest)
+        local x = key(p:op("load", "rank", p:at(a.X, 0)))
         local value, at = p:op("copy", "value", x), p:op("copy", "at", e)   -- what goes where x has pushed something out
         lanes.pass(p, p:count_from("left", a.k), {a.V, a.I}, function()
             local old, old_at = p:op("load", "old", p:at(a.V, 0)), p:op("load", "old_at", p:at(a.I, 0))
@@ -137,7 +145,8 @@ function lanes.scale(cfg, factor, divided, floor, of_all)
         local least = p:op("const", "floor", floor.eps or floor.min)
         least = of_all and p:op("mul", "least", least, sum) or least
         local chosen = of_all and p:op("load", "chosen", p:at(a.stat, lanes.row(cfg, 2))) or sum
-        sum = p:op(floor.eps and "add" or "max", "divisor", least, chosen)   -- NaN stays
+        -- NaN stays: of_all, `least` is it where `chosen` is
+        sum = p:op(floor.eps and "add" or "max", "divisor", of_all and chosen or least, of_all and least or chosen)
     end
     by = divided and p:op("div", "by", by, sum) or by
     lanes.pass(p, a.n, {a.Q, a.W}, function()

@@ -65,13 +65,14 @@ void rt_router_cap_back(const struct rt_router *r, const double *logits, double 
     }
 }
 
-/* q = p / divisor of their sum, and back: dp from dq. */
+/* q = p / divisor of their sum, and back: dp from dq. NaN stays. */
 static double divisor(const struct rt_router *r, const double *p, int64_t n)
 {
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
         sum += p[i];
-    return fmax(sum + r->eps, r->least);
+    sum += r->eps;
+    return sum < r->least ? r->least : sum;
 }
 
 static void normalise(const struct rt_router *r, const double *p, int64_t n, double *q)
@@ -182,10 +183,10 @@ void rt_router_weigh_back(const struct rt_router *r, const double *logits, const
         dlogits[e] += t->dp[e];
 }
 
-/* What is compared: NaN and -infinity come last. */
+/* What is compared: NaN comes first, -infinity last. */
 static double rank_key(double x)
 {
-    return x > -FLT_MAX ? x : -FLT_MAX;
+    return isnan(x) ? INFINITY : x > -FLT_MAX ? x : -FLT_MAX;
 }
 
 /* The best expert after `last` (-1: of all), in the order of falling rank, then rising index; -1:
