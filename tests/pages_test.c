@@ -80,7 +80,9 @@ static void try_empty(const moegen_kernel *kernel, const moegen_rt_problem *some
     if (!status && !(status = moegen_call_create(kernel, &call, &err)) &&
         !(status = bind_empty(call, &facts, some, all, &err)))
         status = moegen_call_run(call, &err);
-    if (status && !(may_refuse && status == MOEGEN_BAD_DATA))
+    bool refuses =
+        status == MOEGEN_BAD_ARGUMENT || status == MOEGEN_BAD_DATA; /* before it runs, or it */
+    if (status && !(may_refuse && refuses))
         complain("cannot run", err ? moegen_error_text(err) : moegen_status_name(status));
     else if (!status)
         expect_zeros(all);
